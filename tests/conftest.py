@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from transept import tiles
+
 from . import failures
 from .hub_server import HubServer
 from .report import record
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # with a core each, workers that start more threads wait for one another's
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+tiles.settle()  # before PyTorch computes, for the reference and for programs that tests start
 # PyTorch keeps compiled graphs on the disk, and runs those of other threads and processors too, which ends in a crash.
 FOR = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 KEPT = "-".join(["transept-inductor", *(os.environ.get(name, "any") for name in FOR)])

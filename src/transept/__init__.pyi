@@ -56,12 +56,17 @@ from transept.core.auto import (
 from transept.core.inputs import (
     Packing as Packing,
     RecordOptions as RecordOptions,
+    before as before,
     calling as calling,
     check_by_position as check_by_position,
     check_finite as check_finite,
     check_range as check_range,
     check_tensor as check_tensor,
-    packed_positions as packed_positions,
+    given_states as given_states,
+    inferred_texts as inferred_texts,
+    places_within as places_within,
+    readable as readable,
+    told_texts as told_texts,
 )
 from transept.core.model import (
     Backbone as Backbone,
@@ -877,19 +882,22 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
-from transept.training.arguments import (
+from transept.training.arguments.parser import HfArgumentParser as HfArgumentParser
+from transept.training.arguments.training import (
     Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
     TrainingArguments as TrainingArguments,
 )
-from transept.training.callbacks import (
+from transept.training.callbacks.base import (
     CallbackHandler as CallbackHandler,
     DefaultFlowCallback as DefaultFlowCallback,
     EarlyStoppingCallback as EarlyStoppingCallback,
-    PrinterCallback as PrinterCallback,
-    ProgressCallback as ProgressCallback,
     TrainerCallback as TrainerCallback,
 )
-from transept.training.checkpoint import (
+from transept.training.callbacks.progress import (
+    PrinterCallback as PrinterCallback,
+    ProgressCallback as ProgressCallback,
+)
+from transept.training.checkpoint.directory import (
     find_last_checkpoint as find_last_checkpoint,
     get_last_checkpoint as get_last_checkpoint,
 )
@@ -925,19 +933,7 @@ from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
 )
-from transept.training.data.sources import load_dataset_file as load_dataset_file
-from transept.training.methods.consistency import ConsistencyTrainer as ConsistencyTrainer
-from transept.training.methods.distillation import DistillationTrainer as DistillationTrainer
-from transept.training.methods.gan import GANTrainer as GANTrainer
-from transept.training.methods.objective import ObjectiveTrainer as ObjectiveTrainer
-from transept.training.methods.preference import (
-    DPOTrainer as DPOTrainer,
-    DataCollatorForPreference as DataCollatorForPreference,
-)
-from transept.training.methods.pseudo import SelfTrainer as SelfTrainer
-from transept.training.methods.replaced import ReplacedTokensTrainer as ReplacedTokensTrainer
-from transept.training.methods.sentences import SentenceTrainer as SentenceTrainer
-from transept.training.methods.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+from transept.training.data.files import load_dataset_file as load_dataset_file
 from transept.training.metrics import get_metric as get_metric
 from transept.training.metrics.embeddings import (
     alignment as alignment,
@@ -945,12 +941,15 @@ from transept.training.metrics.embeddings import (
     linear_probe as linear_probe,
     uniformity as uniformity,
 )
+from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
     Adafactor as Adafactor,
     AdafactorSchedule as AdafactorSchedule,
     get_adafactor_schedule as get_adafactor_schedule,
 )
+from transept.training.optim.average import WeightAverage as WeightAverage
 from transept.training.optim.greedy import GreedyLR as GreedyLR
+from transept.training.optim.optimizers import OptimizerNames as OptimizerNames
 from transept.training.optim.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,
@@ -967,11 +966,6 @@ from transept.training.optim.schedules import (
     get_scheduler as get_scheduler,
     get_wsd_schedule as get_wsd_schedule,
 )
-from transept.training.optimizers import (
-    OptimizerNames as OptimizerNames,
-    WeightAverage as WeightAverage,
-)
-from transept.training.options.parser import HfArgumentParser as HfArgumentParser
 from transept.training.state import (
     BestRun as BestRun,
     EvalLoopOutput as EvalLoopOutput,
@@ -986,5 +980,17 @@ from transept.training.state import (
     TrainerState as TrainerState,
 )
 from transept.training.trainer import Trainer as Trainer
+from transept.training.trainers.consistency import ConsistencyTrainer as ConsistencyTrainer
+from transept.training.trainers.distillation import DistillationTrainer as DistillationTrainer
+from transept.training.trainers.gan import GANTrainer as GANTrainer
+from transept.training.trainers.objective import ObjectiveTrainer as ObjectiveTrainer
+from transept.training.trainers.preference import (
+    DPOTrainer as DPOTrainer,
+    DataCollatorForPreference as DataCollatorForPreference,
+)
+from transept.training.trainers.replaced_tokens import ReplacedTokensTrainer as ReplacedTokensTrainer
+from transept.training.trainers.self_training import SelfTrainer as SelfTrainer
+from transept.training.trainers.sentences import SentenceTrainer as SentenceTrainer
+from transept.training.trainers.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 
 __version__: str

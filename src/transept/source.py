@@ -104,6 +104,11 @@ class Source:
             return None
         return safe_join(self.name, self.subfolder) if self.subfolder else Path(self.name)
 
+    @property
+    def commit(self) -> str | None:
+        """The commit that a repository's cached files are of; ``None`` for a directory, and where nothing is cached."""
+        return None if self.directory is not None else _cached_commit(self)
+
     def find(self, filename: str) -> Path | None:
         """The local path of a file, fetched first where needed; ``None`` where the model has no such file.
 

@@ -449,6 +449,24 @@ def test_calls_that_cannot_be(tmp_path: Path) -> None:
         one.add_adapter("two", LoraConfig(bias="lora_only"))
 
 
+def test_ranks_are_compared_with_the_file_before_matrices_are_made(tmp_path: Path) -> None:
+    get_peft_model(bert(), LoraConfig(r=2, rank_pattern={"query": 4})).save_pretrained(tmp_path)
+    path = tmp_path / "adapter_config.json"
+    document = json.loads(path.read_text())
+    for change, setting in (({"r": 10**9}, "`r`"), ({"rank_pattern": {"query": 10**12}}, "`rank_pattern`"), ({"r": 5}, "`r`")):
+        path.write_text(json.dumps(document | change))
+        model = bert()
+        with pytest.raises(
+            CheckpointError, match=f"holds adapters of rank 4 at most, but {setting} of adapter_config.json gives"
+        ):
+            PeftModel.from_pretrained(model, tmp_path)
+        assert not any(adapters_of(module) for module in model.modules())
+    path.write_text(json.dumps(document))
+    loaded = PeftModel.from_pretrained(bert(), tmp_path)
+    with pytest.raises(InputError, match=r"adapters of \d+ layers, of rank 1000000000000 .* needs at least .* TB of memory"):
+        loaded.add_adapter("large", LoraConfig(r=10**12))
+
+
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
     noisy(bert(), task_type="SEQ_CLS").save_pretrained(tmp_path)
     file = tmp_path / "adapter_model.safetensors"

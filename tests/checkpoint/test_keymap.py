@@ -1,11 +1,16 @@
-"""Operations of the table of names, each undone by its inverse."""
+"""Operations of the table of names, each undone by its inverse, and older spellings of stored names."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from transept.checkpoint.names import Fused, KeyMap, Table, Unflattened
+from tests.models.families import Family
+from tests.models.harness import EVERY, settings
+from transept.checkpoint.names import Fused, KeyMap, Names, Table, Unflattened
+from transept.core.model import Model
 from transept.errors import InputError
 
 PARTS = ("q", "k", "v")
@@ -71,3 +76,58 @@ def test_an_axis_may_be_stored_as_two(transposed: bool) -> None:
     assert float(stored[1, 2, 0]) == float(ours["layers.1.q_proj.weight"][(4, 1) if transposed else (1, 4)])
     assert torch.equal(recipe.take(stored, []), ours["layers.1.q_proj.weight"])
     assert recipe.rearranges(stored) == transposed
+
+
+LEGACY: Table = {
+    "layers.*": ("encoder.layer.*", {"mlp.fc1": "intermediate.dense", "mlp": "feed"}),
+    "layers.*.mlp.fc1.scale": "encoder.layer.*.scale",
+    "a": "b",
+    "b": "c",
+    "transformer": "",
+    "**.LayerNorm.gamma": "LayerNorm.weight",
+}
+
+
+@pytest.mark.parametrize(
+    ("stored", "known"),
+    [
+        ("layers.3.mlp.fc1.weight", "encoder.layer.3.intermediate.dense.weight"),
+        ("layers.3.mlp.fc2.weight", "encoder.layer.3.feed.fc2.weight"),
+        ("layers.3.mlp.fc1.scale", "encoder.layer.3.scale"),  # the longest counts
+        ("layers.x.weight", "layers.x.weight"),
+        ("bert.layers.0.bias", "encoder.layer.0.bias"),  # behind the prefix too
+        ("neck.layers.0.mlp.fc1.weight", "neck.layers.0.mlp.fc1.weight"),  # what stands elsewhere is something else
+        ("encoder.layer.0.mlp.fc1.weight", "encoder.layer.0.mlp.fc1.weight"),
+        ("a.a.b", "b.a.b"),  # once, and never what has been respelled
+        ("b.a", "c.a"),
+        ("transformer.wte", "wte"),
+        ("cls.predictions.LayerNorm.gamma", "cls.predictions.LayerNorm.weight"),
+        ("LayerNorm.gamma.gamma", "LayerNorm.weight.gamma"),
+        ("LayerNorms.gamma", "LayerNorms.gamma"),
+    ],
+)
+def test_older_spellings_are_whole_paths(stored: str, known: str) -> None:
+    assert Names(legacy=LEGACY, base="bert").canonical([stored]) == {known: stored}
+
+
+def test_a_network_in_a_task_has_its_own_spellings() -> None:
+    family = Names(legacy={"layers": "encoder.layer"}, base="vit")
+    task = family.below("model", "vit", loose=True) | Names({"neck": "neck"}, heads=frozenset({"neck"}))
+    for prefix in ("vit.", ""):
+        names = task.canonical([f"{prefix}layers.0.weight", "neck.layers.0.weight"])
+        assert list(names) == ["neck.layers.0.weight", "vit.encoder.layer.0.weight"]
+
+
+def every_names(names: Names) -> Iterator[Names]:
+    yield names
+    for child in names.children:
+        yield from every_names(child.names)
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_older_spellings_and_todays_are_one_name(family: Family, cls: type[Model]) -> None:
+    for names in every_names(cls.names_of(cls.config_class(**settings(family, cls)))):
+        for pair in names.spellings.items():
+            older, today = (".".join(["0" if part == "*" else part for part in path.split(".") if part]) for path in pair)
+            found = [names.canonical([f"{path.removeprefix('**.')}.weight"]) for path in (older, today)]
+            assert found[0].keys() == found[1].keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.pace import within
+from transept import memory
 from transept.core.model import Model
 from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning
 from transept.models.bert import (
@@ -98,8 +101,44 @@ def test_loosening(language_model: Path) -> None:
 @pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
 def test_more_new_weights_than_there_is_memory(language_model: Path) -> None:
     absurd = {"vocab_size": 2**31 - 1, "hidden_size": 2**20}
-    with pytest.raises(ConfigError, match=r"model\.embed_tokens\.weight of \(2147483647, 1048576\).*bytes cannot be had"):
+    said = r"model\.embed_tokens\.weight of \(2147483647, 1048576\) by `vocab_size` above all, needs at least .* TB of memory"
+    with pytest.raises(ConfigError, match=said) as caught:
         BertForMaskedLM.from_pretrained(language_model, **absurd, ignore_mismatched_sizes=True)
+    assert caught.value.path == str(language_model)
+
+
+@pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
+def test_a_new_head_is_compared_with_the_memory_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Legal heads with more classes than the file has are made; where there is no memory for them, nothing is."""
+    BertModel(config()).save_pretrained(tmp_path)
+    load = partial(BertForSequenceClassification.from_pretrained, tmp_path, num_labels=50_000)
+    assert load().head.out_proj.weight.shape == (50_000, 8)
+    monkeypatch.setattr(memory, "memory_left", lambda device: 10**6)
+    monkeypatch.setattr(memory, "_SMALL", 0)
+    said = (
+        r"head\.out_proj\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
+    )
+    with pytest.raises(ConfigError, match=said):
+        load()
+
+
+def test_a_file_disproves_a_config_before_anything_is_made(tmp_path: Path) -> None:
+    model = BertForSequenceClassification(config(num_labels=3))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"bias: \(3,\) in the file, \(50000,\) in the model by `num_labels`"):
+        BertForSequenceClassification.from_pretrained(tmp_path, num_labels=50_000)
+    absurd = {"vocab_size": 2**31 - 1, "hidden_size": 2**20}  # petabytes
+    with pytest.raises(CheckpointError, match=r"\(2147483647, 1048576\) in the model by `hidden_size` or `vocab_size`"):
+        BertForSequenceClassification.from_pretrained(tmp_path, **absurd)
+    with pytest.raises(CheckpointError, match="`state_dict` does not fit"):
+        BertForSequenceClassification.from_pretrained(None, config=config(**absurd), state_dict=model.state_dict())
+
+
+def test_labels_that_only_a_number_tells_of_are_made_at_once() -> None:
+    with within(1):
+        assert len(config(num_labels=300_000).label2id) == 300_000
 
 
 def test_integers_are_never_taken_for_numbers(language_model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -55,6 +56,11 @@ class Outcome:
     @property
     def complaints(self) -> list[str]:
         return self.err.splitlines()
+
+
+def answers(text: str) -> list[Any]:
+    """The answers of rows on standard output, without what they belong to."""
+    return [json.loads(line)["answer"] for line in text.splitlines()]
 
 
 @dataclass

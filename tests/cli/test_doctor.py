@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from transept import installation
 from transept.installation import requirements
 
 
@@ -48,15 +49,42 @@ def test_the_requirements_are_the_distributions(command):
 
 
 def test_the_extra_for_conversations_is_told(command, monkeypatch):
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].items()
-    lines = [f'{line}; extra == "{extra}"' for extra, needed in extras for line in needed]
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: [*project["dependencies"], *lines])
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.0" if name == "prompt_toolkit" else version(name))
     check = report(command("doctor", "--json"))["prompt_toolkit"]
     assert check["state"] == "optional"
     assert check["remedy"].startswith('pip install "transept[chat]" (for ')
+
+
+def not_installed(name: str) -> None:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_sources_that_are_not_installed_are_well(command, monkeypatch):
+    """Of a source tree the requirements stand in its `pyproject.toml`; whether it is installed, and of when, does not count."""
+    monkeypatch.setattr(importlib.metadata, "requires", not_installed)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert len(requirements()) == len(project["dependencies"]) + sum(map(len, project["optional-dependencies"].values()))
+    done = command("doctor", "--json")
+    found = report(done)
+    assert (done.code, found["torch"]["state"], found["soxr"]["state"]) == (0, "ok", "ok")
+    assert found["transept"]["value"].endswith(f", the sources in {Path(installation.__file__).parent}")
+    assert "reinstall" not in done.out
+
+
+def test_an_installed_distribution_tells_its_requirements(monkeypatch):
+    monkeypatch.setattr(installation, "__file__", "/nowhere/lib/python3/site-packages/transept/installation.py")
+    lines = ["torch>=2.11", 'soxr>=0.5; extra == "audio"']
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
+    assert requirements() == [("torch", "2.11", None), ("soxr", "0.5", "audio")]
+
+
+def test_a_copy_of_the_package_alone_is_told(command, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "requires", not_installed)
+    monkeypatch.setattr(installation, "__file__", "/nowhere/transept/installation.py")
+    done = command("doctor", "--json")
+    assert done.code == 0
+    assert report(done)["requirements"]["remedy"] == "pip install transept"
 
 
 @pytest.mark.parametrize(("package", "code"), [("soxr", 0), ("safetensors", 1)])

@@ -127,7 +127,7 @@ def test_parts_are_together_the_rows_of_one_run(command, encoder, files, tmp_pat
         done = command("embed", "--model", encoder, *files, "--part", f"{number}/{count}", "--output", tmp_path / "parts")
         assert (done.code, done.err) == (0, "")
     paths = sorted((tmp_path / "parts").glob("*.npy"))
-    assert len([*(tmp_path / "parts").iterdir()]) == 2 * count  # and what each of them is of
+    assert len([*(tmp_path / "parts").iterdir()]) == 3 * count  # and what each of them is of, and its rows
     assert [path.name for path in paths] == [f"part-{number:05}-of-{count:05}.npy" for number in range(1, count + 1)]
     found = [np.load(path) for path in paths]
     assert max(map(len, found)) - min(map(len, found)) <= 1
@@ -148,23 +148,27 @@ def test_a_part_that_is_whole_is_kept_and_another_is_made_anew(command, encoder,
         assert path.read_bytes() == kept
 
 
-def test_a_part_of_something_else_is_made_anew(command, encoder, files, tmp_path):
-    line = ("embed", "--model", encoder, *files, "--part", "2/2", "--resume", "--output", tmp_path / "parts")
+def test_a_part_of_something_else_is_made_anew_and_never_gone_on_with(command, encoder, files, tmp_path):
+    line = ("embed", "--model", encoder, *files, "--part", "2/2", "--output", tmp_path / "parts")
     assert command(*line).code == 0
     (path,) = (tmp_path / "parts").glob("*.npy")
     before = np.load(path)
     files[1].write_text(files[1].read_text().replace("book", "film"))  # as many texts
     path.with_name(f"{path.name}.partial").write_bytes(path.read_bytes())
+    refused = command(*line, "--resume")
+    assert (refused.code, len(refused.complaints)) == (1, 1)
+    assert "was begun with something else: what 'b.jsonl' holds has changed" in refused.err
     assert command(*line).code == 0
     after = np.load(path)
     np.testing.assert_array_equal(after[:-1], before[:-1])
     assert np.abs(after[-1] - before[-1]).max() > 1e-3
+    assert "`normalize` was not given and is 'True'" in command(*line, "--resume", "--option", "normalize=true").err
     assert command(*line, "--option", "normalize=true").code == 0
     np.testing.assert_allclose(np.linalg.norm(np.load(path), axis=1), 1, atol=1e-6)
     made = path.stat().st_mtime_ns
     assert command(*line, "--option", "normalize=true").code == 0
     assert path.stat().st_mtime_ns == made
-    path.with_suffix(".json").write_text("{")
+    path.with_name(f"{path.name}.note.json").write_text("{")
     assert command(*line, "--option", "normalize=true").code == 0
     assert path.stat().st_mtime_ns > made
 
@@ -174,7 +178,8 @@ def test_a_part_that_was_interrupted_goes_on(command, encoder, files, tmp_path):
     assert command(*line).code == 0  # from the beginning, where nothing was interrupted
     (path,) = (tmp_path / "parts").glob("*.npy")
     found = np.load(path)
-    path.rename(f"{path}.partial")
+    for each in (path, path.with_suffix(".index.jsonl")):
+        each.rename(f"{each}.partial")
     done = command(*line)
     assert (done.code, done.out) == (0, f"{path}: 3 answered\n")
     np.testing.assert_array_equal(np.load(path), found)

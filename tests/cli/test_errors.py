@@ -15,8 +15,8 @@ import pytest
 from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.test_text_generation import writer_at
+from transept.batch.encode import encode
 from transept.cli.main import VERBS
-from transept.cli.terminal import encode
 from transept.errors import FormatError, InputError
 
 from .commands import process
@@ -56,8 +56,8 @@ def texts(tmp_path) -> Path:
         (["run", "text-classification", "--model", "m", "x", "--dtype", "int4"], ["--dtype", "bfloat16"]),
         (["run", "text-classification", "--model", "m", "x", "--option", "top_k"], ["NAME=VALUE"]),
         (["run", "text-classification", "--model", "m", "x", "--file", "y"], ["not both"]),
-        (["run", "text-classification", "--model", "m", "x", "--output", "a.csv"], [".jsonl"]),
-        (["embed", "a.txt", "--output", "vectors.csv"], [".npy"]),
+        (["run", "text-classification", "--model", "m", "x", "--output", "a.txt"], [".jsonl"]),
+        (["embed", "a.txt", "--output", "vectors.txt"], [".npy"]),
         (["rerank", "a.txt"], ["--query"]),
         (["rerank", "a.txt", "--query", "q", "--top-k", "no"], ["--top-k"]),
         (["inspect"], ["PATH"]),
@@ -117,14 +117,29 @@ def test_binary_files(command, classifier, tmp_path):
 
 
 def test_a_directory_of_texts(command, classifier, tmp_path):
-    check(command(*RUN, classifier, "--file", tmp_path), 1, str(tmp_path), "directory")
+    check(command(*RUN, classifier, "--file", tmp_path), 1, "no inputs")
+    (tmp_path / "photo.png").write_bytes(png(picture()))
+    check(command(*RUN, classifier, "--file", tmp_path), 1, "1 file is no input and is skipped", "photo.png", lines=2)
+    (tmp_path / "a.txt").write_text("i love this\n")
+    (tmp_path / "b.jsonl").write_text('"bad cat"\n')
+    done = command(*RUN, classifier, "--file", tmp_path)
+    check(done, 0, "photo.png")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row["file"], row["number"], row["text"]) for row in rows] == [
+        (str(tmp_path / "a.txt"), 1, "i love this"),
+        (str(tmp_path / "b.jsonl"), 2, "bad cat"),
+    ]
 
 
 def test_lines_that_are_no_text_fail_alone(command, classifier):
     done = command(*RUN, classifier, stdin=b"i love this\n\xff\xfe\nbad cat\n")
     check(done, 1, "standard input:2", "not UTF-8", "1 of 3", lines=2)
     answers = [json.loads(line) for line in done.out.splitlines()]
-    assert [sorted(answer) for answer in answers] == [["label", "score"], ["error"], ["label", "score"]]
+    assert [[*answer] for answer in answers] == [
+        ["number", "text", "answer"],
+        ["number", "error"],
+        ["number", "text", "answer"],
+    ]
 
 
 def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
@@ -141,8 +156,8 @@ def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
 
 
 def test_an_endless_line(command, classifier, monkeypatch):
-    monkeypatch.setattr("transept.cli.streams.MAX_LINE", 1000)
-    monkeypatch.setattr("transept.cli.streams.BLOCK", 100)
+    monkeypatch.setattr("transept.rows.MAX_LINE", 1000)
+    monkeypatch.setattr("transept.rows.BLOCK", 100)
     check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 bytes")
 
 

@@ -14,14 +14,17 @@ from PIL import Image
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.vision_models import tiny_detr, tiny_segformer
 from transept import pipeline
+from transept.batch.encode import encode
+from transept.batch.inputs import Item
 from transept.cli.pictures import Drawings
-from transept.cli.streams import Item
-from transept.cli.terminal import Style, drawn, encode
+from transept.cli.terminal import Style, drawn
 from transept.errors import FileError, InputError
 from transept.pipelines.draw import draw
 from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.media import load_image
+
+from .commands import answers
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def test_one_input_is_drawn_into_a_file(command, line, model, folder, tmp_path, 
     out = tmp_path / name
     done = command(*line, folder / "0.png", "--draw", out)
     assert (done.code, done.err) == (0, "")
-    answer = json.loads(done.out)  # which is told too
+    (answer,) = answers(done.out)  # which are told too
     expected = draw(folder / "0.png", pipeline("image-classification", model)(folder / "0.png"))
     assert [each["label"] for each in answer]
     found = pixels(out)
@@ -95,12 +98,12 @@ def test_inputs_of_one_name_have_pictures_of_their_own(command, line, folder, tm
 def test_names_are_plain(tmp_path):
     drawings = Drawings(str(tmp_path / "drawn"))
     names = [
-        drawings.target(Item(value, "")).name for value in ("a/b c:d.png", "..", "x" * 300, "data:image/png;base64,AA", {})
+        drawings.target(Item(value, "", {})).name for value in ("a/b c:d.png", "..", "x" * 300, "data:image/png;base64,AA", {})
     ]
     assert names == ["b_c_d.png", "picture.png", f"{'x' * 100}.png", "picture-2.png", "picture-3.png"]
-    assert drawings.target(Item({"path": "A/Cat.png"}, "")).name == "Cat.png"
-    assert drawings.target(Item("\u9f8d" * 200, "")).name == "\u9f8d" * 33 + ".png"
-    assert drawings.target(Item("b/cat.jpg", "")).name == "cat-2.png"  # some systems take both names for one
+    assert drawings.target(Item({"path": "A/Cat.png"}, "", {})).name == "Cat.png"
+    assert drawings.target(Item("\u9f8d" * 200, "", {})).name == "\u9f8d" * 33 + ".png"
+    assert drawings.target(Item("b/cat.jpg", "", {})).name == "cat-2.png"  # some systems take both names for one
 
 
 def test_a_failed_input_has_no_picture_and_the_others_have(command, line, folder, tmp_path):
@@ -112,11 +115,13 @@ def test_a_failed_input_has_no_picture_and_the_others_have(command, line, folder
 
 
 def test_what_is_resumed_is_drawn_from_there_on(command, line, folder, tmp_path):
-    out, answers = tmp_path / "drawn", tmp_path / "answers.jsonl"
-    first = command(*line, folder / "0.png").out
-    (tmp_path / "answers.jsonl.partial").write_text(first)
-    done = command(*line, "--file", folder, "--output", answers, "--resume", "--draw", out)
-    assert (done.code, len(answers.read_text().splitlines())) == (0, 3)
+    out, told = tmp_path / "drawn", tmp_path / "told.jsonl"
+    assert command(*line, "--file", folder, "--output", told).code == 0
+    first = told.read_text().splitlines(keepends=True)[0]
+    told.unlink()
+    (tmp_path / "told.jsonl.partial").write_text(first)
+    done = command(*line, "--file", folder, "--output", told, "--resume", "--draw", out)
+    assert (done.code, len(told.read_text().splitlines())) == (0, 3)
     assert sorted(os.listdir(out)) == ["1.png", "2.png"]
 
 
@@ -189,7 +194,7 @@ def test_errors_name_the_place(tmp_path):
     with pytest.raises(FileError, match="is not there"):
         Drawings(str(tmp_path / "absent" / "x.png"))
     with pytest.raises(InputError, match="cannot be drawn"):
-        Drawings(str(tmp_path / "x.png")).draw(Item(png(picture(0)), ""), "text", tmp_path / "x.png")
+        Drawings(str(tmp_path / "x.png")).draw(Item(png(picture(0)), "", {}), "text", tmp_path / "x.png")
     assert not os.listdir(tmp_path)
 
 
@@ -200,7 +205,7 @@ def test_masks_are_drawn_and_told(command, folder, tmp_path):
     assert (done.code, done.err) == (0, "")
     expected = pipeline("image-segmentation", tmp_path / "model")(folder / "0.png")
     assert (pixels(tmp_path / "x.png") == np.asarray(draw(folder / "0.png", expected))).all()
-    for told, found in zip(json.loads(done.out), expected, strict=True):
+    for told, found in zip(*answers(done.out), expected, strict=True):
         assert (told["label"], told["score"]) == (found["label"], None)
         assert (np.asarray(load_image(told["mask"]))[:, :, 0] == np.asarray(found["mask"])).all()
     shown = command("run", "image-segmentation", "--model", tmp_path / "model", folder / "0.png", terminal=("out",)).out
@@ -215,8 +220,8 @@ def test_boxes_are_drawn_by_the_task_that_the_class_tells(command, folder, tmp_p
     assert (done.code, done.err) == (0, "")
     ask = pipeline(model=tmp_path / "model", threshold=0.3)
     assert ask.task == "object-detection"
-    for told, path in zip(done.out.splitlines(), sorted(folder.iterdir()), strict=True):
-        assert [each["label"] for each in json.loads(told)] == [each["label"] for each in ask(path)] != []
-        assert (pixels(tmp_path / "drawn" / path.name) == np.asarray(draw(path, json.loads(told)))).all()
+    for told, path in zip(answers(done.out), sorted(folder.iterdir()), strict=True):
+        assert [each["label"] for each in told] == [each["label"] for each in ask(path)] != []
+        assert (pixels(tmp_path / "drawn" / path.name) == np.asarray(draw(path, told))).all()
     done = command(*line[:-1], "2", folder / "0.png")
     assert (done.code, "`threshold` must be a number from 0 to 1" in done.err) == (1, True)

@@ -32,7 +32,7 @@ def test_answers_come_line_by_line(classifier):
         for text in (b"i love this\n", b"bad cat\n", b"the dog\n"):
             child.stdin.write(text)
             child.stdin.flush()
-            assert json.loads(child.stdout.readline())["label"] in ("GOOD", "BAD")
+            assert json.loads(child.stdout.readline())["answer"]["label"] in ("GOOD", "BAD")
         child.stdin.close()
         assert child.wait(PATIENCE) == 0
         assert child.stderr.read() == b""
@@ -49,13 +49,15 @@ def interrupted(*arguments: object, beside: Path, by: signal.Signals = signal.SI
         return child.stderr.read().decode()
 
 
+COUNT, WORDS = 8000, ["i love this", "bad cat", "the dog is good", "a book"]
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
 def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, tmp_path, suffix):
     """The first note is the only line; the same command with --resume gives what one whole run gives."""
-    count, words = 40000, ["i love this", "bad cat", "the dog is good", "a book"]
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
     outputs.mkdir()
-    texts.write_text("\n".join(words[number % 4] for number in range(count)))
+    texts.write_text("\n".join(WORDS[number % 4] for number in range(COUNT)))
     output = outputs / f"vectors{suffix}"
     output.write_bytes(b"older")
     partial = Path(f"{output}.partial")
@@ -63,16 +65,24 @@ def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, t
     note = interrupted(*line, beside=outputs)
     kept = int(note.split()[2])
     assert note == f"transept: note: {kept} answers are kept in {partial}; the same command with --resume goes on from there.\n"
-    assert 0 < kept < count
+    assert 0 < kept < COUNT
     assert output.read_bytes() == b"older"
     assert read_vectors(partial).shape == (kept, 32)
-    texts.write_text("\n".join(words[number % 4] for number in range(kept + 10)))  # the rest, in less time
     done = process(*line, "--resume")
-    assert (done.code, done.out, done.err) == (0, f"{output}: {kept + 10} answered\n", "")
+    assert (done.code, done.out, done.err) == (0, f"{output}: {COUNT} answered\n", "")
+    check_vectors(outputs, output)
+
+
+def check_vectors(outputs: Path, output: Path) -> None:
+    """All rows are there, once and in order, and beside them only what tells what they are of."""
     found = read_vectors(output)
-    assert len(found) == kept + 10
-    np.testing.assert_allclose(found, found[[number % 4 for number in range(len(found))]], atol=1e-5)
-    assert os.listdir(outputs) == [output.name]
+    assert len(found) == COUNT
+    np.testing.assert_allclose(found, found[[number % 4 for number in range(COUNT)]], atol=1e-5)
+    index = outputs / "vectors.index.jsonl"
+    rows = [json.loads(line) for line in (index if output.suffix == ".npy" else output).read_text().splitlines()]
+    assert [(row["number"], row["text"]) for row in rows] == [(n + 1, WORDS[n % 4]) for n in range(COUNT)]
+    beside = {output.name, f"{output.name}.note.json"} | ({index.name} if output.suffix == ".npy" else set())
+    assert {*os.listdir(outputs)} == beside
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals of Unix")
@@ -80,22 +90,16 @@ def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, t
 def test_what_a_killed_run_leaves_is_gone_on_from(encoder, tmp_path, suffix):
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
     outputs.mkdir()
-    texts.write_text("i love this\n" * 40000)
+    texts.write_text("\n".join(WORDS[number % 4] for number in range(COUNT)))
     output = outputs / f"vectors{suffix}"
     line = ("embed", "--model", encoder, texts, "--output", output)
     assert interrupted(*line, beside=outputs, by=signal.SIGKILL) == ""
-    assert os.listdir(outputs) == [f"{output.name}.partial"]
-    texts.write_text("i love this\n" * 20)
+    assert not output.exists()
+    partial = Path(f"{output}.partial")
     if suffix == ".jsonl":  # of an array, the header tells how many rows are whole
-        Path(f"{output}.partial").write_bytes(Path(f"{output}.partial").read_bytes()[:10_000])
-        assert process(*line, "--resume").out == f"{output}: 20 answered\n"
-        assert len(read_vectors(output)) == 20
-    else:
-        kept = len(read_vectors(Path(f"{output}.partial")))
-        texts.write_text("i love this\n" * (kept + 5))
-        assert process(*line, "--resume").out == f"{output}: {kept + 5} answered\n"
-        np.testing.assert_allclose(found := read_vectors(output), found[[0] * (kept + 5)], atol=1e-5)
-    assert os.listdir(outputs) == [output.name]
+        partial.write_bytes(partial.read_bytes()[:-7])
+    assert process(*line, "--resume").out == f"{output}: {COUNT} answered\n"
+    check_vectors(outputs, output)
 
 
 def read_vectors(path: Path) -> np.ndarray:

@@ -10,6 +10,7 @@ import pytest
 from tests.pipelines.media_models import picture, png, save_audio_model, save_image_model, sound, wav
 from transept import pipeline
 
+from .commands import answers as said
 from .commands import save_text_model
 
 TEXTS = ["i love this film!", "", "the dog is bad.", "unknown words are fine", "a cat sleeps."]
@@ -29,7 +30,7 @@ def texts(tmp_path) -> Path:
 
 def check(lines: str, answers: list) -> None:
     """Batches of other sizes round differently in the last digits."""
-    found = [json.loads(line) for line in lines.splitlines()]
+    found = said(lines)
     assert [answer["label"] for answer in found] == [answer["label"] for answer in answers]
     assert [answer["score"] for answer in found] == pytest.approx([answer["score"] for answer in answers], abs=1e-6)
 
@@ -77,7 +78,7 @@ def test_a_file_of_answers(command, classifier, answers, texts, tmp_path):
     done = command("run", "text-classification", "--model", classifier, "--file", texts, "--output", output)
     assert (done.code, done.out, done.err) == (0, f"{output}: 5 answered\n", "")
     check(output.read_text(), answers)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "texts.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "answers.jsonl.note.json", "texts.txt"]
     done = command("run", "text-classification", "--model", classifier, "--file", texts, "--output", output, "--json")
     assert json.loads(done.out) == {"output": str(output), "inputs": 5, "failed": 0}
 
@@ -86,16 +87,16 @@ def test_the_output_may_be_the_input(command, classifier, tmp_path):
     path = tmp_path / "same.jsonl"
     path.write_text('"i love this"\n')
     assert command("run", "text-classification", "--model", classifier, "--file", path, "--output", path).code == 0
-    assert json.loads(path.read_text())["label"] in ("GOOD", "BAD")
+    assert said(path.read_text())[0]["label"] in ("GOOD", "BAD")
 
 
 def test_options_are_json_or_text(command, classifier):
     line = command("run", "text-classification", "--model", classifier, TEXTS[0], "--option", "top_k=null").out
-    assert len(json.loads(line)) == 2
+    assert len(said(line)[0]) == 2
     options = ("--option", "top_k=1", "--option", "function_to_apply=none", "--batch-size", 3, "--dtype", "float32")
     line = command("run", "text-classification", "--model", classifier, TEXTS[0], *options, "--device", "cpu").out
     expected = pipeline("text-classification", classifier)(TEXTS[0], top_k=1, function_to_apply="none")
-    check("\n".join(map(json.dumps, json.loads(line))), expected)
+    assert said(line)[0] == [{"label": each["label"], "score": pytest.approx(each["score"], abs=1e-6)} for each in expected]
 
 
 def test_answers_are_drawn_on_a_terminal(command, classifier, monkeypatch):
@@ -126,7 +127,7 @@ def test_colours_are_for_terminals_that_want_them(command, classifier, monkeypat
 
 
 def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, classifier, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr("transept.cli.run.BAR_DELAY", 0.0)
+    monkeypatch.setattr("transept.cli.work.BAR_DELAY", 0.0)
     line = ("run", "text-classification", "--model", classifier, "--file", texts, "--output", tmp_path / "a.jsonl")
     assert "text-classification" in command(*line, terminal=("err",)).err
     assert command(*line).err == ""
@@ -146,7 +147,7 @@ def test_pictures(command, tmp_path, monkeypatch):
     for given in (sorted(folder.glob("*.png")), ["--file", folder], ["--file", tmp_path / "list.txt"]):
         done = command(*line, *given)
         assert (done.code, done.err) == (0, "")
-        assert [json.loads(answer)[0]["label"] for answer in done.out.splitlines()] == expected
+        assert [answer[0]["label"] for answer in said(done.out)] == expected
     done = command(*line, stdin=(tmp_path / "list.txt").read_bytes())
     assert len(done.out.splitlines()) == 3
 
@@ -159,7 +160,7 @@ def test_sounds(command, tmp_path):
     done = command("run", "automatic-speech-recognition", "--model", model, path, *options)
     assert (done.code, done.err) == (0, "")
     answer = pipeline("automatic-speech-recognition", model)(path, chunk_length_s=0.5, return_timestamps="char")
-    assert json.loads(done.out) == json.loads(json.dumps(answer))
+    assert said(done.out) == [json.loads(json.dumps(answer))]
     drawn = command("run", "automatic-speech-recognition", "--model", model, path, *options, terminal=("out",)).out
     assert answer["text"][:10] in drawn
     assert "0.94 - 0.96" in drawn
@@ -171,16 +172,17 @@ def test_every_input_has_one_answer_whatever_the_task_makes_of_lists(command, tm
     mask = save_text_model(tmp_path / "mask", "BertForMaskedLM")
     done = command("run", "fill-mask", "--model", mask, *["the [MASK] is good"] * count, "--option", "top_k=3")
     expected = pipeline("fill-mask", mask)("the [MASK] is good", top_k=3)
-    for line in done.out.splitlines():
-        assert [answer["token"] for answer in json.loads(line)] == [answer["token"] for answer in expected]
+    for found in said(done.out):
+        assert [answer["token"] for answer in found] == [answer["token"] for answer in expected]
     assert len(done.out.splitlines()) == count
     questions = save_text_model(tmp_path / "questions", "BertForQuestionAnswering")
     asked = {"question": "is the dog good", "context": "the cat sleeps. the dog is good."}
     lines = [json.dumps(asked)] * count
     done = command("run", "question-answering", "--model", questions, "--format", "jsonl", *lines)
     assert (done.code, done.err) == (0, "")
-    answers = [json.loads(line) for line in done.out.splitlines()]
-    assert [answer["answer"] for answer in answers] == [pipeline("question-answering", questions)(asked)["answer"]] * count
+    assert [answer["answer"] for answer in said(done.out)] == [
+        pipeline("question-answering", questions)(asked)["answer"]
+    ] * count
 
 
 def test_labels_beside_their_scores_are_drawn_as_a_table(command, tmp_path, monkeypatch):
@@ -195,7 +197,7 @@ def test_labels_beside_their_scores_are_drawn_as_a_table(command, tmp_path, monk
 
 def test_arrays_are_lists(command, encoder):
     done = command("run", "text-embedding", "--model", encoder, "i love this", "a cat")
-    assert [len(json.loads(line)) for line in done.out.splitlines()] == [32, 32]
+    assert [len(vector) for vector in said(done.out)] == [32, 32]
     assert command("run", "text-embedding", "--model", encoder, "a cat", terminal=("out",)).out.startswith("32: ")
 
 

@@ -10,7 +10,7 @@ from transept import pipeline
 from transept.cli.arguments import FIELDS, annotated, documented
 from transept.pipelines import task_class, task_names
 
-from .commands import save_text_model
+from .commands import answers, save_text_model
 
 TEXT = "i love this film!"
 
@@ -33,8 +33,8 @@ def test_options_are_taken_as_they_are(command, classifier):
     for given in (["--top-k", 2], ["--top-k=2"], ["--option", "top_k=2"], ["--top-k", "null"], ["--top-k", "None"]):
         done = command(*line, *given)
         assert (done.code, done.err) == (0, "")
-        assert len(json.loads(done.out)) == 2
-    (answer,) = json.loads(command(*line, "--top-k", 1, "--function-to-apply", "none").out)
+        assert len(*answers(done.out)) == 2
+    ((answer,),) = answers(command(*line, "--top-k", 1, "--function-to-apply", "none").out)
     (expected,) = pipeline("text-classification", classifier)(TEXT, top_k=1, function_to_apply="none")
     assert answer["score"] == pytest.approx(expected["score"], abs=1e-6)
 
@@ -42,7 +42,7 @@ def test_options_are_taken_as_they_are(command, classifier):
 def test_switches_need_no_value(command, encoder):
     whole = json.loads(command("embed", "--model", encoder, "--normalize", stdin=b"a cat\n").out)["embedding"]
     assert sum(value**2 for value in whole) == pytest.approx(1, abs=1e-5)
-    again = json.loads(command("run", "text-embedding", "--model", encoder, "--normalize", "a cat").out)
+    (again,) = answers(command("run", "text-embedding", "--model", encoder, "--normalize", "a cat").out)
     assert again == pytest.approx(whole, abs=1e-6)
     plain = json.loads(command("embed", "--model", encoder, "--no-normalize", stdin=b"a cat\n").out)["embedding"]
     assert sum(value**2 for value in plain) != pytest.approx(1, abs=1e-2)
@@ -74,7 +74,7 @@ def test_values_are_checked_by_the_task(command, classifier):
 def test_what_stands_behind_two_dashes_is_a_text(command, classifier):
     done = command("run", "text-classification", "--model", classifier, "--", "--top-k")
     assert (done.code, done.err) == (0, "")
-    assert json.loads(done.out)["label"] in ("GOOD", "BAD")
+    assert answers(done.out)[0]["label"] in ("GOOD", "BAD")
 
 
 def test_parts_of_inputs_are_options(command, classifier, tmp_path):
@@ -92,14 +92,14 @@ def test_parts_of_inputs_are_options(command, classifier, tmp_path):
     ):
         done = command(*line, *given)
         assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 1)
-        assert json.loads(done.out)["answer"] == expected["answer"]
+        assert answers(done.out)[0]["answer"] == expected["answer"]
     contexts.with_suffix(".jsonl").write_text(json.dumps({"context": asked["context"]}))
     done = command(*line, "--question", asked["question"], "--file", contexts.with_suffix(".jsonl"))
-    assert json.loads(done.out)["answer"] == expected["answer"]
+    assert answers(done.out)[0]["answer"] == expected["answer"]
     done = command(*line, "--question", "a", "--context", "b", "c")
     assert (done.code, len(done.complaints)) == (2, 1)
     assert "'question' and 'context' are both given" in done.err
     done = command("run", "text-classification", "--model", classifier, "i love", "i hate", "--text-pair", "this film")
     pairs = [{"text": text, "text_pair": "this film"} for text in ("i love", "i hate")]
     scores = [answer["score"] for answer in pipeline("text-classification", classifier)(pairs)]
-    assert [json.loads(answer)["score"] for answer in done.out.splitlines()] == pytest.approx(scores, abs=1e-6)
+    assert [answer["score"] for answer in answers(done.out)] == pytest.approx(scores, abs=1e-6)

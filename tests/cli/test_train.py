@@ -7,11 +7,12 @@ import shutil
 
 import pytest
 
-from transept import pipeline
+from transept import Seq2SeqTrainingArguments, pipeline
 from transept.cli.train import ROLES
+from transept.training.callbacks.jsonl import read_log
+from transept.training.checkpoint.directory import check_checkpoint
 from transept.training.recipes import ALIASES, recipe_named
 from transept.training.recipes import RECIPES as KNOWN
-from transept.training.reports.jsonl import read_log
 
 from . import recipe_data
 from .recipe_data import RECIPES
@@ -32,7 +33,9 @@ def test_every_recipe_trains(task, command, tmp_path):
     start, run = tmp_path / "start", tmp_path / "run"
     start.mkdir()
     begin = ("--model", start) if model(start) is not None else ()
-    done = command("train", task, "--data", data(tmp_path), *begin, "--output", run, *SHORT, "--json")
+    writes = issubclass(recipe_named(task).arguments_class, Seq2SeqTrainingArguments)
+    brief = (*SHORT, "--set", "generation_max_length=8") if writes else SHORT
+    done = command("train", task, "--data", data(tmp_path), *begin, "--output", run, *brief, "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["updates"] == 3
@@ -216,6 +219,7 @@ def test_a_model_teaches_itself_and_goes_on(taught, trained, command, tmp_path):
     assert {"train", "unlabelled"} <= about["data"].keys()
     assert "--unlabelled" in (run / "README.md").read_text()
     weights = (run / "model.safetensors").read_bytes()
+    assert check_checkpoint(run / "start").files.keys() >= {"config.json", "model.safetensors"}
     shutil.rmtree(run / "round-2/checkpoint-12")
     (run / "round-2.jsonl").unlink()
     done = command("resume", run, "--json")
@@ -302,6 +306,118 @@ def test_rows_that_a_task_cannot_use(task, rows, words, message, command, traine
     assert done.code == 1, done.out
     assert message in done.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def short(trained):
+    """A run of one update with a checkpoint, and the words that began it."""
+    from transept.cli.main import main
+
+    never = ("eval_strategy=no", "load_best_model_at_end=false", "eval_on_start=false")
+    settings = [word for setting in ("max_steps=1", "save_strategy=steps", *never) for word in ("--set", setting)]
+    words = ["train", "text-classification", "--data", trained / "ratings.jsonl", "--model", trained / "start", *settings]
+    assert main([*map(str, words), "--output", str(trained / "short")]) == 0
+    return trained / "short", words
+
+
+def test_what_a_run_s_file_says_names_no_destination(short, command, tmp_path, monkeypatch):
+    """Neither a directory to write to nor a repository to publish to, whoever wrote the file."""
+    from transept import Trainer
+
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    (elsewhere / "checkpoint-1").mkdir(parents=True)
+    (elsewhere / "checkpoint-1" / "notes.txt").write_text("mine")
+    shutil.copytree(short[0], run)
+    about = json.loads((run / "run.json").read_text())
+    about["run"]["output"] = str(elsewhere)
+    named = {"push_to_hub": True, "hub_model_id": "evil/x", "hub_token": "hf_1", "report_to": ["tensorboard"]}
+    about["run"]["settings"] |= named | {"save_total_limit": 1, "max_steps": 2}
+    (run / "run.json").write_text(json.dumps(about))
+    monkeypatch.setattr(Trainer, "push_to_hub", lambda *_, **__: pytest.fail("it publishes"))
+    done = command("resume", run)
+    assert done.code == 0, done.err
+    assert all(name in done.err for name in (*named, "a file names no destination; pass --set again"))
+    assert [path.name for path in elsewhere.rglob("*")] == ["checkpoint-1", "notes.txt"]
+    assert (run / "checkpoint-2").is_dir()
+    about["run"]["settings"]["output_dir"] = str(elsewhere)
+    (run / "run.json").write_text(json.dumps(about))
+    assert command("resume", run).code == 0
+    assert [path.name for path in elsewhere.rglob("*")] == ["checkpoint-1", "notes.txt"]
+
+
+@pytest.mark.parametrize("setting", ["output_dir: elsewhere", "push_to_hub: true", "hub_token: hf_1", "report_to: wandb"])
+def test_a_recipe_names_no_destination(setting, short, command, tmp_path):
+    pytest.importorskip("yaml")
+    (tmp_path / "recipe.yaml").write_text(f"task: text-classification\ndata: x.csv\nsettings:\n  {setting}\n")
+    done = command("train", tmp_path / "recipe.yaml", "--output", tmp_path / "run")
+    assert (done.code, "which only the command line does. Pass --" in done.err) == (1, True), done.err
+    assert "hf_1" not in done.err
+    done = command(*short[1], "--set", "output_dir=elsewhere", "--output", tmp_path / "run")
+    assert (done.code, "`output_dir` is no setting of a run" in done.err) == (1, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_secret_is_written(short, command, tmp_path):
+    run, secret = tmp_path / "run", "hf_SECRET"
+    done = command(*short[1], "--set", f"hub_token={secret}", "--output", run)
+    assert done.code == 0, done.err
+    again = command("resume", run, "--set", f"hub_token={secret}", "--set", "max_steps=2")
+    assert again.code == 0, again.err
+    assert (run / "checkpoint-2").is_dir()
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) > 20
+    assert [path.name for path in files if secret.encode() in path.read_bytes()] == []
+    wrong = command(*short[1], "--set", "hub_token=987654321", "--output", tmp_path / "other")
+    assert "`hub_token` of TrainingArguments must be str | None, but is <secret>" in wrong.err
+    assert secret not in done.out + done.err + again.out + again.err
+    assert "hub_token=<secret>" in (run / "README.md").read_text().replace("'", "")
+
+
+def test_files_that_no_run_wrote_stay(short, command, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    own = {"README.md": "# Mine", "config.json": "{}", "model.safetensors": "mine", "notes.txt": "mine"}
+    for name, text in own.items():
+        (project / name).write_text(text)
+    done = command(*short[1], "--output", project)
+    assert done.code == 1
+    assert "holds files that no run wrote: README.md, config.json, model.safetensors, notes.txt" in done.err
+    assert "--force, which replaces README.md, config.json, model.safetensors." in done.err
+    assert {path.name: path.read_text() for path in project.iterdir()} == own
+    done = command(*short[1], "--output", project, "--force")
+    assert done.code == 0, done.err
+    assert "the run replaces README.md, config.json, model.safetensors." in done.err
+    assert (project / "notes.txt").read_text() == "mine"
+    assert "A model for text-classification" in (project / "README.md").read_text()
+
+
+@pytest.mark.parametrize("setting", ["optim=lion_8bit", "unfreeze_schedule={}", "warmup_steps=-3"])
+def test_a_run_that_cannot_start_leaves_no_directory(setting, short, command, tmp_path):
+    done = command(*short[1], "--set", setting, "--output", tmp_path / "runs" / "run")
+    assert done.code == 1, done.out
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_run_that_fails_before_its_first_update_leaves_no_directory(short, command, tmp_path, monkeypatch):
+    from transept.training.checkpoint import saved_run
+
+    monkeypatch.setattr(saved_run, "Rewind", lambda *_: 1 / 0)
+    assert command(*short[1], "--output", tmp_path / "runs" / "run").code != 0
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_names_that_no_text_can_hold(short, command, tmp_path):
+    """A file's name that is no UTF-8, and a column's."""
+    words = [word if word != short[1][3] else tmp_path / "rows\udcff.jsonl" for word in short[1]]
+    shutil.copyfile(short[1][3], words[3])
+    done = command(*words, "--output", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    assert "rows\\\\udcff.jsonl" in (tmp_path / "run" / "run.json").read_text()
+    words[3].write_text(short[1][3].read_text().replace('"text"', '"te\\ud800xt"'))
+    done = command(*words, "--output", tmp_path / "other")
+    assert done.code == 1
+    assert "half of a surrogate pair" in done.err
+    assert not (tmp_path / "other").exists()
 
 
 def test_runs_that_cannot_be_gone_on_with(command, tmp_path):

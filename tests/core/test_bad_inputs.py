@@ -16,6 +16,7 @@ from transept.core.model import Model
 from transept.errors import InputError, InputTypeError
 from transept.models.bert import BertForMaskedLM
 from transept.models.t5 import T5Config, T5ForConditionalGeneration
+from transept.tensors import check_tensors
 
 SIZES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
 DECODERS = [case for case in EVERY if "decoder_attention_mask" in inspect.signature(case.values[1].forward).parameters]
@@ -116,3 +117,56 @@ def test_an_encoders_mask_has_its_own_name() -> None:
     model = BertForMaskedLM(BertConfig(**SIZES, is_decoder=True, add_cross_attention=True)).eval()
     with pytest.raises(InputError, match=r"`encoder_attention_mask` has the shape \(3, 2\), but the batch needs \(3, 5\)"):
         model(IDS, encoder_hidden_states=torch.zeros(3, 5, 32), encoder_attention_mask=torch.ones(3, 2))
+
+
+# --- tensors that nothing is computed with ---------------------------------------------------------------------------------
+
+ODD: dict[str, tuple[Any, str]] = {
+    "nested": (
+        lambda x: torch.nested.nested_tensor([*x]),
+        r"must be a dense tensor, but is nested\. Pass torch\.nested\.to_padded",
+    ),
+    "ragged": (
+        lambda x: torch.nested.nested_tensor([*x[:, None]], layout=torch.jagged),
+        "must be a dense tensor, but is nested",
+    ),
+    "sparse": (lambda x: x.to_sparse(), r"must be a dense tensor, but is torch\.sparse_coo\. Pass \w+\.to_dense"),
+    "rows": (lambda x: x.reshape(len(x), -1).to_sparse_csr(), r"must be a dense tensor, but is torch\.sparse_csr"),
+    "complex": (lambda x: x.to(torch.complex64), r"is of torch\.complex64, which models do not compute with"),
+    "unsigned": (lambda x: x.to(torch.uint32), r"is of torch\.uint32"),
+    "quantized": (lambda x: torch.quantize_per_tensor(x.float(), 1.0, 0, torch.quint8), r"is of torch\.quint8.*dequantize"),
+    "nowhere": (lambda x: x.to("meta"), r"has no values \(it is on the meta device\)"),
+}
+LISTED = {"class_labels": torch.zeros(2).long(), "boxes": torch.rand(2, 4)}
+READERS: list[tuple[str, dict[str, Any]]] = [
+    ("BertForSequenceClassification", {"input_ids": IDS, "attention_mask": ONES, "labels": torch.tensor([0, 1, 1])}),
+    ("LlamaForCausalLM", {"input_ids": IDS, "attention_mask": ONES, "position_ids": ONES, "labels": IDS}),
+    ("T5ForConditionalGeneration", {"input_ids": IDS, "decoder_input_ids": IDS, "labels": IDS, "attention_mask": ONES}),
+    ("ViTForImageClassification", {"pixel_values": torch.rand(2, 3, 30, 30), "labels": torch.tensor([0, 1])}),
+    ("Wav2Vec2ForCTC", {"input_values": torch.rand(2, 400), "labels": torch.ones(2, 2).long()}),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "inputs"), READERS, ids=lambda value: value if isinstance(value, str) else "")
+def test_odd_tensors_are_named_whatever_they_are_passed_as(name: str, inputs: dict[str, Any]) -> None:
+    family, cls = next(case.values for case in EVERY if case.values[1].__name__ == name)
+    model = cls(cls.config_class(**settings(family, cls))).eval()
+    for argument, right in inputs.items():
+        for kind, (make, message) in ODD.items():
+            with pytest.raises(InputError, match=f"`{argument}` {message}"):
+                model(**inputs | {argument: make(right)})
+            if argument != "labels" and kind != "unsigned" and hasattr(model, "generate"):
+                with pytest.raises(InputError, match=f"`{argument}` {message}"):
+                    model.generate(**{key: each for key, each in inputs.items() if key != "labels"} | {argument: make(right)})
+
+
+def test_tensors_in_lists_are_looked_at() -> None:
+    with pytest.raises(InputError, match="`labels` must be a dense tensor"):
+        check_tensors({"labels": [LISTED, LISTED | {"boxes": LISTED["boxes"].to_sparse()}]})
+    check_tensors({"labels": [LISTED], "pixel_values": None, "return_dict": True})
+
+
+def test_a_model_without_values_takes_tensors_without_values() -> None:
+    model = build().to("meta")
+    assert model(IDS.to("meta"), attention_mask=None, position_ids=None).last_hidden_state.shape == (3, 9, 32)

@@ -59,9 +59,9 @@ def test_of_rows_without_padding(family: Family, cls: type[Backbone]) -> None:
 def test_packed_texts_training_and_attentions_are_whole() -> None:
     config = BertConfig(vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
     model, ids = BertModel(config).eval(), torch.randint(5, 30, (2, 6))
-    places = torch.tensor([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 4, 5]])
+    numbers = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0]])
     with torch.no_grad(), pooled_alone():
-        assert model(ids, position_ids=places).last_hidden_state.shape == (2, 6, 8)
+        assert model(ids, seq_idx=numbers).last_hidden_state.shape == (2, 6, 8)
         shown = model(ids, output_attentions=True)
         assert shown.last_hidden_state.shape == (2, 6, 8)
         assert shown.attentions[-1].shape == (2, 2, 6, 6)

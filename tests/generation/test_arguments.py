@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import transept
+from transept import memory
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.generation.prompt import next_inputs
 from transept.layers.cache import DynamicCache
@@ -288,7 +289,7 @@ def test_memory_grows_with_what_is_written(kind: str, out_of_a_file: bool) -> No
 
 
 def test_a_static_cache_without_end_is_refused() -> None:
-    with pytest.raises(InputError, match="no memory for a layer of 1000000005 positions"):
+    with pytest.raises(InputError, match="each layer of a cache with 1000000005 positions needs at least 131 TB of memory"):
         llama(num_key_value_heads=4, head_dim=2048).generate(IDS, max_new_tokens=10**9, cache_implementation="static")
 
 
@@ -341,3 +342,34 @@ def test_generation_goes_on_after_an_interruption(error: type[BaseException]) ->
     interrupted(model, 0, lambda: model.generate(first, past_key_values=cache, max_new_tokens=4))
     assert cache.rollback() == 9
     assert torch.equal(model.generate(first, past_key_values=cache, max_new_tokens=4), expected)
+
+
+TOO_MANY: dict[str, tuple[dict[str, Any], str]] = {
+    "beams": ({"num_beams": 10**7}, r"20000000 rows at once \(2 prompts, 10000000 rows each\) needs at least"),
+    "more beams": ({"num_beams": 10**15}, "2000000000000000 rows at once"),
+    "beams that are drawn": ({"num_beams": 10**7, "do_sample": True}, "20000000 rows"),
+    "groups": ({"num_beams": 10**6, "num_beam_groups": 10**6, "diversity_penalty": 0.5}, "2000000 rows"),
+    "copies": ({"num_return_sequences": 10**7, "do_sample": True}, "20000000 rows"),
+    "candidates": ({"penalty_alpha": 0.5, "top_k": 10**7}, r"writing \d+ rows at once \(2 prompts"),
+    "positions": ({"max_new_tokens": 10**7, "cache_implementation": "static"}, "each layer of a cache with 10000005 positions"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MANY)
+def test_counts_that_no_memory_is_enough_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A gigabyte is left; for candidates, which are the vocabulary at most, less than the caches of a long prompt take."""
+    settings, said = TOO_MANY[name]
+    ids, left = (IDS.repeat(1, 100), 5 * 10**7) if name == "candidates" else (IDS, 10**9)
+    monkeypatch.setattr(memory, "memory_left", lambda device: left)
+    model = llama(vocab_size=500)
+    with pytest.raises(InputError, match=f"{said}.* of memory, but cpu has .*B left"):
+        model.generate(ids, **{"max_new_tokens": 3} | settings)
+    few = {key: 2 if value not in (True, 0.5, "static") else value for key, value in settings.items()}
+    assert len(model.generate(IDS, **{"max_new_tokens": 3} | few)) >= 2
+
+
+def test_copies_of_long_prompts_need_memory_for_their_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_left", lambda device: 10**8)
+    with pytest.raises(InputError, match=r"writing 2000 rows at once \(2 prompts, 1000 rows each\)"):
+        llama().generate(IDS.repeat(1, 100), num_beams=1000, max_new_tokens=2)
+    assert len(llama().generate(IDS, num_beams=1000, num_return_sequences=9, max_new_tokens=2)) == 18

@@ -319,6 +319,51 @@ def test_the_callers_own_take_the_place_of_the_same_class() -> None:
         LogitsProcessorList([made]).with_custom([3])  # type: ignore[list-item]
 
 
+class Returns:
+    """A processor of the caller's own."""
+
+    def __init__(self, change: Callable[[Tensor], Any]) -> None:
+        self.change = change
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Any:
+        return self.change(scores)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("change", "returned"),
+    [
+        (lambda x: None, "returned None"),
+        (lambda x: x.numpy(), r"returned ndarray of float32 and the shape \(4, 50\)"),
+        (lambda x: x.tolist(), "returned list"),
+        (lambda x: 0.0, "returned float"),
+        (lambda x: x[:1], r"returned Tensor of torch.float32 and the shape \(1, 50\)"),
+        (lambda x: x[0], r"and the shape \(50,\)"),
+        (lambda x: x[None], r"and the shape \(1, 4, 50\)"),
+        (lambda x: x[:, :7], r"and the shape \(4, 7\)"),
+        (lambda x: x.long(), "returned Tensor of torch.int64"),
+        (lambda x: x > 0, "returned Tensor of torch.bool"),
+        (lambda x: x.to_sparse(), "torch.sparse_coo"),
+        (lambda x: torch.nested.nested_tensor([*x]), "returned a nested tensor"),
+        (lambda x: x.to("meta"), "returned Tensor"),
+    ],
+)
+def test_what_a_processor_returns_is_checked(change: Callable[[Tensor], Any], returned: str) -> None:
+    chain = LogitsProcessorList([Returns(torch.clone), Returns(change), Returns(torch.clone)])
+    with pytest.raises(InputTypeError, match=rf"processor Returns must return .* \(4, 50\) \(rows, vocabulary\).*{returned}"):
+        chain(ids(), scores())
+
+
+def test_processors_of_other_forms() -> None:
+    def greedy(ids: Tensor) -> Tensor:
+        return ids
+
+    with pytest.raises(InputTypeError, match=r"The logits processor greedy takes .*, but is called with ids and scores"):
+        LogitsProcessorList([greedy])(ids(), scores())  # type: ignore[list-item]
+    chain = LogitsProcessorList([torch.maximum, lambda ids, scores: scores.half()])  # no signature; another type of floats
+    assert chain(scores(), scores()).dtype is torch.float16
+
+
 @pytest.mark.parametrize("left", [[0, 2, 3], [3, 1]])
 def test_rows_that_leave_the_batch_change_nothing_for_the_others(left: list[int]) -> None:
     rows, source = torch.tensor(left), ids(4, 7, 5, seed=3)

@@ -300,3 +300,11 @@ class _Part:
 
     def get_vocab(self) -> dict[str, int]:
         return self._part
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_criteria_that_return_odd_tensors() -> None:
+    done = torch.zeros(3, dtype=torch.bool)
+    for odd in (done.to_sparse(), done.to("meta"), torch.nested.nested_tensor([done]), done.numpy(), done[:2], None):
+        with pytest.raises(InputTypeError, match="<lambda> must return True, False or one boolean a row"):
+            StoppingCriteriaList([lambda *_, odd=odd: odd])(torch.ones(3, 2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -23,8 +25,9 @@ from transept.layers.caches import (
     StaticKeyValues,
 )
 from transept.layers.quantized_cache import QuantizedCache, QuantizedKeyValues, quantize
+from transept.layers.state import StateCache
 from transept.models.gpt2 import GPT2Config, GPT2Model
-from transept.models.mamba import MambaConfig, MambaModel
+from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
 from transept.models.mistral import MistralConfig, MistralModel
 
 
@@ -485,3 +488,80 @@ def test_static_caches_tell_their_size() -> None:
     cache.update(*states(), 0)
     assert (cache.get_seq_length(), cache.batch_size) == (3, 2)
     assert cache[0][0].shape[2] == 3
+
+
+# --- threads -----------------------------------------------------------------------------------------------------------------
+
+
+def elsewhere(action: Callable[[], Any]) -> Any:
+    """What an action gives in another thread, or the error that it raises there."""
+    with ThreadPoolExecutor(1) as pool, torch.no_grad():
+        return pool.submit(torch.no_grad()(action)).exception()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [*MAKERS, "states"])
+def test_a_cache_serves_one_thread_at_a_time(kind: str) -> None:
+    if kind == "states":
+        config = MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4)
+        model: Any = MambaForCausalLM(config).eval()
+    else:
+        model = llama()
+    cache = StateCache() if kind == "states" else MAKERS[kind]()
+    ids, told = numbers(2, 9), list[Any]()
+    expected = model(ids[:, :4], past_key_values=copy.deepcopy(cache)).logits
+
+    def disturb(*_: Any) -> None:
+        for action in (
+            lambda: model(ids[:, :1], past_key_values=cache),
+            lambda: model.generate(ids, past_key_values=cache, max_new_tokens=1),
+            lambda: cache.crop(1),
+            cache.reset,
+            lambda: cache.reorder_cache(torch.tensor([0, 0])),
+        ):
+            told.append(elsewhere(action))
+
+    handle = model.backbone.layers[1].register_forward_hook(disturb)
+    found = model(ids[:, :4], past_key_values=cache).logits
+    handle.remove()
+    assert torch.equal(found, expected)
+    assert len(told) == 5
+    for error in told:
+        assert isinstance(error, InputError)
+        assert "used by a forward pass in another thread" in str(error)
+        assert "copy.deepcopy(cache)" in str(error)
+    assert elsewhere(lambda: model(ids[:, 4:6], past_key_values=cache)) is None  # afterwards any thread may go on
+
+
+@torch.no_grad()
+def test_a_failed_pass_lets_other_threads_go_on() -> None:
+    model, ids, cache = llama(), numbers(2, 9), DynamicCache()
+    interrupt(model, 0, ids, past_key_values=cache)
+    assert elsewhere(cache.rollback) is None
+    assert elsewhere(lambda: model(ids, past_key_values=cache)) is None
+    assert cache.get_seq_length() == 9
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [DynamicCache, static], ids=["dynamic", "static"])
+def test_a_text_is_not_written_with_a_cache_that_others_use(make: Any) -> None:
+    model, ids, cache = llama(), numbers(1, 9), make()
+    model.generation_config.eos_token_id = None
+    run = model._run(ids, None, {"max_new_tokens": 5, "past_key_values": cache})
+    steps = run.steps()
+    next(steps)
+    model(ids[:, :1], past_key_values=cache)
+    with pytest.raises(InputError, match=r"used by others while a text was written with it.*of its own"):
+        next(steps)
+
+
+@torch.no_grad()
+def test_threads_with_caches_of_their_own_write_the_same() -> None:
+    model, ids = llama(), numbers(1, 9)
+    model.generation_config.eos_token_id = None
+    cache = DynamicCache()
+    model(ids[:, :6], past_key_values=cache)
+    expected = model.generate(ids, max_new_tokens=5)
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(model.generate, ids, max_new_tokens=5, past_key_values=copy.deepcopy(cache)) for _ in range(8)]
+    assert all(torch.equal(run.result(), expected) for run in runs)

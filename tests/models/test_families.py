@@ -24,7 +24,7 @@ from transept.core.composite import Composite
 from transept.core.model import Backbone, Model
 from transept.heads.depth import ForDepthEstimation
 from transept.objectives.terms import total
-from transept.training.counts import counts_of
+from transept.training.objective import counts_of
 
 from .families import FAMILIES, Family
 from .harness import (

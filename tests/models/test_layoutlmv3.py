@@ -220,7 +220,7 @@ def test_texts_that_are_packed_into_one_row() -> None:
     inputs = {name: value[:2] for name, value in document_batch(TINY, pad="none").items() if name != "pixel_values"}
     inputs.pop("attention_mask")
     packed = {name: value.flatten(0, 1)[None] for name, value in inputs.items()}
-    packed["position_ids"] = torch.arange(9).repeat(2)[None] + 2
+    packed["seq_idx"] = torch.arange(18)[None] // 9
     assert error(run(ours, **packed).last_hidden_state.view(2, 9, -1), run(ours, **inputs).last_hidden_state) <= 1e-5
     with pytest.raises(InputError, match="pixel_values"):
         ours(**packed, pixel_values=PICTURE["pixel_values"][:1])

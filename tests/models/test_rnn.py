@@ -160,8 +160,8 @@ def test_packed_rows_begin_anew(cell: str) -> None:
     model = make(RNNForCausalLM, cell=cell)
     lengths = [int(length) for length in MASK.sum(dim=1)]
     packed = torch.cat([IDS[row, :length] for row, length in enumerate(lengths)])[None]
-    positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    together = run(model, input_ids=packed, position_ids=positions).logits
+    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
+    together = run(model, input_ids=packed, seq_idx=numbers).logits
     alone = [run(model, input_ids=IDS[row : row + 1, :length]).logits for row, length in enumerate(lengths)]
     assert error(together, torch.cat(alone, dim=1)) <= SINGLE
 
@@ -251,8 +251,9 @@ def test_calls_that_cannot_be() -> None:
     with pytest.raises(InputError, match="pairs of positions"):
         make()(IDS, attention_mask=torch.ones(3, 1, 9, 9))
     with pytest.raises(InputError, match="several texts"):
-        positions = torch.arange(9).remainder(4).expand(3, -1)
-        make()(IDS, position_ids=positions, past_key_values=StateCache())
+        make()(IDS, seq_idx=torch.arange(9).expand(3, -1) // 4, past_key_values=StateCache())
+    with pytest.raises(InputError, match="counts positions itself"):
+        make()(IDS, position_ids=torch.arange(9).remainder(4).expand(3, -1))
 
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes self:UserWarning")  # of PyTorch's own views of its weights

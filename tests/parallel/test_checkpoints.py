@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import transept
+from tests.fuzz.mutate import mutated, text_of
 from tests.training.small import Head, head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
 from transept.errors import CheckpointError, FileError, FormatError, TrainingError, TranseptWarning
@@ -133,7 +135,7 @@ def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
     """Train where the last checkpoint cannot be written."""
     import os
 
-    from transept.training.persist import saver
+    from transept.training.checkpoint import saver
 
     def full(*args: Any, **kwargs: Any) -> Any:
         raise FileError("the disk is full.", path=folder)
@@ -145,7 +147,7 @@ def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
     except (TrainingError, FileError) as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        from transept.training.checkpoint import write_checkpoint
+        from transept.training.checkpoint.directory import write_checkpoint
 
         saver.write_checkpoint = write_checkpoint
     return "nothing"
@@ -157,6 +159,60 @@ def test_a_save_fails_in_all_processes(form: str, ranks: Ranks, tmp_path: Path) 
     assert found[0].startswith("FileError")
     assert "disk is full" in found[0]
     assert found[1].startswith("TrainingError: process 0 failed, and so all 2 end: FileError")
+
+
+def parts_of(folder: Path, *parts: tuple[Any, list[int]], dtype: torch.dtype = torch.float32) -> Path:
+    """Files of one part each of a tensor ``w``: its shape, and where it says that it begins."""
+    for number, (shape, begin) in enumerate(parts):
+        told = json.dumps({"w": {"saved_offsets": begin}})
+        path = folder / f"shard-{number + 1:05}-model-00001-of-00001.safetensors"
+        save_file({"w": torch.full(shape, float(number), dtype=dtype)}, path, {"DCP_SHARDING_INFO": told})
+    return folder
+
+
+def test_parts_of_tensors_fill_them(tmp_path: Path) -> None:
+    quarters = [((2, 1), [0, 0]), ((2, 2), [0, 1]), ((1, 1), [2, 0]), ((1, 2), [2, 1]), ((0, 3), [3, 0])]
+    assert shapes_in(parts_of(tmp_path, *quarters)) == {"w": ((3, 3), torch.float32)}
+    read_shards(tmp_path, {"w": (found := torch.empty(3, 3))}, ["w"])
+    assert found.tolist() == [[0, 1, 1], [0, 1, 1], [2, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [((2,), [0]), ((2,), [3])],  # a hole
+        [((2,), [0]), ((2,), [1])],  # one row twice
+        [((2,), [0]), ((2,), [0])],
+        [((1,), [10**15])],  # which would take petabytes
+        [((1,), [2**63 - 2])],
+        [((2, 2), [0, 0]), ((2, 1), [0, 2]), ((1, 3), [3, 0])],
+        [((2,), [0]), ((2, 1), [2, 0])],
+        [((2,), [0, 0])],
+        [((2,), [-1])],
+        [((2,), [0.5])],
+        [((), [0])],
+    ],
+    ids=str,
+)
+def test_parts_of_tensors_that_do_not_fill_them(tmp_path: Path, parts: list[Any]) -> None:
+    with pytest.raises(FormatError, match="shard|all parts"):
+        shapes_in(parts_of(tmp_path, *parts))
+
+
+def test_mutated_places_of_parts_are_refused_or_right(tmp_path: Path) -> None:
+    """A shape that is read is that of the parts, whatever a file says of where they belong."""
+    places = {"w": {"saved_offsets": [0, 2]}, "v": {"saved_offsets": [0]}}
+    refused = 0
+    for number in range(100):
+        text = text_of(mutated(places, Random(number)), Random(number)).encode("utf-8", "replace").decode()
+        tensors = {"w": torch.ones(3, 2), "v": torch.ones(4)}
+        save_file({"w": torch.zeros(3, 2)}, tmp_path / "a.safetensors")
+        save_file(tensors, tmp_path / "b.safetensors", {"DCP_SHARDING_INFO": text})
+        try:
+            assert shapes_in(tmp_path) == {"w": ((3, 4), torch.float32), "v": ((4,), torch.float32)}
+        except FormatError:
+            refused += 1
+    assert 50 < refused < 100
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainerCallback, TrainingArguments
-from transept.parallel import launch
-from transept.parallel.launch import join, naming_the_lost
-from transept.training.persist.signals import Ended
+from transept.parallel import processes
+from transept.parallel.processes import join, naming_the_lost
+from transept.training.checkpoint.signals import Ended
 
 from .ranks import Ranks
 
@@ -47,7 +47,7 @@ def stop() -> None:
 
 def train(folder: str, what: Any, settings: dict[str, Any], who: int = 1) -> tuple[int, list[float]]:
     """A run of eight updates, in whose sixth something happens to a process; the updates, and the losses."""
-    launch._ANSWERS_WITHIN = 3.0
+    processes._ANSWERS_WITHIN = 3.0
     more = {"per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 4}
     arguments = TrainingArguments(**quiet(Path(folder), **(more | settings)))
     happens = [At(5, who, what)] if what is not None else []
@@ -110,7 +110,7 @@ ENDS = """
 import sys, time
 import torch
 import torch.distributed as dist
-from transept.parallel.launch import join
+from transept.parallel.processes import join
 
 class Slow:
     def __del__(self, sleep=time.sleep):
@@ -169,9 +169,9 @@ from tests.parallel.test_faults import At, MADE, die
 from tests.training.small import ours, quiet, rows
 from pathlib import Path
 from transept import Trainer, TrainingArguments
-from transept.parallel import launch
+from transept.parallel import processes
 
-launch._ANSWERS_WITHIN = 3.0
+processes._ANSWERS_WITHIN = 3.0
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 more = {"per_device_train_batch_size": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 4}
 arguments = TrainingArguments(**quiet(Path(sys.argv[1]), **more))

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from transept.errors import ConfigError, TrainingError
-from transept.parallel.launch import join, same_on_all
 from transept.parallel.mesh import AXES, DistributedConfig, Layout
+from transept.parallel.processes import join, same_on_all
 
 from .ranks import Ranks
 

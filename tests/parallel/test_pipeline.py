@@ -16,11 +16,11 @@ from torch.distributed.fsdp import fully_shard
 import transept
 from tests.thorough import crossed
 from transept.objectives.terms import total
-from transept.parallel.cut import cut, divide
-from transept.parallel.launch import join
 from transept.parallel.mesh import SCHEDULES, DistributedConfig
-from transept.parallel.microbatches import padded_lengths, padded_rows, spread_texts
-from transept.parallel.pipeline import Pipeline
+from transept.parallel.pipeline.microbatches import padded_lengths, padded_rows, spread_texts
+from transept.parallel.pipeline.partition import divide, partition
+from transept.parallel.pipeline.pipeline import Pipeline
+from transept.parallel.processes import join
 
 from .ranks import Ranks
 
@@ -324,7 +324,7 @@ def packed(family: str, rows: int) -> float:
         lengths = [3 + row, 7, 10 - row] if rows > 1 else [3, 4, 2, 5, 6]
         positions[row] = torch.cat([torch.arange(length) for length in lengths])
         labels[row, positions[row] == 0] = -100
-    batch = {"input_ids": ids, "position_ids": positions, "labels": labels}
+    batch = {"input_ids": ids, "seq_idx": (positions == 0).cumsum(dim=1), "labels": labels}
     expected = one_process(reference, [batch])
     loss = pipeline.step(batch)
     pipeline.finish_gradients()
@@ -430,7 +430,7 @@ def test_a_vocabulary_counts_as_many_layers() -> None:
     settings = TEXT | {"num_hidden_layers": 8}
     for vocabulary, expected in ((97, 4), (2000, 7)):
         model = kind._without_memory(kind.config_class(**settings | {"vocab_size": vocabulary}), {})
-        assert cut(model, 2, ties).bounds == (0, expected, 8)
+        assert partition(model, 2, ties).bounds == (0, expected, 8)
 
 
 def test_rows_are_filled_up_by_the_last_one() -> None:
@@ -463,4 +463,5 @@ def test_texts_of_one_row_are_spread() -> None:
     assert torch.equal(batch["labels"][real], labels[0])
     assert batch["labels"][~real].eq(-100).all()
     kept = {"input_ids": torch.arange(20)[None], "position_ids": positions, "labels": torch.arange(20)[None]}
-    assert spread_texts(build("llama"), kept, 4) is kept  # tokens at the beginning are predicted from the text before
+    spread = spread_texts(build("llama"), kept, 4)  # tokens at the beginning are predicted from the text before
+    assert spread["input_ids"] is kept["input_ids"]

@@ -20,9 +20,9 @@ import transept
 from tests.thorough import crossed
 from transept.errors import ConfigError, FileError, InputError, TrainingError, UnsupportedError
 from transept.heads.task import loss_alone
-from transept.parallel.launch import join
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.plan import Plan
+from transept.parallel.processes import join
+from transept.parallel.tensor.plan import Plan
 
 from .ranks import Ranks
 
@@ -108,7 +108,7 @@ def whole(tensor: Any) -> Tensor:
 
 def divided(model: Any, *, sequence: bool = False, **more: Any) -> Any:
     """A copy of a model that is split between all processes."""
-    from transept.parallel.tensor import tensor_parallel
+    from transept.parallel.tensor.apply import tensor_parallel
 
     mesh = DistributedConfig(tp_size=dist.get_world_size()).layout(dist.get_world_size()).mesh("cpu")["tp"]
     other = copy.deepcopy(model)
@@ -278,7 +278,7 @@ def test_dropout_of_parts_differs_and_all_go_on_alike(ranks: Ranks, sequence: bo
 
 def _masks() -> Tensor:
     join()
-    from transept.parallel.styles import PartDropout
+    from transept.parallel.tensor.styles import PartDropout
 
     mesh = DistributedConfig(tp_size=2).layout(2).mesh("cpu")["tp"]
     torch.manual_seed(3)
@@ -558,7 +558,7 @@ def test_one_process_is_told_how_to_start_more(options: dict[str, Any], tmp_path
 def _refused(case: str, folder: str) -> str:
     join()
     mesh = DistributedConfig(tp_size=2).layout(2).mesh("cpu")["tp"]
-    from transept.parallel.tensor import tensor_parallel
+    from transept.parallel.tensor.apply import tensor_parallel
 
     actions: dict[str, Callable[[], Any]] = {
         "twice": lambda: tensor_parallel(divided(build("gpt2")), mesh),

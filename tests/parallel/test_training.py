@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import transept
 from tests.thorough import crossed
 from tests.training.small import SIZES, Head, head, ours, quiet, rows
 from transept import DataCollatorWithFlattening, LoraConfig, Trainer, TrainerCallback, TrainingArguments, get_peft_model
 from transept.errors import UnsupportedError
-from transept.parallel.launch import join
+from transept.models.bert import BertConfig, BertModel
 from transept.parallel.mesh import DistributedConfig
+from transept.parallel.processes import join
 from transept.parallel.sharded import Sharded
-from transept.training.counts import task_of
+from transept.training.objective import task_of
+from transept.training.trainers.sentences import SentenceTrainer
 
 from .ranks import Ranks
 
@@ -96,6 +100,38 @@ def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_pat
     assert both[0]["evaluated"] == pytest.approx(alone["evaluated"], abs=1e-5)
     assert [each["losses"] for each in both] == [both[0]["losses"]] * 2
     assert [each["evaluated"] for each in both] == [both[0]["evaluated"]] * 2
+    assert worst(both[0], alone) < 1e-5
+
+
+def pairs(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    return {f"{name}_input_ids": torch.stack([row[name] for row in features]) for name in ("anchor", "positive")}
+
+
+def learn_sentences(folder: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Embeddings of sentences that are computed three at a time: 14 pairs in batches of 4, so that the last has 2."""
+    torch.manual_seed(0)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = BertModel(BertConfig(**SIZES | still), add_pooling_layer=False)
+    data = [{"anchor": row["input_ids"], "positive": row["input_ids"].flip(0)} for row in rows("class", 14)]
+    given = {"per_device_train_batch_size": 4, "optim": "sgd", "learning_rate": 0.1, "num_train_epochs": 1} | settings
+    trainer = SentenceTrainer(
+        model,
+        TrainingArguments(**quiet(Path(folder), **given)),
+        mini_batch_size=3,
+        data_collator=pairs,
+        train_dataset=data,
+    )
+    trainer.train()
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    weights = trainer.form.collect(model.state_dict())
+    return {"losses": losses, "weights": {name: weight.numpy() for name, weight in weights.items()}}
+
+
+@pytest.mark.parametrize("form", ["ddp", "stage-3"])
+def test_sentences_that_are_embedded_in_parts_learn_as_in_one_process(form: str, ranks: Ranks, tmp_path: Path) -> None:
+    alone = learn_sentences(str(tmp_path / "alone"), {"gradient_accumulation_steps": 2})
+    both = ranks.run(2, learn_sentences, str(tmp_path / "both"), FORMS[form])
+    np.testing.assert_allclose(both[0]["losses"], alone["losses"], atol=1e-5, rtol=1e-5)
     assert worst(both[0], alone) < 1e-5
 
 
@@ -229,6 +265,37 @@ def weigh(folder: str, settings: dict[str, Any]) -> int:
 def test_shards_take_less_memory(world: int, settings: dict[str, Any], share: float, ranks: Ranks, tmp_path: Path) -> None:
     whole = weigh(str(tmp_path / "one"), {})
     assert max(ranks.run(world, weigh, str(tmp_path / "more"), settings)) <= share * whole
+
+
+def peak_of_loading(folder: str, path: str) -> float:
+    """The most memory that a process needs until a pipeline of two stages begins to train, as a share of the checkpoint."""
+
+    def memory(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+    class Measures(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            peaks.append(memory("VmHWM"))
+
+    case, peaks, before = head("LlamaForCausalLM"), list[int](), 0
+    for _ in range(2):  # the first time modules are imported
+        args = TrainingArguments(**quiet(Path(folder), max_steps=1, pp_size=2, optim="sgd"))
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = memory("VmRSS")
+        model = transept.LlamaForCausalLM.from_pretrained(path)
+        Trainer(model, args, train_dataset=rows(case.rows, 8), callbacks=[Measures()]).train()
+        del model
+        gc.collect()
+    return (peaks[-1] - before) / Path(path, "model.safetensors").stat().st_size
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell what memory was needed")
+def test_a_stage_reads_its_own_layers_of_a_file(ranks: Ranks, tmp_path: Path) -> None:
+    wide = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8}
+    ours(head("LlamaForCausalLM"), **wide).save_pretrained(tmp_path / "model")
+    peaks = ranks.run(2, peak_of_loading, str(tmp_path / "run"), str(tmp_path / "model"))
+    assert max(peaks) < 0.75
 
 
 REFUSED = {

@@ -204,8 +204,9 @@ def test_long_texts_are_cut(text_model: SavedModel) -> None:
 @pytest.mark.parametrize(
     ("modules", "what"),
     [
-        ('{"a": 1}', "must hold a list"),
-        ("[1]", "must hold a list"),
+        ('{"a": 1}', "the document must be a list"),
+        ("[1]", r"`\[0\]` must be an object, but is 1"),
+        ('[{"path": "x"}]', r"`\[0\].type` is missing"),
         ('[{"type": "a.Transformer", "path": "../.."}]', "leads outside"),
         ('[{"type": "a.LSTM", "path": "1_LSTM"}]', "names the module 'LSTM'"),
         ('[{"type": "a.Pooling", "path": "nowhere"}]', "nowhere/config.json"),
@@ -233,7 +234,7 @@ def test_files_are_checked(text_model: SavedModel, tmp_path: Path, modules: str,
         ("config_sentence_transformers", {"prompts": {"query": 1}}, "prompts"),
         ("config_sentence_transformers", {"prompts": {}, "default_prompt_name": "query"}, "default_prompt_name"),
         *(
-            ("config_sentence_transformers", {"prompts": {}, "default_prompt_name": odd}, "_name` is")
+            ("config_sentence_transformers", {"prompts": {}, "default_prompt_name": odd}, "_name` must be a text or null")
             for odd in ([], {}, 5, True)
         ),
     ],

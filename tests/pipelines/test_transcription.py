@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from transept import AutoProcessor, WhisperProcessor, draw, pipeline
 from transept.adapt.pack import can_pack
-from transept.errors import InputError, InputTypeError
+from transept.errors import FormatError, InputError, InputTypeError
 from transept.layers.packed import Packed
 from transept.pipelines import transcription
 
@@ -92,6 +93,36 @@ def test_a_stream_gives_the_pieces_as_they_are_written(write) -> None:
     assert seen[-1] == (70.0, 70.0)
     assert all(piece["timestamp"][0] <= piece["timestamp"][1] for piece in pieces)
     assert all(list(word) == ["text", "timestamp"] for piece in pieces for word in piece["words"])
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    """A file of 70 seconds."""
+    path = tmp_path_factory.mktemp("sounds") / "long.wav"
+    soundfile.write(path, LONG, RATE)
+    return path
+
+
+def test_a_long_file_is_written_in_windows_as_in_one_piece(write, recording, monkeypatch) -> None:
+    options: dict[str, Any] = {"return_timestamps": "word", "generate_kwargs": {"condition_on_prev_tokens": True}}
+    whole = list(write.stream({"bytes": recording.read_bytes()}, **options))
+    monkeypatch.setattr(type(write.feature_extractor), "load", lambda *_: pytest.fail("the whole sound was read"))
+    assert list(write.stream(recording, **options)) == whole
+    with pytest.raises(FormatError, match="lasts longer than the 60 seconds"):
+        next(write.stream(recording, max_seconds=60))
+
+
+def test_an_interrupted_transcript_goes_on_where_a_window_began(write, recording) -> None:
+    pieces: list[dict[str, Any]] = []
+    told: list[tuple[float, int]] = []
+    pieces.extend(write.stream(recording, lambda done, total: told.append((done, len(pieces)))))
+    done, kept = told[-3]
+    assert kept > 0
+    assert list(write.stream(recording, start=done)) == pieces[kept:]
+    begun: list[float] = []
+    options = {"generate_kwargs": {"condition_on_prev_tokens": True}}  # what a window writes depends on those before
+    next(write.stream(recording, lambda done, total: begun.append(done), start=done, **options))
+    assert begun == [0]
 
 
 def test_the_processor_is_the_two_parts(writer) -> None:

@@ -32,6 +32,7 @@ from transept.errors import (
     UnsupportedError,
 )
 from transept.preprocess import media
+from transept.preprocess.audio import decode
 from transept.preprocess.media import load_audio, load_image, open_image
 
 ASTRONAUT = skimage_data.astronaut()
@@ -296,7 +297,14 @@ def test_cve_2026_40192_rare_formats_are_not_tried(tmp_path):
 
 def test_urls_are_not_fetched(tmp_path):
     for load in (load_image, lambda source: load_audio(source, 16000)):
-        for url in ("http://localhost/x", "https://example.org/x.png"):
+        for url in (
+            "http://localhost/x",
+            "https://example.org/x.png",
+            "HTTP://a/x",
+            "ftp://a/x",
+            "file:x.png",
+            "cache:http://a/x",
+        ):
             with pytest.raises(InputError, match=r"is a URL.*Download"):
                 load(url)
         for url in ("data:image/png,abc", "data:image/png;base64", "data:;base64,***"):
@@ -409,7 +417,7 @@ def test_resampling_is_soxr_at_high_quality(rate):
     assert np.array_equal(load_audio(recorded(samples, rate, subtype="FLOAT"), 16000), result)
 
 
-@pytest.mark.parametrize("shape", [(media.MAX_SAMPLES + 1,), (2, media.MAX_SAMPLES // 2 + 1)])
+@pytest.mark.parametrize("shape", [(decode.MAX_SAMPLES + 1,), (2, decode.MAX_SAMPLES // 2 + 1)])
 def test_arrays_of_more_samples_than_a_file_may_have(shape):
     """They are refused before anything is copied: these hold one number."""
     array = np.broadcast_to(np.int16(0), shape)
@@ -527,11 +535,11 @@ def test_chunks_of_a_wave_file_end_somewhere():
     data = recorded(tone())
     many = b"RIFF\0\0\0\0WAVE" + bytes(8) * 2_000_000
     with within(1):
-        assert media.missing_bytes(many) == 0
+        assert decode.missing_bytes(many) == 0
     for content in (b"", b"RIFF", data[:12], data[:20], data[:40], b"RF64" + bytes(4) + b"WAVEds64", many[:30]):
-        assert media.missing_bytes(content) == 0
+        assert decode.missing_bytes(content) == 0
     odd = data[:36] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + data[36:-100]
-    assert media.missing_bytes(odd) == 100
+    assert decode.missing_bytes(odd) == 100
 
 
 def test_only_the_listed_formats_reach_the_decoder(monkeypatch):
@@ -557,7 +565,7 @@ def test_sound_is_counted_whatever_the_header_declares(monkeypatch):
     data = recorded(tone(20), subtype="FLOAT")
     with pytest.raises(FormatError, match="longer than the 10 seconds"):
         load_audio(data, 16000, max_seconds=10)
-    monkeypatch.setattr(media, "_BLOCK", 16000)
+    monkeypatch.setattr(decode, "_BLOCK", 16000)
     monkeypatch.setattr(soundfile.SoundFile, "frames", property(lambda self: 2**63 - 1))
     read, calls = soundfile.SoundFile.read, []
     monkeypatch.setattr(soundfile.SoundFile, "read", lambda self, *a, **k: calls.append(1) or read(self, *a, **k))

@@ -175,7 +175,7 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
     """Call ``act`` with the number, the name and the arguments of each call that changes files while checkpoints are saved."""
     import importlib
 
-    from transept.training.persist import saver
+    from transept.training.checkpoint import saver
 
     lock, count, saving, undo = threading.Lock(), 0, False, []
 

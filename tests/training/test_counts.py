@@ -20,7 +20,7 @@ from transept.core.model import Model
 from transept.errors import InputError
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel
 from transept.objectives.terms import LossTerm, means, total
-from transept.training.counts import counts_of
+from transept.training.objective import counts_of
 
 pytestmark = pytest.mark.reference
 

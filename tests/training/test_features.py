@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,50 @@ def test_no_cache_is_made_in_training(name: str, kind: str, tmp_path: Path, monk
     made.clear()
     run(tmp_path, model, data, max_steps=1, label_smoothing_factor=0.1, use_cache=True)
     assert made
+
+
+def test_nan_is_never_the_best_metric(tmp_path: Path) -> None:
+    """The first evaluation gives NaN, then 3, 1, NaN: the best is 1, and the first number replaced NaN."""
+    values = iter([float("nan"), 3.0, 1.0, float("nan")])
+    args = TrainingArguments(
+        **quiet(tmp_path, max_steps=4, eval_strategy="steps", eval_steps=1)
+        | {"save_strategy": "steps", "save_steps": 1, "metric_for_best_model": "error", "greater_is_better": False}
+        | {"load_best_model_at_end": True}
+    )
+    case = head("BertForSequenceClassification")
+    data = rows(case.rows, 4)
+    trainer = Trainer(
+        ours(case), args, train_dataset=data, eval_dataset=data, compute_metrics=lambda found: {"error": next(values)}
+    )
+    trainer.train()
+    assert (trainer.state.best_metric, trainer.state.best_global_step) == (1.0, 3)
+
+
+def test_a_run_that_failed_is_not_in_training(tmp_path: Path) -> None:
+    class Fails(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("no")
+
+    case = head("BertForSequenceClassification")
+    trainer = Trainer(ours(case), TrainingArguments(**quiet(tmp_path)), train_dataset=rows(case.rows, 4), callbacks=[Fails()])
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.train()
+    assert not trainer.is_in_train
+
+
+def test_states_are_computed_of_the_weights_that_a_run_goes_on_with(tmp_path: Path) -> None:
+    """With `precompute` a resumed run, whose model was made with other weights, ends as one that was not interrupted."""
+    case, weights = head("BertForSequenceClassification"), []
+    for steps in ((4,), (2, 4)):
+        folder = tmp_path / str(len(steps))
+        for number, last in enumerate(steps):
+            args = TrainingArguments(
+                **quiet(folder, max_steps=last, freeze="backbone", precompute=True, lr_scheduler_type="constant")
+                | {"save_strategy": "steps", "save_steps": 2}
+            )
+            trainer = Trainer(ours(case, seed=number), args, train_dataset=rows(case.rows, 16))
+            with warnings.catch_warnings(action="ignore"):  # that `max_steps` is another
+                trainer.train(resume_from_checkpoint=True if number else None)
+        weights.append(trainer.model.state_dict())
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=0, msg=name)

@@ -63,17 +63,20 @@ def test_packed_rows_have_the_loss_and_gradients_of_rows_alone(family: Family, c
         torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("told", ["return_position_ids", "return_seq_idx", "return_flash_attn_kwargs"])
+@pytest.mark.parametrize("told", ["return_seq_idx", "return_flash_attn_kwargs"])
 def test_states_begin_anew_however_rows_are_told_apart(told: str) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
     model = MambaForCausalLM(MambaConfig(**sizes)).double()
     rows = rows_of(60, masked=False)
-    collator = DataCollatorWithFlattening(**{"return_position_ids": False, told: True})
+    untold: dict[str, Any] = {"return_position_ids": False, "return_seq_idx": False}
+    collator = DataCollatorWithFlattening(**untold | {told: True})
     alone = torch.stack([summed(model, DataCollatorWithFlattening()([row])) for row in rows]).sum()
     torch.testing.assert_close(summed(model, collator(rows)), alone, rtol=TOLERANCE, atol=0)
-    blind = summed(model, DataCollatorWithFlattening(return_position_ids=False)(rows))
+    blind = summed(model, DataCollatorWithFlattening(**untold)(rows))
     assert abs((blind - alone).item()) > 1e-3  # without boundaries it is one text
+    with pytest.raises(InputError, match="counts positions itself"):
+        model(**DataCollatorWithFlattening(return_seq_idx=False)(rows))
 
 
 def test_positions_that_a_family_counts_itself_are_not_taken_lightly() -> None:
@@ -87,5 +90,5 @@ def test_positions_that_a_family_counts_itself_are_not_taken_lightly() -> None:
         with pytest.raises(InputError, match="BloomModel counts positions itself, and `position_ids` are others"):
             bloom(ids, position_ids=wrong)
     xlnet = XLNetModel(XLNetConfig(vocab_size=60, d_model=16, n_layer=1, n_head=2, d_inner=16))
-    with pytest.raises(InputError, match="begin anew within a row.*`perm_mask` cannot be for"):
-        xlnet(ids, position_ids=torch.tensor([[0, 1, 0, 1]]), perm_mask=torch.zeros(2, 4, 4))
+    with pytest.raises(InputError, match="`seq_idx` tells that rows hold several texts, which `perm_mask` cannot be for"):
+        xlnet(ids, seq_idx=torch.tensor([[0, 0, 1, 1]]), perm_mask=torch.zeros(2, 4, 4))

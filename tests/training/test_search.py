@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from transept import BertForSequenceClassification, Trainer, TrainingArguments
-from transept.errors import InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.training.methods.search import Trial, default_compute_objective, default_space
+from transept.errors import InputError, InputTypeError, TrainingError, TranseptError, UnsupportedError
+from transept.training.search import Trial, default_compute_objective, default_space
 
 from .small import head, ours, quiet, rows
 
@@ -50,6 +50,19 @@ def test_random_trials_are_the_same_again(tmp_path: Path) -> None:
     assert found[0] == found[1]
     assert found[0].objective == max(run.objective for run in found[0].run_summary)
     assert len({run.hyperparameters["learning_rate"] for run in found[0].run_summary}) == 3
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_a_trial_without_a_number_is_never_the_best(direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "train", lambda self, trial: None)
+    monkeypatch.setattr(Trainer, "evaluate", lambda self: {"seed": self.args.seed})
+    made, nan = trainer(tmp_path), float("nan")
+    given: dict[str, Any] = {"hp_space": {"seed": [0, 1, 2, 3]}, "direction": direction, "backend": "grid"}
+    best = made.hyperparameter_search(compute_objective=lambda metrics: [nan, 1.0, nan, 2.0][metrics["seed"]], **given)
+    assert best.objective == {"minimize": 1.0, "maximize": 2.0}[direction]
+    assert len(best.run_summary) == 4
+    with pytest.raises(TrainingError, match="objective of all 4 is NaN"):
+        made.hyperparameter_search(compute_objective=lambda metrics: nan, **given)
 
 
 def test_draws_stay_in_their_range() -> None:
@@ -101,7 +114,7 @@ def test_a_card_tells_what_was_measured(tmp_path: Path) -> None:
     loss = made.evaluate()["eval_loss"]
     made.create_model_card(language="en", license="mit", tags="small", tasks="text-classification", dataset="imdb")
     text = (tmp_path / "my-run" / "README.md").read_text()
-    for part in ("library_name: transept", "license: mit", "- small", "- imdb", "# my-run", f"| eval_loss | {loss:.5g} |"):
+    for part in ("library_name: transept", "license: mit", "- small", "- imdb", "# my-run", f"| eval_loss | {loss:.4f} |"):
         assert part in text
 
 

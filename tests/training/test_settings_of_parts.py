@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import transept
-from tests.training.methods.test_methods import arguments, batched, config, rows
+from tests.training.trainers.test_methods import arguments, batched, config, rows
 from transept.errors import ConfigError, InputError, TrainingError, TranseptWarning
 
 

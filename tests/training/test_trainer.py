@@ -14,7 +14,7 @@ from torch import nn
 import transept
 from transept import Trainer, TrainingArguments
 from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.training.callbacks import EVENTS
+from transept.training.callbacks.base import EVENTS
 
 from .small import HEADS, Head, head, ours, pair, quiet, reference_warnings, rows
 
@@ -254,6 +254,16 @@ def test_predictions_come_in_the_order_of_rows(tmp_path: Path) -> None:
         assert len(seen[-1][2]) == 11
 
 
+class Unsized(torch.utils.data.IterableDataset[Any]):
+    """Rows one after the other, nobody knows how many."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
 def test_metrics_batch_by_batch(tmp_path: Path) -> None:
     calls: list[bool] = []
 
@@ -262,9 +272,11 @@ def test_metrics_batch_by_batch(tmp_path: Path) -> None:
         return {"rows": 7} if compute_result else None
 
     args = TrainingArguments(**quiet(tmp_path, per_device_eval_batch_size=3, batch_eval_metrics=True))
-    trainer = Trainer(ours(CLASS), args, eval_dataset=rows("class", 7), compute_metrics=metrics)
-    assert trainer.evaluate()["eval_rows"] == 7
-    assert calls == [False, False, True]
+    for data in (rows("class", 7), Unsized(rows("class", 7))):
+        calls.clear()
+        trainer = Trainer(ours(CLASS), args, eval_dataset=data, compute_metrics=metrics)
+        assert trainer.evaluate()["eval_rows"] == 7
+        assert calls == [False, False, True]
 
 
 @pytest.mark.reference

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.adapt.lora import Adapter, LoraConfig, adapters_of, base_weight
-from transept.adapt.targets import Place, module_name, places, targets
+from transept.adapt.targets import Place, module_name, places, rank_of, targets
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import PickleStore, TensorStore, save_tensors
 from transept.core.model import Backbone, Model
@@ -25,6 +25,7 @@ from transept.source import Source
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _PREFIX = "base_model.model."
+_STORED_A = ".lora_A.weight"
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,18 @@ def open_adapter(source: Source) -> TensorStore | PickleStore:
     if (path := source.find(WEIGHTS)) is None and (older := source.find(_PICKLE)) is not None:
         return PickleStore([older])
     return TensorStore([path or source.need(WEIGHTS)])
+
+
+def check_ranks(model: Model, config: LoraConfig, store: TensorStore | PickleStore) -> None:
+    """Refuse ranks above those of a file's tensors, before matrices of that size are made (``CheckpointError``)."""
+    stored = max((store[key].shape[0] for key in store if key.endswith(_STORED_A) and store[key].ndim), default=0)
+    for place in targets(model, config).values():
+        if (rank := rank_of(config, place).r) > stored > 0:
+            setting = "`r`" if rank == config.r else "`rank_pattern`"
+            what = (
+                f"holds adapters of rank {stored} at most, but {setting} of {config.file_name} gives {place.name} rank {rank}."
+            )
+            raise CheckpointError(what, path=Path(store.files[0]), mismatched=[f"{place.name}{_STORED_A}"])
 
 
 @torch.no_grad()

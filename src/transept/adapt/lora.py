@@ -8,7 +8,7 @@ gives them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -21,6 +21,7 @@ from transept.adapt.quantize import QuantizedLinear
 from transept.errors import InputError, UnsupportedError
 from transept.fields import Count, Share
 from transept.layers.packed import Projection
+from transept.memory import check_memory
 from transept.settings import Settings
 
 # Settings of peft that change what is computed or trained, and that there are not here.
@@ -245,6 +246,16 @@ class Adapters(nn.Module):
 def adapters_of(layer: nn.Module) -> Adapters | None:
     found = layer._modules.get("lora")
     return found if isinstance(found, Adapters) else None
+
+
+def check_room(model: nn.Module, ranks: Mapping[str, int]) -> None:
+    """Refuse adapters of such ranks, by the paths of layers, if there is no memory for their matrices (``InputError``)."""
+    layers: dict[str, Any] = {path: model.get_submodule(path) for path in ranks}
+    sizes = {path: ranks[path] * (layer.in_features + layer.out_features) for path, layer in layers.items()}
+    if path := max(sizes, key=lambda path: sizes[path], default=None):
+        device = next((p.device for p in layers[path].parameters()), torch.device("cpu"))
+        what = f"adapters of {len(ranks)} layers, of rank {ranks[path]} for {path},"
+        check_memory(torch.float32.itemsize * sum(sizes.values()), device, what, "Set `r` or `rank_pattern` lower.")
 
 
 def adapt(layer: nn.Module, name: str, rank: Rank, config: LoraConfig) -> Adapter:

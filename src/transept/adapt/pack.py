@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept import tiles
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
@@ -48,6 +49,8 @@ def can_pack(dtype: torch.dtype = torch.float32) -> bool:
     """Whether this PyTorch and processor have packed layers for weights of a type."""
     if not (torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()):  # type: ignore[no-untyped-call]
         return False
+    if dtype.itemsize == 2:
+        tiles.settle()
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     if dtype == torch.float16:
@@ -64,6 +67,8 @@ def pack(model: M) -> M:
     Raises:
         InputError: the model is in training mode, not on the CPU, or of a type that cannot be packed here.
     """
+    if model.dtype.itemsize == 2:
+        tiles.check()
     if model.training or model.device.type != "cpu" or not can_pack(model.dtype):
         mode = "training" if model.training else "evaluation"
         raise InputError(

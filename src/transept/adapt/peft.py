@@ -15,7 +15,7 @@ from typing import Any, Self
 from torch import nn
 
 from transept.adapt import adapter_files as files
-from transept.adapt.lora import Adapters, LoraConfig, adapt, adapters_of, strip
+from transept.adapt.lora import Adapters, LoraConfig, adapt, adapters_of, check_room, strip
 from transept.adapt.quantize import QuantizedLinear
 from transept.adapt.targets import rank_of, saved_modules, targets
 from transept.core.model import Model
@@ -86,6 +86,7 @@ class PeftModel(nn.Module):
         if peft_config.bias != "none" and any(config.bias != "none" for config in self.peft_config.values()):
             raise InputError("two adapters cannot both train the model's biases.", hint='Set bias="none" in one of them.')
         chosen, saved = targets(self.model, peft_config), saved_modules(self.model, peft_config)
+        check_room(self.model, {path: rank_of(peft_config, place).r for path, place in chosen.items()})
         of_one: dict[str, Any] = {}
         for path, place in chosen.items():
             adapter = adapt(self.model.get_submodule(path), adapter_name, rank_of(peft_config, place), peft_config)
@@ -276,23 +277,23 @@ class PeftModel(nn.Module):
             UnsupportedError: an adapter of another kind.
             CheckpointError: tensors and model do not fit; lists every name.
         """
-        settings = _settings(model_id, config, is_trainable, dict(options))
+        settings, store = _read(model, model_id, config, is_trainable, options)
         made = cls(model, settings, adapter_name)
-        made._fill(adapter_name, model_id, options)
+        made._fill(adapter_name, store)
         return made if is_trainable else made.eval()
 
     def load_adapter(
         self, model_id: str | os.PathLike[str], adapter_name: str, is_trainable: bool = False, **options: Any
     ) -> None:
         """Give the model another adapter out of files; see :meth:`from_pretrained` for errors."""
-        self.add_adapter(adapter_name, _settings(model_id, None, is_trainable, dict(options)))
-        self._fill(adapter_name, model_id, options)
+        settings, store = _read(self.model, model_id, None, is_trainable, options)
+        self.add_adapter(adapter_name, settings)
+        self._fill(adapter_name, store)
         self.set_adapter(self.active)
         if not is_trainable:
             self.eval()
 
-    def _fill(self, name: str, model_id: Any, options: dict[str, Any]) -> None:
-        store = files.open_adapter(Source(model_name(model_id), **take_source_options(dict(options))))
+    def _fill(self, name: str, store: Any) -> None:
         active, self.active = self.active, (name,)
         self._place()
         try:
@@ -307,9 +308,15 @@ def _key(path: str) -> str:
     return path.replace(".", "/")
 
 
-def _settings(model_id: Any, config: LoraConfig | None, is_trainable: bool, options: dict[str, Any]) -> LoraConfig:
-    found = LoraConfig.from_pretrained(model_id, **take_source_options(options)) if config is None else config
-    return found.with_settings(inference_mode=not is_trainable)
+def _read(
+    model: Model, model_id: Any, config: LoraConfig | None, is_trainable: bool, options: dict[str, Any]
+) -> tuple[LoraConfig, Any]:
+    """The settings of an adapter, and the file of its tensors, which fits them."""
+    source = take_source_options(dict(options))
+    settings = LoraConfig.from_pretrained(model_id, **source) if config is None else config
+    store = files.open_adapter(Source(model_name(model_id), **source))
+    files.check_ranks(model, settings, store)
+    return settings.with_settings(inference_mode=not is_trainable), store
 
 
 def get_peft_model(

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept import tiles
 from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.errors import InputError
@@ -44,6 +45,7 @@ def can_quantize() -> bool:
 
 def has_matrix_units() -> bool:
     """Whether this processor multiplies bfloat16 about as fast as integers."""
+    tiles.settle()
     return bool(torch.cpu._is_amx_tile_supported())
 
 
@@ -55,6 +57,7 @@ def quantize(model: M) -> M:
     Raises:
         InputError: the model is in training mode or not on the CPU, or the processor cannot do it.
     """
+    tiles.check()
     if not can_quantize():
         raise InputError(f"weights of eight bits cannot be multiplied here (engine {torch.backends.quantized.engine!r}).")
     if model.training or model.device.type != "cpu":

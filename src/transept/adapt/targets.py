@@ -17,6 +17,7 @@ from torch import nn
 from transept.adapt.lora import LoraConfig, Rank
 from transept.adapt.quantize import QuantizedLinear
 from transept.checkpoint.names import Names, Recipe
+from transept.checkpoint.paths import place_of, respell
 from transept.core.model import Backbone, Model
 from transept.core.naming import reference_names
 from transept.errors import InputError, UnsupportedError, nearest
@@ -97,17 +98,14 @@ def _pieces(name: str) -> set[Any]:
 def _rules(names: Names) -> Iterator[Callable[[str], Iterator[str]]]:
     """What gives other spellings of a stored name, of a model and of those within."""
 
-    def respelled(name: str, old: list[str], new: str) -> Iterator[str]:
+    def respelled(name: str, old: str, new: str) -> Iterator[str]:
         parts = name.split(".")
-        for start in range(len(parts) - len(old) + 1):
-            here = parts[start : start + len(old)]
-            if all(want == part or (want == "*" and part.isdigit()) for want, part in zip(old, here, strict=True)):
-                indices = iter([part for want, part in zip(old, here, strict=True) if want == "*"])
-                filled = [next(indices, "0") if part == "*" else part for part in new.split(".")]
-                yield ".".join([*parts[:start], *filled, *parts[start + len(old) :]])
+        for start in range(len(parts)):
+            if place_of(old, parts[start:]) == 0:
+                yield respell(parts, start, old, new.removeprefix("**."))
 
-    for new, old in names.legacy.items():
-        yield lambda name, old=old, new=new: respelled(name, old.split("."), new)  # type: ignore[misc]
+    for other, today in names.spellings.items():
+        yield lambda name, today=today, other=other: respelled(name, today, other)  # type: ignore[misc]
     for child in names.children:
         yield from _rules(child.names)
 

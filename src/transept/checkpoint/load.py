@@ -6,7 +6,7 @@ Weights of another head or an unused pooler are skipped, and absent ones are new
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Recipe
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
+from transept.memory import check_memory
 
 MAX_LISTED = 100
+_MOST_SETTINGS = 3  # that are named for a number; where more have it, none tells anything
 
 
 class Loadable(nn.Module):
@@ -133,7 +135,10 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
     mismatched = [] if ignore_mismatched else report.mismatched
     if report.mistyped or mismatched or (strict and (missing or unexpected)):
         wrong = {"missing": missing, "unexpected": unexpected}
-        wrong["mismatched"] = [f"{name}: {stored} in the file, {ours} in the model" for name, stored, ours in mismatched]
+        by = _settings(model)
+        wrong["mismatched"] = [
+            f"{name}: {stored} in the file, {ours} in the model{by({*ours} - {*stored})}" for name, stored, ours in mismatched
+        ]
         wrong["mistyped"] = [f"{name}: {dtype} in the file" for name, dtype in report.mistyped]
         what, path = "\n".join([f"does not fit {kind}:", *_listed(wrong), ""]), store.files[0].parent
         hint = "Pass ignore_mismatched_sizes=True to initialise mismatched ones anew, strict=False to allow the others."
@@ -142,6 +147,19 @@ def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, st
         raise CheckpointError(what, path=path, hint=hint, **names_of)
     for note in _notes(report, names.tied):
         warnings.warn(f"{kind}: {note}", TranseptWarning, stacklevel=3)
+
+
+def _settings(model: Loadable) -> Callable[[Iterable[int]], str]:
+    """Says by which settings a tensor has such sizes, as the end of a sentence; nothing where too many settings have them."""
+    config: Any = getattr(model, "config", None)
+    known = {} if config is None else {"num_labels": config.num_labels, **config.to_dict()}
+
+    def by(sizes: Iterable[int]) -> str:
+        wanted = {*sizes}
+        names = [f"`{name}`" for name, value in known.items() if type(value) is int and value in wanted]
+        return f" by {' or '.join(names)}" if 0 < len(names) <= _MOST_SETTINGS else ""
+
+    return by
 
 
 def _listed(wrong: Mapping[str, list[str]]) -> Iterator[str]:
@@ -222,6 +240,13 @@ def _make_new(
     """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
     new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in ties))
     by_row = (names.keys.owner(name) for name in report.filled if name not in state)
+    if sizes := {name: state[name].numel() * _type(names, name, state[name], dtype).itemsize for name in new}:
+        largest = max(sizes, key=lambda name: sizes[name])
+        shape = tuple(state[largest].shape)
+        by = _settings(model)([max(shape)])
+        what = f"what the checkpoint does not hold and is newly made, {largest} of {shape}{by} above all,"
+        hint = "Set the config's sizes to those of the checkpoint."
+        check_memory(sum(sizes.values()), device, what, hint, ConfigError)
     for name in dict.fromkeys((*new, *by_row)):
         like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)
         try:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.checkpoint.paths import Path, fill, fits, join, matches, path_of, place_of, respell
 from transept.errors import InputError
 
-Path = tuple[str, ...]
 Table = Mapping[str, "str | Recipe | tuple[str, Table] | Callable[[Any], str | Recipe | tuple[str, Table]]"]
 
 
@@ -32,7 +32,8 @@ class Names:
     Args:
         table: stored names -> our names.
         ties: our names -> the names of ours whose tensors they share.
-        legacy: other spellings of parts of stored names -> today's, ``*`` for an index. They are read and never written.
+        legacy: other spellings of stored names -> today's, with paths as in ``table``; one that begins with ``**.`` fits at any
+            place. A name is respelled once, by the longest that fits. Other spellings are read and never written.
         ignore: parts of stored names that are never read, such as buffers that are computed.
         optional: patterns of what either side may lack: a checkpoint as a whole, or the model.
         absent: patterns of our names that a checkpoint may lack as a group; with a last part ``*`` each name is a group.
@@ -45,7 +46,7 @@ class Names:
 
     table: Table = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
-    legacy: dict[str, str] = field(default_factory=dict)
+    legacy: Table = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -84,27 +85,37 @@ class Names:
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
-        return {_join(ours, name): _join(ours, source) for ours, (name, source) in inner} | self.ties
+        return {join(ours, name): join(ours, source) for ours, (name, source) in inner} | self.ties
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
-        names = {}
-        for name in stored:
-            spelled = f".{name}."
-            for old, new in self.legacy.items():
-                spelled = _respelled(spelled, old, new) if "*" in old else spelled.replace(f".{old}.", f".{new}.")
-            names[spelled[1:-1]] = name
+        names = {self._respelled(name): name for name in stored}
         ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
         names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
 
+    @cached_property
+    def spellings(self) -> dict[str, str]:
+        """Other spellings of stored names -> today's, as whole paths."""
+        return {old: rule.targets[0] for old, rule in _flatten(self.legacy).items()}
+
+    def _respelled(self, name: str) -> str:
+        """A stored name in today's spelling, with the prefix that it has."""
+        prefix = f"{self.base}." if self.base and name.startswith(f"{self.base}.") else ""
+        parts = name.removeprefix(prefix).split(".")
+        fitting = [(old, start) for old in self.spellings if (start := place_of(old, parts)) is not None]
+        if not fitting:
+            return name
+        old, start = max(fitting, key=lambda found: found[0].count("."))
+        return prefix + respell(parts, start, old, self.spellings[old])
+
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
         for child, inner in self._inside(name):
             group = child.names.group(inner)
-            return None if group is None else _join(child.ours, group)
+            return None if group is None else join(child.ours, group)
         for pattern in (*self.optional, *self.absent):
             if matches(pattern, name):
                 return ".".join(name.split(".")[: pattern.count(".") + 1]) if f".{pattern}".endswith(".*") else pattern
@@ -137,17 +148,6 @@ class Names:
                 yield child, name.removeprefix(prefix)
 
 
-def _respelled(name: str, old: str, new: str) -> str:
-    """A name in which the first part that an older spelling with ``*`` fits is replaced."""
-    parts, wanted = name.split("."), old.split(".")
-    for start in range(len(parts) - len(wanted) + 1):
-        found = parts[start : start + len(wanted)]
-        if all(map(_fits, wanted, found)):
-            indices = [part for pattern, part in zip(wanted, found) if pattern == "*"]
-            return ".".join([*parts[:start], _fill(new, indices), *parts[start + len(wanted) :]])
-    return name
-
-
 @dataclass(frozen=True, eq=False)
 class Child:
     """The names of a model below a prefix; the arguments are those of :meth:`Names.below`."""
@@ -160,7 +160,7 @@ class Child:
     def canonical(self, names: Mapping[str, str], heads: Iterable[str]) -> dict[str, str]:
         """Names -> stored names, of which those of this model are spelled as its table knows them."""
         if self.loose:
-            return self._prefixed(names, heads)
+            names = self._prefixed(names, heads)
         prefix = f"{self.stored}."
         own = {name.removeprefix(prefix): file for name, file in names.items() if name.startswith(prefix)}
         found = {f"{prefix}{name}": own[spelled] for name, spelled in self.names.canonical(own).items()}
@@ -178,13 +178,6 @@ class Child:
             return {prefix.removesuffix(rest) + name if name.startswith(rest) else name: file for name, file in names.items()}
         others = {*heads} - self.names.table.keys()  # what this model has itself is no head's
         return {k if any(matches(head, k) for head in others) else prefix + k: v for k, v in names.items()}
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Whether a dotted name is what the pattern stands for, or below it."""
-    wanted, parts = pattern.split("."), name.split(".")
-    fits = (part.startswith(want[:-1]) if want.endswith("*") else part == want for want, part in zip(wanted, parts))
-    return len(parts) >= len(wanted) and all(fits)
 
 
 @dataclass(frozen=True)
@@ -283,21 +276,17 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe
     """Stored paths -> rules, of a nested table."""
     flat: dict[str, Recipe] = {}
     for key, value in table.items():
-        name = _join(stored, key)
+        name = join(stored, key)
         if isinstance(value, tuple):
-            prefix = _join(ours, value[0])
+            prefix = join(ours, value[0])
             if value[0]:
                 flat[name] = Recipe((prefix,), stored=name)
             flat |= _flatten(value[1], name, prefix)
         elif isinstance(value, str):
-            flat[name] = Recipe((_join(ours, value),), stored=name)
+            flat[name] = Recipe((join(ours, value),), stored=name)
         elif isinstance(value, Recipe):
-            flat[name] = replace(value, stored=name, targets=tuple(_join(ours, target) for target in value.targets))
+            flat[name] = replace(value, stored=name, targets=tuple(join(ours, target) for target in value.targets))
     return flat
-
-
-def _join(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix and name else prefix or name
 
 
 class KeyMap:
@@ -325,13 +314,13 @@ class KeyMap:
         parts = tuple(stored.split(".")) if stored else ()
         if any((*parts, "*") == rule for rule in self._stored):
             return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
-        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(_fits, rule, parts))]
+        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(fits, rule, parts))]
         if not fitting:
             return (stored,)
         rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
         indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
         rest = parts[len(rule) :]
-        return tuple(".".join([_fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+        return tuple(".".join([fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
 
     def beginnings(self) -> frozenset[str]:
         """The first parts of all stored paths that a rule names."""
@@ -341,7 +330,7 @@ class KeyMap:
         """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
         slots: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            if (*_path(name), "*") in self._rows and self.recipe(name).stored not in stored:
+            if (*path_of(name), "*") in self._rows and self.recipe(name).stored not in stored:
                 slots |= {f"{name}.{row}": part for row, part in enumerate(tensor)}
             else:
                 slots[name] = tensor
@@ -349,7 +338,7 @@ class KeyMap:
 
     def owner(self, slot: str) -> str:
         """The name of the tensor that a slot is a row of; itself, where it is none."""
-        return slot.rpartition(".")[0] if _path(slot) in self._rows else slot
+        return slot.rpartition(".")[0] if path_of(slot) in self._rows else slot
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
@@ -370,7 +359,7 @@ class KeyMap:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
         indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (".".join([_fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        stored, *targets = (".".join([fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -384,17 +373,3 @@ class KeyMap:
                 raise InputError(f"{name!r} is stored with others as {recipe.stored!r}, but there is no {missing[0]!r}.")
             saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
         return saved
-
-
-def _path(name: str) -> Path:
-    return tuple("*" if part.isdigit() else part for part in name.split("."))
-
-
-def _fits(wanted: str, part: str) -> bool:
-    return part == wanted or (wanted == "*" and part.isdigit())
-
-
-def _fill(template: str, indices: list[str]) -> str:
-    for index in indices[: template.count("*")]:
-        template = template.replace("*", index, 1)
-    return template

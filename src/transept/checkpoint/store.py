@@ -10,8 +10,9 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +21,8 @@ from torch import Tensor
 from transept.checkpoint.writing import write_stream
 from transept.directory import replace_directory
 from transept.errors import FileError, FormatError, InputError
-from transept.files import dump_json, load_object, open_regular, parse_json, plain_name, reason, write_text
+from transept.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
+from transept.schema import Length, read_typed
 from transept.source import Source
 
 MAX_HEADER_BYTES = 25_000_000
@@ -122,6 +124,10 @@ class TensorStore(Mapping[str, Tensor]):
         tensor = _read(self._passing[1], name, path)
         self._passed += tensor.nbytes
         return tensor
+
+    def metadata(self, path: Path) -> dict[str, str]:
+        """The texts that one of the files holds beside its tensors."""
+        return dict(self._mapped[path].metadata() or {})
 
     def _check_unchanged(self, path: Path) -> None:
         """Refuse a file that is another one by now: weights of two saves would be mixed."""
@@ -246,12 +252,17 @@ def _other_weights(source: Source, variant: str | None, pickle: bool) -> str | N
     return None
 
 
+@dataclass(frozen=True)
+class _Index:
+    """What is read of an index file: the names of tensors, and the file of each."""
+
+    weight_map: Annotated[dict[str, str], Length(1)]
+
+
 def read_index(path: Path) -> dict[str, str]:
     """The ``weight_map`` of an index file, tensor names to plain file names; a ``FormatError`` where it is no such thing."""
-    weight_map = load_object(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise FormatError("must hold `weight_map`, an object of tensor names and file names.", path=path)
-    files = {file if isinstance(file, str) else "" for file in weight_map.values()}
+    weight_map = read_typed(path, _Index).weight_map
+    files = {*weight_map.values()}
     if len(files) > MAX_FILES:
         raise FormatError(f"names more than {MAX_FILES} files.", path=path)
     for file in files:

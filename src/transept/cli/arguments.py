@@ -11,8 +11,9 @@ import re
 import textwrap
 from typing import Any, NoReturn
 
-from transept.cli.terminal import cleaned
+from transept.batch.encode import cleaned
 from transept.errors import FileError, InputError, nearest
+from transept.rows import CSV, JSON, LINES, PARQUET, TSV
 
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
@@ -25,6 +26,19 @@ FIELDS = {
     "text-similarity": ("text", "text_pair"),
     "visual-question-answering": ("image", "question"),
 }
+# What tasks read of a row, the first of these that is there; columns with ``?`` may lack. Others read ``text``.
+COLUMNS = {
+    "document-question-answering": ("image question word_boxes?", "question word_boxes"),
+    "image-text-to-text": ("images text", "image text"),
+    "question-answering": ("question context",),
+    "text-classification": ("text text_pair?",),
+    "text-generation": ("messages", "prompt", "text"),
+    "text-ranking": ("query passages",),
+    "text-similarity": ("text text_pair", "source_sentence sentences"),
+    "visual-question-answering": ("image question",),
+}
+IMAGE_COLUMNS = ("image", "file", "path", "file_name")
+SOUND_COLUMNS = ("array sampling_rate stride?", "raw sampling_rate stride?", "audio", "file", "path stride?", "file_name")
 _ARGUMENTS = ("model", "revision", "device", "dtype", "batch_size")
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): ", re.MULTILINE)
 _ROLE = re.compile(r":\w+:`(?:[\w.]*\.)?(\w+)`")
@@ -86,6 +100,16 @@ def add_model(parser: Parser, default: str | None = None) -> None:
     parser.add_argument("--batch-size", type=positive, metavar="N", help="inputs a batch at most (by length)")
     told = "an option of the task, such as top_k=3, which may also be given as --top-k 3; may be repeated"
     parser.add_argument("--option", action="append", type=option, default=[], metavar="NAME=VALUE", help=told)
+
+
+def add_inputs(parser: Parser) -> None:
+    """How the rows of files are read, and where their answers go."""
+    told = "how lines, arguments and files are read (by the files' endings)"
+    parser.add_argument("--format", choices=(LINES, JSON, CSV, TSV, PARQUET), help=told)
+    parser.add_argument("--column", metavar="NAME", help="the column of a table that is the input (told by its name)")
+    parser.add_argument("--id", metavar="NAME", help="the column of a table that tells its rows apart (id)")
+    parser.add_argument("--glob", metavar="PATTERN", help="which files of folders are read, such as '**/*.jpg'")
+    parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
 
 
 def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:

@@ -1,24 +1,23 @@
-"""``transept generate`` and ``transept chat``: a model writes on from a text, or talks, as you watch."""
+"""``transept chat``: a conversation with a model, as you watch."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from transept.batch.inputs import STANDARD, Inputs, Reading
 from transept.cli import arguments
-from transept.cli.streams import STANDARD, read_all, read_lines
-from transept.cli.terminal import Style, complain, explained
-from transept.errors import FormatError, InputError, InputTypeError, TranseptError
+from transept.cli.generate import add_settings, load_writer, told, write
+from transept.cli.terminal import complain, explained
+from transept.errors import FormatError, InputError, TranseptError
 from transept.files import dump_json, load_json, write_text
 
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 HELP = """/system TEXT   set what the model is told first, and begin anew
 /reset         forget the conversation
 /save PATH     write the conversation as JSON
@@ -26,100 +25,6 @@ HELP = """/system TEXT   set what the model is told first, and begin anew
 /stats         how fast the last answer was, and how much is remembered
 /help          this list
 /exit          leave (or Ctrl-D); Ctrl-C stops an answer and keeps the conversation"""
-
-
-def generate(parser: arguments.Parser) -> None:
-    """Write on from a text.
-
-    The text is shown as it is written. The most likely token is taken at each step, or one is drawn where a setting of the
-    drawing or a seed is given. Other settings of generation, such as --num-beams 4, are those of
-    `transept run text-generation --help`.
-
-        transept generate --model PATH "Once upon a time"
-        transept generate --model PATH "Once upon a time" --max-new-tokens 200 --temperature 0.8 --seed 1
-        echo "Once upon a time" | transept generate --model PATH --json
-    """
-    parser.add_argument("prompt", nargs="?", metavar="TEXT", help="what to go on from (standard input)")
-    add_settings(parser)
-    parser.set_defaults(main=write_on)
-
-
-def add_settings(parser: arguments.Parser) -> None:
-    parser.task = "text-generation"
-    arguments.add_model(parser)
-    parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
-    parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
-    parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
-    parser.add_argument("--top-p", type=float, metavar="X", help="draw among the tokens that make up this share")
-    parser.add_argument("--min-p", type=float, metavar="X", help="draw among tokens at least this share as likely as the first")
-    parser.add_argument("--seed", type=int, metavar="N", help="draw tokens, the same ones each time")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop behind this text; may be repeated")
-    arguments.add_output(parser)
-
-
-def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    arguments.check_model(args.model)
-    if arguments.load_config(args).is_encoder_decoder:
-        hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
-        raise InputTypeError("this model is an encoder–decoder, which answers a text and does not go on from it.", hint=hint)
-    pipe = arguments.make_pipeline("text-generation", args)
-    from transept.pipelines.tasks.generation import DEFAULT_NEW_TOKENS
-
-    given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
-    chosen: dict[str, Any] = dict(pipe.options.generation) | given
-    if args.seed is not None or any(name in chosen for name in SAMPLING):
-        chosen.setdefault("do_sample", True)
-    if args.stop:
-        chosen["stop_strings"] = args.stop
-    length = args.max_new_tokens or chosen.get("max_new_tokens") or pipe.model.generation_config.max_new_tokens
-    return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
-
-
-def write(
-    pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any] | None
-) -> tuple[str, list[int], Any, Any]:
-    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
-
-    Gives the text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
-    """
-    from transept.generation.outputs import Stats
-
-    pieces, first, start = list[Any](), 0.0, time.perf_counter()
-    with suppress(KeyboardInterrupt):
-        for piece in pipe.model.stream(pipe.tensor(ids), **settings):
-            first = first or time.perf_counter() - start
-            pieces.append(piece)
-            if show is not None:
-                show(piece.text)
-    new = [token for piece in pieces for token in piece.ids]
-    stats = Stats(len(ids), len(new), first, time.perf_counter() - start)
-    return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
-
-
-def told(stats: Any) -> str:
-    """How fast it went, in words."""
-    if not stats.new_tokens:
-        return "no token was written."
-    more = f", then {stats.tokens_per_second:.1f} a second" if stats.new_tokens > 1 else ""
-    return f"{stats.new_tokens} token{'s' if more else ''}, the first after {stats.seconds_to_first_token:.2f} s{more}."
-
-
-def write_on(args: argparse.Namespace) -> int:
-    prompt = read_all().rstrip("\n") if args.prompt is None else args.prompt
-    pipe, settings = load_writer(args)
-    lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
-    show = None if args.json else lambda text: print(next(lead, "") + text, end="", flush=True)
-    text, _, stats, reason = write(pipe, pipe.row(prompt).inputs["input_ids"], settings, show)
-    if args.json:
-        answer = {"prompt": prompt, "text": text, "finish_reason": reason, "new_tokens": stats.new_tokens}
-        answer["tokens_per_second"] = round(stats.tokens_per_second, 2)
-        answer["seconds_to_first_token"] = round(stats.seconds_to_first_token, 4)
-        print(json.dumps(answer, ensure_ascii=False))
-    else:
-        print(next(lead, ""))
-        if sys.stderr.isatty():
-            complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
-    return 130 if reason is None else 0
 
 
 def chat(parser: arguments.Parser) -> None:
@@ -175,7 +80,7 @@ def _typed() -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    for item in chain.from_iterable(read_lines(STANDARD)):
+    for item in chain.from_iterable(Inputs([STANDARD], Reading()).groups()):
         if isinstance(item.value, TranseptError):
             complain(f"{item.where}: {explained(item.value)}")
         else:

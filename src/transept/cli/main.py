@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from transept.cli.arguments import Parser
-from transept.cli.chat import chat, generate
+from transept.cli.chat import chat
+from transept.cli.generate import generate
 from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
 from transept.cli.terminal import complain, explained

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from transept.cli.streams import LINED_NAMES, STANDARD, Item, Pairs
+from transept.batch.answers import Pairs
+from transept.batch.inputs import STANDARD, Item
+from transept.batch.output_file import OutputFile
 from transept.errors import FileError, TranseptError
 from transept.files import reason
-from transept.output_file import OutputFile
+from transept.rows import kind_of
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _MOST_BYTES = 100  # of a name
@@ -52,7 +54,7 @@ class Drawings:
     def spare(self, sources: Iterable[str]) -> None:
         """Raise ``FileError`` where a picture could replace an input: a file or a folder of files."""
         for source in sources:
-            if source == STANDARD or source.lower().endswith(LINED_NAMES) or not os.path.exists(source):
+            if source == STANDARD or kind_of(source) is not None or not os.path.exists(source):
                 continue
             held = source if os.path.isdir(source) or not self.folder else os.path.dirname(source) or os.curdir
             if os.path.exists(self.path) and os.path.samefile(held, self.path):
@@ -72,10 +74,13 @@ class Drawings:
         self.taken.add(name.casefold())
         return Path(self.path, f"{name}.png")
 
-    def write(self, before: list[Item], pairs: Pairs) -> None:
-        """Draw answers over their inputs, after those inputs that were drawn ``before``."""
-        for item in before:
+    def skip(self, items: Iterable[Item]) -> None:
+        """Pass over inputs whose pictures are there already."""
+        for item in items:
             self.target(item)
+
+    def write(self, pairs: Pairs) -> None:
+        """Draw answers over their inputs."""
         for item, answer in pairs:
             path = self.target(item)
             if not isinstance(answer, TranseptError):

@@ -9,8 +9,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from transept.batch.encode import cleaned, plain
 from transept.cli.arguments import Parser, add_output
-from transept.cli.terminal import KINDS, Style, bar, cleaned, complain, plain, table
+from transept.cli.terminal import KINDS, Style, bar, complain, table
 from transept.installation import MISSING, OK, OPTIONAL, checks
 from transept.units import count, size
 

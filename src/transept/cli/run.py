@@ -5,39 +5,42 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from transept.cli import arguments, streams
-from transept.cli.arguments import Parser, make_pipeline
-from transept.cli.parts import Part, failures
+from transept.batch.answers import ENDINGS
+from transept.batch.inputs import IMAGES, SOUNDS, STANDARD, Inputs, Item, Reading
+from transept.batch.parts import Part
+from transept.cli import arguments
+from transept.cli.arguments import IMAGE_COLUMNS, SOUND_COLUMNS, Parser, make_pipeline
 from transept.cli.pictures import Drawings, fault
-from transept.cli.streams import JSON, STANDARD, Groups, Item, Lines, json_line
-from transept.cli.terminal import Style, complain, explained
-from transept.errors import FileError, InputError, TranseptError
-from transept.output_file import OutputFile
+from transept.cli.terminal import complain
+from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
+from transept.errors import TranseptError
+from transept.rows import JSON
 
-MOST_REPORTED = 20
-BAR_DELAY = 0.5  # seconds, so that quick work shows none
-# From inputs to their answers, with errors in the places of those that fail.
-Answers = Callable[[list[Any]], Iterator[Any]]
 # What checkpoints call the prompt for what is searched.
 PASSAGE_PROMPTS = ("document", "passage", "corpus")
+# The endings of files that are embedded whole, by the task that does it; and what is read of the rows of tables.
+MEDIA = {"image-embedding": IMAGES, "audio-embedding": SOUNDS}
+NOUNS = {"image": (IMAGES, IMAGE_COLUMNS), "sound": (SOUNDS, SOUND_COLUMNS)}
+VECTORS = (".npy", *ENDINGS)
 
 
 def run(parser: Parser) -> None:
     """Answer texts, pictures or sounds by a task.
 
-    Answers come in the order of the inputs: drawn on a terminal, one JSON value a line elsewhere. An input that fails leaves an
-    error in its place, and the exit code is 1.
+    Answers come in the order of the inputs: drawn on a terminal, elsewhere in rows of JSON that hold the input and its answer.
+    An input that fails leaves an error in its place, and the exit code is 1. Files of inputs are .txt, a text a line; .jsonl,
+    .csv, .tsv and .parquet, whose other columns stay with the answers; pictures and sounds; and folders of them.
 
         transept run text-classification --model PATH "I love this"
-        transept run text-classification --model PATH --file texts.jsonl --output answers.jsonl
+        transept run text-classification --model PATH --file reviews.csv --column review --output answers.csv
         cat texts.txt | transept run token-classification --model PATH --aggregation-strategy simple
         transept run image-classification --model PATH cat.jpg dog.jpg --top-k 1
+        transept run image-classification --model PATH --file photos --glob "**/*.jpg" --output answers.parquet
         transept run object-detection --model PATH cat.jpg --draw boxes.png
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
@@ -45,44 +48,33 @@ def run(parser: Parser) -> None:
     parser.task = ""
     parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")
     parser.add_argument("inputs", nargs="*", default=[], metavar="INPUT", help="texts, or paths of pictures and sounds")
-    texts = "texts, one a line (.jsonl holds JSON); or media files"
-    parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=texts)
+    told = "files of texts, one a line, tables, media files, or folders; - is standard input"
+    parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=told)
     drawn = "draw the answers over their images: into a file for one input, else into a folder"
     parser.add_argument("--draw", metavar="PATH", help=drawn)
-    _add_rest(parser, "write the answers there, one JSON value a line", (".jsonl", ".ndjson"))
-
-
-# The endings of files that are embedded whole, by the task that does it.
-MEDIA = {
-    "image-embedding": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
-    "audio-embedding": (".wav", ".flac", ".mp3", ".ogg"),
-}
+    _add_rest(parser, "write the answers there: .jsonl, .csv or .parquet", ENDINGS, name="answer")
 
 
 def embed(parser: Parser) -> None:
     """Turn texts, pictures or sounds into vectors.
 
-    Texts stand one a line; files with the ending of a picture or of a sound, and directories of such, are one input each. A
-    .npy file holds float32 vectors (inputs, size), with NaN in the rows of inputs that failed; a .jsonl file, and standard
-    output, hold an object with the text, or the file's name, and its embedding a line. Options of the task are those of
-    `transept run text-embedding --help`, or of image-embedding and audio-embedding.
+    Texts stand one a line, or in a column of a table (.jsonl, .csv, .tsv, .parquet); files with the ending of a picture or of a
+    sound, and directories of such, are one input each. A .npy file holds float32 vectors (inputs, size), with NaN in the rows
+    of inputs that failed, and an index beside it what they belong to; other files, and standard output, hold both in a row.
+    Options of the task are those of `transept run text-embedding --help`, or of image-embedding and audio-embedding.
 
         transept embed texts.txt --output vectors.npy
+        transept embed articles.csv --column body --output vectors.parquet
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         transept embed photos/*.jpg --model CLIP --output vectors.npy
         transept embed big/*.txt --part 3/16 --output vectors/
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
-    as_line, noun = partial(embedding_line, "text"), "texts"
     told = "only the K-th of N parts of the inputs, into a file of its own in the directory --output; one that is whole is kept"
     parser.add_argument("--part", type=Part.read, metavar="K/N", help=told)
-    _add_rest(parser, "where to: a .npy or a .jsonl file", (".npy", ".jsonl"), noun, as_line=as_line, task=parser.task)
+    _add_rest(parser, "where to: .npy, .jsonl, .csv or .parquet", VECTORS, "texts", name="embedding", task=parser.task)
     parser.set_defaults(choose=_choose_embedding)
-
-
-def embedding_line(name: str, item: Item, found: Any) -> str:
-    return json_line(item, found if isinstance(found, TranseptError) else {name: item.value, "embedding": found})
 
 
 def _choose_embedding(args: argparse.Namespace, parser: Parser) -> None:
@@ -90,13 +82,15 @@ def _choose_embedding(args: argparse.Namespace, parser: Parser) -> None:
     found = {task: path for path in args.files for task in (_media_task(path),)}
     if len(found) > 1:
         parser.error(f"files are of one kind at a time, but there are {' and '.join(map(repr, found.values()))}")
-    task = next(iter(found), None)
-    if task is not None:
-        if args.model is None:
-            parser.error(f"the task {task!r} has no default model: pass --model PATH")
-        args.task, args.media, args.as_line = task, True, partial(embedding_line, "file")
-    if args.part is not None:
-        args.part.choose(args, parser)
+    if (task := next(iter(found), None)) is not None:
+        args.task = task
+    if args.part is None:
+        return
+    if args.output is None:
+        parser.error("--part needs --output, a directory for the files of all parts")
+    if not args.files or STANDARD in args.files:
+        parser.error("--part needs files: every part reads them anew, which standard input cannot be")
+    args.output = args.part.path(args.output)
 
 
 def _media_task(path: str) -> str | None:
@@ -112,41 +106,38 @@ def _media_task(path: str) -> str | None:
 def rerank(parser: Parser) -> None:
     """Sort passages by how well they answer a query.
 
-    Passages stand one a line. A cross-encoder (a sequence classifier) reads query and passage together; any other model gives
-    vectors, which are compared by their cosine.
+    Passages stand one a line, or in a column of a table (.jsonl, .csv, .tsv, .parquet). A cross-encoder (a sequence classifier)
+    reads query and passage together; any other model gives vectors, which are compared by their cosine.
 
         transept rerank --query "capital of France" passages.txt
         transept rerank --model cross-encoder/ms-marco-MiniLM-L6-v2 --query "..." --top-k 5 passages.txt
+        transept rerank --query "..." articles.csv --column body --output ranked.csv
         cat passages.txt | transept rerank --query "..." --json
     """
     parser.add_argument("--query", required=True, metavar="TEXT", help="what the passages should answer")
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="how many passages to show (all)")
-    _add_rest(parser, "write the passages there, one JSON object a line", (), "passages", task="text-ranking")
+    told = "write the passages there: .jsonl, .csv or .parquet"
+    _add_rest(parser, told, ENDINGS, "passages", name="score", task="text-ranking")
 
 
-def _add_rest(parser: Parser, output: str, suffixes: tuple[str, ...], noun: str | None = None, **defaults: Any) -> None:
-    """Files of lines of one kind, if only these are read; which model; and the file for answers, with one of the endings."""
+def _add_rest(parser: Parser, output: str, endings: tuple[str, ...], noun: str | None = None, **defaults: Any) -> None:
+    """Files of inputs of one kind, if only these are read; which model; and the file for answers, with one of the endings."""
     if noun is not None:
-        lines = f"{noun}, one a line; .jsonl holds JSON; - is standard input"
-        parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=lines)
-        parser.set_defaults(inputs=[], media=False)
+        told = f"{noun}, one a line; tables; folders; - is standard input"
+        parser.add_argument("files", nargs="*", default=[], metavar="FILE", help=told)
+        parser.set_defaults(inputs=[])
     arguments.add_model(parser, "the task's own, where it has one" if noun is None else "all-MiniLM-L6-v2")
-    parser.add_argument("--format", choices=streams.FORMATS, help="how lines and arguments are read (by the file's name)")
+    arguments.add_inputs(parser)
     parser.add_argument("--output", metavar="PATH", help=output)
-    if suffixes:  # a ranking cannot be gone on with
-        parser.add_argument("--resume", action="store_true", help="go on from what an interrupted run left beside --output")
     arguments.add_output(parser)
-    parser.set_defaults(main=lambda args: main(args, parser, suffixes), resume=False, **defaults)
+    verb = parser.prog.split()[-1]
+    parser.set_defaults(main=lambda args: main(args, parser, endings), verb=verb, **defaults)
 
 
-def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> None:
+def _check(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -> None:
     """Complete the arguments, and refuse those that do not go together before anything slow begins."""
     if "choose" in args:
         args.choose(args, parser)
-    if args.output is not None and not args.output.lower().endswith(suffixes or ""):
-        parser.error(f"--output must end in {' or '.join(suffixes)}, but is {args.output!r}")
-    if args.resume and args.output is None:
-        parser.error("--resume needs --output")
     if args.inputs and args.files:
         parser.error("pass inputs as arguments or in files, not both")
     args.inputs = [] if args.inputs == [STANDARD] else args.inputs
@@ -162,82 +153,71 @@ def _check(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) 
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    for path in args.files:
-        if path != STANDARD and not os.path.exists(path):
-            raise FileError("there is no such file.", path=path or "''")
+    check_files(args, parser, endings)
 
 
-def main(args: argparse.Namespace, parser: Parser, suffixes: tuple[str, ...]) -> int:
-    _check(args, parser, suffixes)
+def main(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -> int:
+    _check(args, parser, endings)
+    kind, reading, other = _reading(args, parser)
+    inputs = Inputs(args.files, reading, args.inputs)
+    tell_skipped(inputs)
     part: Part | None = getattr(args, "part", None)
-    groups, total = _inputs(args, parser) if part is None else part.of(args)
-    if part is not None and total is not None and (failed := failures(args.output, total)) is not None:  # an earlier run's
-        return _tell(args, total, failed)
-    drawings = _drawings(args, parser, total) if getattr(args, "draw", None) is not None else None
-    bar = args.output is not None or not sys.stdout.isatty() or "query" in args  # else the answers are progress enough
-    with _output(args) as file:
-        pipe = None if "query" in args else make_pipeline(args.task, args)
-        _introduce(args)
-        # The pipeline's call would unwrap the answer to a list of one for some tasks.
-        answers = passage_scores(args) if pipe is None else partial(pipe.answers, options=pipe.options)
-        shown = {"total": total, "desc": args.task, "disable": not (bar and sys.stderr.isatty())}
-        inputs, failed = _answer_all(answers, groups, _sink(args, pipe, file, total), shown, drawings, part is not None)
-    return _tell(args, inputs, failed)
+    draw = getattr(args, "draw", None)
+    groups: Iterable[list[Item]]
+    groups, total = part.of(inputs) if part is not None else (inputs.groups(), total_of(inputs, needed=draw is not None))
+    if other is not None:
+        groups = ([_paired(item, other, args.fields) for item in group] for group in groups)
+    work = Work(args, inputs, groups, total, kind.default_model)
+    if (code := work.done()) is not None:
+        return code
+    drawings = _drawings(args, parser, total) if draw is not None else None
+    _introduce(args, kind.default_model)
+    return work.run(partial(_ask, args), drawings)
 
 
-def _tell(args: argparse.Namespace, inputs: int, failed: int) -> int:
-    """Say what a file of answers holds now; gives the exit code."""
-    if args.output is not None:
-        missed = f", {failed} failed" if failed else ""
-        told = {"output": args.output, "inputs": inputs, "failed": failed}
-        print(json.dumps(told) if args.json else f"{args.output}: {inputs - failed} answered{missed}")
-    return 1 if failed else 0
+def _ask(args: argparse.Namespace) -> tuple[Answers, int]:
+    """Load the model; gives what answers inputs, and the size of a vector."""
+    if args.name == "score":
+        return passage_scores(args), 0
+    pipe = make_pipeline(args.task, args)
+    # The pipeline's call would unwrap the answer to a list of one for some tasks.
+    return partial(pipe.answers, options=pipe.options), getattr(pipe, "size", 0)
 
 
-def _introduce(args: argparse.Namespace) -> None:
-    """Say on a terminal what the default model of a task has learned from, where it is one of the library's own."""
-    if args.model is None and sys.stderr.isatty():
-        from transept.pipelines import task_class
-        from transept.pipelines.heads import summary
+def _introduce(args: argparse.Namespace, default_model: str | None) -> None:
+    """Say what the default model of a task has learned from, where it is one of the library's own."""
+    from transept.pipelines.heads import summary
 
-        name = task_class(args.task).default_model
-        if told := summary(name or ""):
-            complain(f"{name}: {told}", "note")
+    if args.model is None and (told := summary(default_model or "")):
+        complain(f"{default_model}: {told}", "note")
 
 
-def _output(args: argparse.Namespace) -> AbstractContextManager[OutputFile | None]:
-    told = partial(complain, kind="note")
-    return nullcontext() if args.output is None else OutputFile(args.output, resume=args.resume, told=told)
+def _reading(args: argparse.Namespace, parser: Parser) -> tuple[Any, Reading, str | None]:
+    """The task's class, how its inputs are read, and the part of them that is each input where the other is an option."""
+    from transept.pipelines import task_class
+    from transept.pipelines.media import MediaPipeline
 
-
-def _inputs(args: argparse.Namespace, parser: Parser) -> tuple[Groups, int | None]:
-    """The inputs as they come, and how many there are, where that is known."""
-    one = len(args.fields) == 1  # and the other one is each input
-    rest = next(name for name in arguments.FIELDS[args.task] if name not in args.fields) if one else None
-    if (media := getattr(args, "media", None)) is None:
-        from transept.pipelines import task_class
-        from transept.pipelines.media import MediaPipeline
-
-        kind = task_class(args.task)
-        media = issubclass(kind, MediaPipeline) if rest is None else rest == "image"
-        if args.model is None and kind.default_model is None:
-            parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
-    for value in filter(os.path.isdir if media else os.path.isfile, args.inputs):
-        told = f"{value!r} is taken as one {'file' if media else 'text'}; --file {value} reads what is in it."
+    kind = task_class("text-embedding" if args.name == "score" else args.task)
+    other = next((name for name in arguments.FIELDS.get(args.task, ()) if name not in args.fields), None)
+    other = other if args.fields else None
+    noun: str | None = getattr(kind, "noun", None) if issubclass(kind, MediaPipeline) else None
+    noun = noun if other is None else "image" if other == "image" else None
+    if args.model is None and kind.default_model is None:
+        parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
+    for value in filter(os.path.isdir if noun else os.path.isfile, args.inputs):
+        told = f"{value!r} is taken as one {'file' if noun else 'text'}; --file {value} reads what is in it."
         complain(told, "warning")
-    groups: Groups = [streams.from_arguments(args.inputs, args.format)]
-    total: int | None = len(args.inputs)
-    if not args.inputs:
-        groups = streams.from_files(args.files, args.format, media=media)
-        total = streams.count_inputs(args.files, media=media)
-    if rest is not None:
-        groups = ([_paired(item, rest, args.fields) for item in group] for group in groups)
-    return groups, total
+    endings, columns = NOUNS.get(noun or "", (None, ("text",)))
+    if other is not None:
+        columns = (other, *(columns if noun else ()))
+    elif args.name != "score":
+        columns = arguments.COLUMNS.get(args.task, columns)
+    return kind, Reading(args.format, columns, args.column, args.id, args.glob, endings), other
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:
     value = item.value if isinstance(item.value, dict) else {name: item.value}
-    return item if isinstance(item.value, TranseptError) else Item(fields | value, item.where)
+    return item if isinstance(item.value, TranseptError) else replace(item, value=fields | value)
 
 
 def _drawings(args: argparse.Namespace, parser: Parser, total: int | None) -> Drawings:
@@ -252,52 +232,6 @@ def _drawings(args: argparse.Namespace, parser: Parser, total: int | None) -> Dr
     drawings = Drawings(args.draw)
     drawings.spare([*args.inputs, *args.files])
     return drawings
-
-
-def _sink(args: argparse.Namespace, pipe: Any, file: OutputFile | None, total: int | None) -> Lines:
-    style = Style(sys.stdout) if file is None and sys.stdout.isatty() and not args.json else None
-    if "query" in args:
-        return streams.Ranking(file, args.top_k, style)
-    if file is not None and file.path.lower().endswith(".npy"):
-        return streams.Vectors(file, pipe.size)
-    return Lines(file, getattr(args, "as_line", json_line if style is None else partial(streams.draw, style, total != 1)))
-
-
-def _answer_all(
-    answers: Answers,
-    groups: Groups,
-    sink: Lines,
-    bar: dict[str, Any],
-    drawings: Drawings | None = None,
-    may_be_none: bool = False,
-) -> tuple[int, int]:
-    """Answer every input that is not answered already, in order: how many there were, and how many of them failed."""
-    from tqdm import tqdm
-
-    inputs = skipped = sink.begin()
-    failed = 0
-    with tqdm(initial=inputs, leave=False, delay=BAR_DELAY, **bar) as progress:
-        for group in groups:
-            done, rest, skipped = group[:skipped], group[skipped:], max(skipped - len(group), 0)
-            found = answers([item.value for item in rest if not isinstance(item.value, TranseptError)])
-            pairs = [(item, item.value if isinstance(item.value, TranseptError) else next(found)) for item in rest]
-            sink.write(pairs)
-            if drawings is not None:
-                drawings.write(done, pairs)
-            wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
-            for item, error in wrong[: max(MOST_REPORTED - failed, 0)]:
-                complain(f"{'' if error.path == item.where else f'{item.where}: '}{explained(error)}")
-            if failed <= MOST_REPORTED < failed + len(wrong):
-                complain("more inputs fail, which the answers tell of.")
-            failed += len(wrong)
-            inputs += len(pairs)
-            progress.update(len(pairs))
-    if not inputs and not may_be_none:
-        raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
-    sink.end()
-    if failed and inputs > 1:
-        complain(f"{failed} of {inputs} inputs could not be answered.")
-    return inputs, failed
 
 
 def passage_scores(args: argparse.Namespace) -> Answers:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import os
 import re
 import shutil
@@ -14,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
+from transept.batch.encode import cleaned, encode, is_image, plain
 from transept.errors import TranseptError
 from transept.files import reason
 
@@ -22,7 +20,6 @@ COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34
 KINDS = {"error": "red", "warning": "yellow", "note": "dim"}
 BLOCKS = " ▏▎▍▌▋▊▉█"
 _COLOUR = re.compile(r"\x1b\[\d+m")
-_ADDRESS = re.compile(r"( object)? at 0x[0-9a-fA-F]+")
 
 
 class Style:
@@ -62,20 +59,6 @@ def explained(error: BaseException) -> str:
     return cleaned(f"unexpected {type(error).__name__}: {error}. Run it again with --debug to see where it comes from.")
 
 
-def cleaned(message: str) -> str:
-    """A message on one line, without the addresses of objects in memory and in characters that can be printed."""
-    return " ".join(plain(_ADDRESS.sub("", message)).split())
-
-
-def plain(text: str) -> str:
-    """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
-    if text.isprintable():
-        return text
-    # Surrogates are how Python keeps bytes of arguments and file names that are no UTF-8.
-    text = text.encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def columns(text: str) -> int:
     """Columns that a text takes on a terminal: wide characters take two, combining ones and colours none."""
     shown = [char for char in _COLOUR.sub("", text) if unicodedata.category(char) not in ("Cf", "Mn", "Me")]
@@ -105,27 +88,6 @@ def bar(share: float, width: int = 20) -> str:
     """A bar as long as the share of the whole, in eighths of a character; none at all is empty, a little is not."""
     full, part = divmod(max(round(max(0.0, min(share, 1.0)) * width * 8), int(share > 0)), 8)
     return ("█" * full + BLOCKS[part]).rstrip()
-
-
-def encode(answer: Any) -> str:
-    """An answer as JSON on one line; an error as ``{"error": {"code": ..., "message": ...}}``."""
-    if isinstance(answer, TranseptError):
-        answer = {"error": {"code": answer.code, "message": cleaned(str(answer))}}
-    return json.dumps(answer, ensure_ascii=False, default=_listed)
-
-
-def _listed(value: Any) -> Any:
-    """An array or a tensor as nested lists; an image as a URL that holds it as PNG, as images are read, too."""
-    if not is_image(value):
-        return value.tolist()
-    data = io.BytesIO()
-    value.save(data, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
-def is_image(value: Any) -> bool:
-    """Whether it is an image of Pillow's, which need not be there."""
-    return hasattr(value, "getbands") and hasattr(value, "save")
 
 
 def drawn(answer: Any, style: Style) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transept.batch.encode import plain
 from transept.cli.arguments import Parser, add_output, option, positive
-from transept.cli.terminal import Style, complain, plain, table
+from transept.cli.terminal import Style, complain, table
 from transept.errors import FileError, InputError
 from transept.units import count, size
 
@@ -59,6 +61,9 @@ def train(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show examples, counts, memory and time, and end")
     _add_processes(parser)
     parser.add_argument("--output", metavar="RUN", help="the run's directory (runs/TASK-1, ...)")
+    parser.add_argument(
+        "--force", action="store_true", help="train in a directory that holds other files; what is replaced is told"
+    )
     add_output(parser)
     parser.set_defaults(main=train_main)
 
@@ -115,7 +120,7 @@ def eval(parser: Parser) -> None:
 def train_main(args: argparse.Namespace) -> int:
     if args.processes is not None and not args.dry_run:
         return start(args)
-    from transept.parallel.launch import join, same_on_all
+    from transept.parallel.processes import join, same_on_all
     from transept.training.recipes.run import Run
 
     is_first = join() == 0
@@ -128,7 +133,7 @@ def train_main(args: argparse.Namespace) -> int:
         found = preview(run)
         print(json.dumps(found, ensure_ascii=False) if args.json else "\n".join(preview_lines(found, Style(sys.stdout))))
         return 0
-    return _end(run, run.train(), args)
+    return _end(run, run.train(force=args.force), args)
 
 
 def _settings(args: argparse.Namespace) -> Any:
@@ -140,10 +145,9 @@ def _settings(args: argparse.Namespace) -> Any:
     columns = {role: value for role in ROLES if (value := getattr(args, role)) is not None}
     if not args.task.endswith(RECIPE_ENDINGS):
         return RunSettings(args.task, columns=columns, settings=dict(args.set), **given)
-    found = RunSettings.read(args.task)
-    return RunSettings.of(
-        found.to_dict() | given | {"columns": found.columns | columns, "settings": found.settings | dict(args.set)}
-    )
+    recipe = RunSettings.read(args.task)
+    columns, settings = recipe.columns | columns, recipe.settings | dict(args.set)
+    return dataclasses.replace(recipe, **given, columns=columns, settings=settings)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -163,30 +167,32 @@ def start(args: argparse.Namespace) -> int:
 def resume_main(args: argparse.Namespace) -> int:
     if args.processes is not None:
         return start(args)
-    from transept.files import load_object
-    from transept.parallel.launch import join, same_on_all
-    from transept.training.data.sources import digest_of
+    from transept.parallel.processes import join, same_on_all
+    from transept.schema import read_typed
+    from transept.training.data.files import digest_of
     from transept.training.recipes import recipe_named
     from transept.training.recipes.run import Run
-    from transept.training.recipes.settings import RunSettings
+    from transept.training.recipes.settings import RunFile, RunSettings
 
     is_first = join() == 0
     path = _run_file(args.run)
-    settings, about = RunSettings.of_run(path), load_object(path)
+    settings, left_out = RunSettings.of_run(path)
     settings.settings |= dict(args.set)
     settings.output = args.run
+    if is_first and (missing := [name for name in left_out if name not in settings.settings]):
+        complain(f"{', '.join(missing)}: not taken over, since a file names no destination; pass --set again.", "note")
     last = recipe_named(settings.task).last_checkpoint(args.run)
     if last is None:
         hint = "Train anew, into another directory."
         raise FileError("holds no whole checkpoint to go on from.", path=args.run, hint=hint)
-    for name, kept in (("data", "train"), ("eval_data", "eval"), ("unlabelled", "unlabelled")):
-        about_file = about.get("data", {}).get(kept, {})
-        given = getattr(settings, name)
-        if given is None:
+    files = read_typed(path, RunFile).data
+    for name, use in (("data", "train"), ("eval_data", "eval"), ("unlabelled", "unlabelled")):
+        known = files.get(use)
+        if getattr(settings, name) is None or known is None:
             continue
-        if not os.path.exists(given):
-            setattr(settings, name, about_file.get("path", given))
-        if digest_of(getattr(settings, name)) != about_file.get("sha256"):
+        if not os.path.exists(getattr(settings, name)):
+            setattr(settings, name, known.path)
+        if digest_of(getattr(settings, name)) != known.sha256:
             complain(f"{getattr(settings, name)} changed since the run began: other rows are trained on from here.", "warning")
     with same_on_all():
         run = Run(settings, told=partial(complain, kind="note") if is_first else str, start=str(last))
@@ -210,7 +216,7 @@ def eval_main(args: argparse.Namespace) -> int:
     of_run = Path(args.model, RUN_NAME).is_file()
     if args.task is None and not of_run:
         raise InputError("the task of the model is not known.", hint="Pass --task, such as text-classification.")
-    settings = RunSettings.of_run(Path(args.model, RUN_NAME)) if of_run else RunSettings(args.task)
+    settings = RunSettings.of_run(Path(args.model, RUN_NAME))[0] if of_run else RunSettings(args.task)
     columns = {role: value for role in ROLES if (value := getattr(args, role)) is not None}
     settings.task, settings.model, settings.data = args.task or settings.task, args.model, args.data
     settings.columns, settings.settings = columns, settings.settings | dict(args.set)

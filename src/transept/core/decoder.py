@@ -8,7 +8,7 @@ from typing import Any
 
 from transept.checkpoint.names import Fused, Recipe
 from transept.config import Config, RotaryConfig
-from transept.fields import Count, Deviation, Layers, PaddingId, Share, derived
+from transept.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
 from transept.layers import Attention, GatedMLP, Pattern
 from transept.layers.moe import SparseMLP, choose_top
 
@@ -111,7 +111,7 @@ class SparseConfig(DecoderConfig):
     aliases = {"num_experts": "num_local_experts"}
 
     hidden_act: str = "silu"
-    num_local_experts: int = 8
+    num_local_experts: Experts = 8
     num_experts_per_tok: int = 2
     output_router_logits: bool = False
     router_aux_loss_coef: float = 0.001

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.context import within
 from transept.outputs import ModelOutput
+from transept.tensors import check_tensors
 
 _QUOTED = re.compile(r"`(\w+)`")
 # Names of inputs: one number or vector for each token, and what an encoder gives.
@@ -52,6 +54,8 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
         if more is not None and not inputs.keys() <= known:
             name = next(name for name in inputs if name not in known)
             raise InputTypeError(f"{type(self).__name__} takes no input `{name}`.", hint=GONE.get(name) or nearest(name, known))
+        if not torch.compiler.is_compiling():
+            check_tensors(inputs, self)
         return forward(self, **inputs)
 
     kind, others = inspect.Parameter.POSITIONAL_OR_KEYWORD, [name for name in dict.fromkeys(more or ()) if name not in names]
@@ -117,19 +121,25 @@ def check_tensor(name: str, given: Any, dtypes: Sequence[torch.dtype], axes: str
     return given
 
 
-def check_by_position(name: str, given: Any, x: Tensor) -> None:
+def check_by_position(name: str, given: Any, x: Tensor) -> Tensor:
     """Require integers (1 or B, T), for embeddings (B, T, D); other types and shapes are an ``InputError``."""
     if not isinstance(given, Tensor) or given.dtype not in INTEGERS:
         kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
         raise InputTypeError(f"`{name}` must be a tensor of integers, but is {kind}.")
     if given.ndim != 2 or given.shape[0] not in (1, x.shape[0]) or given.shape[1] != x.shape[1]:
         raise InputError(f"`{name}` has the shape {tuple(given.shape)}, but the inputs are {tuple(x.shape[:2])}.")
+    return given
+
+
+def readable(values: Tensor) -> bool:
+    """Whether values can be looked at, which would break a graph that is being made, or wait for a device."""
+    return not torch.compiler.is_compiling() and values.device.type == "cpu"
 
 
 def check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> None:
     """Refuse numbers below 0 and from ``size`` on, where they can be looked at (``InputError``)."""
-    if torch.compiler.is_compiling() or values.device.type != "cpu" or not values.numel():
-        return  # reading values would break the graph or wait for the device
+    if not readable(values) or not values.numel():
+        return
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= size:
         wrong = low if low < 0 else high
@@ -139,7 +149,7 @@ def check_range(name: str, values: Tensor, size: int, rule: str, hint: str) -> N
 
 def check_finite(values: Tensor, name: str) -> None:
     """Refuse infinite values and those that are not numbers, with the place of the first, where they can be looked at."""
-    if torch.compiler.is_compiling() or values.device.type != "cpu":
+    if not readable(values):
         return
     if bool(values.detach().sum().isfinite()):  # in one pass; a sum that is too large for its type is looked at again
         return
@@ -148,30 +158,66 @@ def check_finite(values: Tensor, name: str) -> None:
         raise InputError(f"`{name}` holds {float(values[tuple(place)])} at {place}.", hint="Check the file it was read from.")
 
 
-def packed_positions(inputs: Mapping[str, Any], first: int) -> Tensor | None:
-    """``position_ids`` (1 or B, T), or those that ``seq_idx`` (1 or B, T) or ``cu_seq_lens_q`` (texts + 1) stand for.
+def given_states(inputs: Mapping[str, Any]) -> Tensor | None:
+    """The ids (B, T) or embeddings (B, T, D) among inputs; ``None`` where there are none of such a shape."""
+    given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
+    return given if isinstance(given, Tensor) and given.ndim > 1 else None
 
-    ``seq_idx`` are numbers of texts, and ``cu_seq_lens_q`` the places in the only row where texts begin and the last ends.
+
+def told_texts(inputs: Mapping[str, Any]) -> Tensor | None:
+    """(1 or B, T) numbers, from 0 on, of the texts that a row holds, where ``seq_idx`` or ``cu_seq_lens_q`` tells them.
+
+    ``seq_idx`` (1 or B, T) are numbers that change where a text begins; ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (texts + 1) are
+    the places in the only row where texts begin and the last ends.
+
+    Raises:
+        InputError: they do not fit the inputs or each other.
     """
-    positions, texts, bounds = (inputs.get(name) for name in ("position_ids", "seq_idx", "cu_seq_lens_q"))
-    if isinstance(positions, Tensor):
-        return positions
-    if isinstance(texts, Tensor) and texts.ndim == 2:
-        places = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
-        begins = torch.cat([torch.ones_like(texts[:, :1]), torch.diff(texts, dim=1)], dim=1) != 0
-        return places - torch.where(begins, places, 0).cummax(dim=1).values + first
-    if isinstance(bounds, Tensor) and bounds.ndim == 1:
-        lengths = torch.diff(bounds).long()
-        return (torch.arange(int(bounds[-1]), device=bounds.device) - bounds[:-1].repeat_interleave(lengths) + first)[None]
-    return None
+    numbers, bounds = inputs.get("seq_idx"), [inputs.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k")]
+    if (given := given_states(inputs)) is None or (numbers is None and bounds == [None, None]):
+        return None
+    found = [_texts_between(each, given) for each in bounds if each is not None]
+    if numbers is not None:
+        check_by_position("seq_idx", numbers, given)
+        found.append((numbers != before(numbers)).cumsum(dim=1))
+    if readable(given) and any(not torch.equal(found[0].expand_as(each), each) for each in found[1:]):
+        raise InputError("`seq_idx`, `cu_seq_lens_q` and `cu_seq_lens_k` tell of different texts.", hint="Pass one of them.")
+    return found[-1]
+
+
+def inferred_texts(positions: Tensor) -> Tensor:
+    """(1 or B, T) numbers of the texts of rows: one begins where a position does not follow the one before it."""
+    begins = (positions - before(positions) != 1).cumsum(dim=1)
+    return begins - begins[:, :1]
+
+
+def before(x: Tensor) -> Tensor:
+    """(B, T): at each position what stands one before it, and at the first what stands there."""
+    # Slices of T - 1 would keep exported programs from rows of two positions.
+    return x.index_select(1, (torch.arange(x.shape[1], device=x.device) - 1).clamp(min=0))
+
+
+def _texts_between(bounds: Any, given: Tensor) -> Tensor:
+    """(1, T) numbers of the texts between ``bounds`` (texts + 1)."""
+    if not isinstance(bounds, Tensor) or bounds.dtype not in INTEGERS or bounds.ndim != 1 or given.shape[0] != 1:
+        what = f"{tuple(bounds.shape)} of {bounds.dtype}" if isinstance(bounds, Tensor) else type(bounds).__name__
+        rule = "`cu_seq_lens_q` and `cu_seq_lens_k` must be (texts + 1) integers for a batch of one row"
+        raise InputError(f"{rule}, but are {what} for {given.shape[0]} rows.", hint="Pass `seq_idx` for several rows.")
+    length = given.shape[1]
+    if readable(bounds) and (len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != length or bool((torch.diff(bounds) < 1).any())):
+        raise InputError(f"`cu_seq_lens_q` must rise from 0 to {length}, the length of the row, but is {bounds.tolist()[:20]}.")
+    return torch.searchsorted(bounds, torch.arange(length, device=bounds.device, dtype=bounds.dtype), right=True)[None] - 1
+
+
+def places_within(texts: Tensor) -> Tensor:
+    """(1 or B, T) numbers of the positions within their texts, by numbers of these."""
+    places = torch.arange(texts.shape[1], device=texts.device).expand_as(texts)
+    return places - torch.where(texts != before(texts), places, 0).cummax(dim=1).values
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the texts of a packed batch stand: several behind one another in a row, where positions begin anew.
-
-    Texts of a row never see each other.
-    """
+    """Where the texts of a packed batch stand: several behind one another in a row. Texts of a row never see each other."""
 
     shape: tuple[int, int]  # B and T
     places: Tensor  # (N) of the real positions among the B * T
@@ -179,28 +225,17 @@ class Packing:
     leading: Tensor  # (B) numbers of the texts that begin the rows
 
     @classmethod
-    def find(cls, inputs: Mapping[str, Any], first: int) -> Packing | None:
-        """How a batch of inputs is packed; ``None`` where each row is one text, whose first position is ``first``."""
-        positions, mask = inputs.get("position_ids"), inputs.get("attention_mask")
-        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
-        if not isinstance(positions, Tensor) or not isinstance(given, Tensor) or inputs.get("lengths") is not None:
-            return None
-        masked = isinstance(mask, Tensor) and mask.shape != given.shape[:2]
-        if masked or positions.ndim != 2 or given.ndim < 2 or positions.shape[1] != given.shape[1]:
-            return None
-        begins = positions == first
-        if not begins[:, 1:].any():
-            return None
-        begins = begins.expand(given.shape[0], -1)
-        real = torch.ones_like(begins) if mask is None else mask != 0
+    def of_texts(cls, texts: Tensor, mask: Tensor | None) -> Packing | None:
+        """How rows hold texts of these numbers (B, T), but for what a mask (B, T) hides; ``None`` where a row is all hidden."""
+        real = torch.ones_like(texts, dtype=torch.bool) if mask is None else mask != 0
         places = real.flatten().nonzero()[:, 0]
-        row = places // begins.shape[1]
-        new_row = torch.cat([row.new_ones(1) != 0, row[1:] != row[:-1]])
-        starts = (begins.flatten()[places] | new_row).nonzero()[:, 0]
-        if len(starts) == int(new_row.sum()) or int(new_row.sum()) < len(begins):
+        row, number = places // texts.shape[1], texts.flatten()[places]
+        new_row = F.pad(torch.diff(row) != 0, (1, 0), value=True)
+        starts = (new_row | F.pad(torch.diff(number) != 0, (1, 0))).nonzero()[:, 0]
+        if not real.any(dim=1).all():
             return None
         lengths = torch.diff(starts, append=starts.new_tensor([len(places)]))
-        return cls((len(begins), begins.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
+        return cls((len(texts), texts.shape[1]), places, tuple(lengths.tolist()), new_row[starts].nonzero()[:, 0])
 
     @classmethod
     def of_padded(cls, mask: Tensor) -> Packing | None:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
+from transept.core.half_precision import guard
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.publish import Pushable, pipeline_tag
@@ -121,19 +122,19 @@ class Pretrained(ForLibraries, Pushable):
         store = open_store(source, variant=variant, pickle=use_safetensors is False)
         try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
+            report, names = plan(model, model.checkpoint_names(), store)
+            check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
+            part = everything if split is None else split.prepare(model)
+            fill(model, names, store, report, dtype=wanted, device=place, part=part)
         except ConfigError as error:
             error.path = error.path or source.name
             raise
-        report, names = plan(model, model.checkpoint_names(), store)
-        check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-        part = everything if split is None else split.prepare(model)
-        fill(model, names, store, report, dtype=wanted, device=place, part=part)
         if split is not None:
             split.finish(model, report)
         model.config.dtype = wanted
         model.name_or_path = model.config.name_or_path = source.name
         model.load_report = report
-        model.eval()
+        guard(model.eval())
         model.loaded(source)
         return (model, report.as_dict()) if output_loading_info else model
 
@@ -159,9 +160,9 @@ class Pretrained(ForLibraries, Pushable):
 
     @classmethod
     def _of_state(cls, config: Config, arguments: Any, state: Any, strict: bool) -> tuple[Self, LoadReport]:
-        model = cls(config, **arguments)
-        names = model.checkpoint_names()
-        try:
+        try:  # shapes first: a config alone must not take memory
+            cls._without_memory(config, arguments).load_state_dict(state, strict=False, assign=True)
+            names = (model := cls(config, **arguments)).checkpoint_names()
             missing, unexpected = model.load_state_dict(state, strict=False)
         except RuntimeError as error:
             raise CheckpointError(f"`state_dict` does not fit {cls.__name__}: {' '.join(str(error).split())[:500]}") from error

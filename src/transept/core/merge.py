@@ -286,6 +286,9 @@ class PictureTextBackbone(Composite, Backbone):
     first_position = property(lambda self: self.language_model.first_position)
     cache_class = property(lambda self: self.language_model.cache_class)
 
+    def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
+        return self.language_model.cache_matters(inputs)
+
     def embedding_table(self) -> nn.Module:
         return self.language_model.embedding_table()
 

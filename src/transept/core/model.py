@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -25,6 +25,7 @@ from transept.core.naming import ByReference
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
+from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
@@ -221,8 +222,10 @@ class Backbone(Model):
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D), in three steps: ``begin``, the layers, ``end``."""
-        x, ctx = self.begin(*args, **inputs)
-        return self.end(self.run(x, ctx), ctx)
+        cache = None if torch.compiler.is_compiling() else inputs.get("past_key_values")
+        with cache.in_use() if isinstance(cache, Cache) else nullcontext():
+            x, ctx = self.begin(*args, **inputs)
+            return self.end(self.run(x, ctx), ctx)
 
     @property
     def backbone(self) -> Backbone:
@@ -257,6 +260,10 @@ class Backbone(Model):
     @property
     def causal(self) -> bool:
         """Whether a position sees only those before it."""
+        return False
+
+    def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a pass over these inputs could give another answer where it made no cache."""
         return False
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
-from transept.checkpoint.names import Path, Recipe, matches
+from transept.checkpoint.names import Recipe
+from transept.checkpoint.paths import Path, matches
 from transept.errors import InputError, MissingNameError, nearest
 
 

@@ -6,6 +6,7 @@ Shapes: B batch, T' positions of the encoder, T of the decoder, S cached and new
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -89,6 +90,10 @@ class EncoderDecoderBackbone(Backbone):
     def names_of(cls, config: Config) -> Names:
         stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
         return super().names_of(config) | stacks
+
+    def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
+        own = {name.removeprefix("decoder_"): value for name, value in inputs.items() if name.startswith("decoder_")}
+        return self.decoder.cache_matters(own | {"past_key_values": inputs.get("past_key_values")})
 
     def embedding_table(self) -> nn.Module:
         return self.decoder.embedding_table()

@@ -6,7 +6,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar, Unpack
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from transept.core.inputs import (
-    BOUNDS,
     INTEGERS,
     TOKENIZE,
     Packing,
     RecordOptions,
+    before,
     check_by_position,
     check_range,
     check_tensor,
-    packed_positions,
+    readable,
 )
-from transept.core.model import Backbone, pooled_alone
+from transept.core.packing import PackableBackbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
 from transept.layers.context import Context, Rows, reaching, read_mask
@@ -65,8 +65,10 @@ class Options(RecordOptions, total=False):
 class PackedOptions(Options, total=False):
     """What tells of texts that are packed into a row, as :class:`transept.DataCollatorWithFlattening` gives it.
 
-    These are ``position_ids`` (1 or B, T) that begin anew within a row, ``seq_idx`` (1 or B, T), numbers of texts, or
-    ``cu_seq_lens_q`` (texts + 1), the places in the only row where texts begin and the last ends; the others say no more.
+    ``seq_idx`` (1 or B, T) are numbers of texts, ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (texts + 1) the places in the only row
+    where texts begin and the last ends; ``max_length_q`` and ``max_length_k`` say no more. ``position_ids`` (1 or B, T) are
+    positions; in families that say so (``infers_texts``), one that does not follow the one before it begins a text, in a pass
+    without an ``attention_mask`` and without a cache.
     """
 
     position_ids: Tensor | None
@@ -77,7 +79,7 @@ class PackedOptions(Options, total=False):
     max_length_k: int | None
 
 
-class TextBackbone(Backbone):
+class TextBackbone(PackableBackbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``.
 
     A family that knows no token types may read them all the same, since many a tokenizer gives them with the ids.
@@ -85,48 +87,21 @@ class TextBackbone(Backbone):
 
     accepts = PackedOptions
     cache_class: ClassVar[type[Cache]] = DynamicCache
-    # Whether rows of different lengths can stand one behind the other, without padding.
-    ragged: ClassVar[bool] = True
-    # The inputs that have something for each position.
-    by_position: ClassVar[tuple[str, ...]] = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
-        alone = not torch.compiler.is_compiling() and _UNPADDED.get() and not args
-        packing = self.find_packing(inputs) or (self.find_padding(inputs) if alone else None)
+        packing = self.find_packing(inputs)
+        if packing is None and not torch.compiler.is_compiling() and _UNPADDED.get() and not args:
+            packing = self.find_padding(inputs)
         return super().forward(*args, **inputs) if packing is None else self.forward_packed(packing, inputs, super().forward)
-
-    def find_packing(self, inputs: dict[str, Any]) -> Packing | None:
-        """How a batch is packed, if it is; of its inputs, those that say only this are taken away.
-
-        Raises:
-            InputError: positions that are not counted, of a family that counts them itself.
-        """
-        positions = packed_positions(inputs, self.first_position)
-        for name in BOUNDS:
-            inputs.pop(name, None)
-        if positions is None:
-            return None
-        compiling, first = torch.compiler.is_compiling(), self.first_position
-        packing = None if compiling else Packing.find(inputs | {"position_ids": positions}, first)
-        if "position_ids" in self.reads:
-            inputs["position_ids"] = positions
-            return packing
-        inputs.pop("position_ids", None)
-        given = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
-        if packing is None and isinstance(given, Tensor) and given.ndim > 1 and not compiling:
-            counted = torch.arange(given.shape[1], device=positions.device)[None] + first
-            if positions.shape[1:] != counted.shape[1:] or bool((positions != counted).any()):
-                what = f"{type(self).__name__} counts positions itself, and `position_ids` are others."
-                raise InputError(what, hint="Leave them out.")
-        return packing
 
     def find_padding(self, inputs: dict[str, Any]) -> Packing | None:
         """The rows of a padded batch as texts, where padding can be left out."""
         mask, ids = inputs.get("attention_mask"), inputs.get("input_ids")
-        others = any(inputs.get(name) is not None for name in ("past_key_values", "encoder_hidden_states", "lengths"))
-        shown = inputs.get("output_attentions", self.config.output_attentions)
-        if others or shown or not self.ragged or torch.compiler.is_compiling() or not isinstance(mask, Tensor):
+        others = ("past_key_values", "encoder_hidden_states", "lengths", "seq_idx")
+        if any(inputs.get(name) is not None for name in others) or inputs.get("use_cache"):
+            return None
+        if self.asks(inputs, "output_attentions") or not self.ragged or not isinstance(mask, Tensor):
             return None
         if not isinstance(ids, Tensor) or ids.shape != mask.shape:
             return None
@@ -134,20 +109,6 @@ class TextBackbone(Backbone):
         if isinstance(table, CountedPositions) and bool(((ids == table.padding_idx) & (mask != 0)).any()):
             return None  # positions are counted by ids
         return Packing.of_padded(mask)
-
-    def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
-        """The output for a packed batch, of a forward pass that sees each text as a row."""
-        for name in ("past_key_values", "encoder_hidden_states", "pixel_values", "mems", "perm_mask", "target_mapping"):
-            if inputs.get(name) is not None:
-                what = f"`position_ids` begin anew within a row, so that it holds several texts, which `{name}` cannot be for."
-                raise InputError(what, hint="Pass one text in each row.")
-        arrange = packing.flat if self.ragged else packing.padded
-        arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
-        told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
-        told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
-        with pooled_alone(False):  # all states go back to where they stood
-            output = packing.restored(forward(**inputs | arranged | told))
-        return output.to_tuple() if inputs.get("return_dict", self.config.return_dict) is False else output
 
     def begin(
         self,
@@ -196,9 +157,9 @@ class TextBackbone(Backbone):
             ctx.rows = self._read_lengths((batch, length), mask, ctx, options)
             ctx.queries = ctx.keys = max(ctx.rows.lengths)
             return ctx
-        cache, wanted = self._check_cache(options.get("past_key_values"), batch), options.get("use_cache")
-        wanted = self.config.use_cache and not self.spares_cache if wanted is None else wanted
-        if cache is None and wanted and self.causal and not self.recomputes:
+        cache = self._check_cache(options.get("past_key_values"), batch)
+        ctx.texts = options.get("seq_idx")
+        if cache is None and ctx.texts is None and self.makes_cache(options.get("use_cache")):
             cache = self.cache_class()
         past, keys = (0, length) if cache is None else cache.span(length)
         if mask is None and ids is not None and keys == length:
@@ -206,13 +167,18 @@ class TextBackbone(Backbone):
         if isinstance(past, Tensor) and isinstance(mask, Tensor):
             mask = reaching(mask, keys)
         padding, full = (None, None) if mask is None else self._read_mask(mask, (batch, length, keys), device)
-        if padding is not None and device.type == "cpu" and not torch.compiler.is_compiling() and bool(padding.all()):
+        if padding is not None and readable(padding) and bool(padding.all()):
             padding = None  # where nothing is padded, kernels are faster without a mask
         ctx.past, ctx.queries, ctx.keys = past, length, keys
         ctx.cache, ctx.padding, ctx.full_mask = cache, padding, full
         if (states := options.get("encoder_hidden_states")) is not None:
             self._read_encoder(ctx, states, options.get("encoder_attention_mask"), batch, length)
         return ctx
+
+    def makes_cache(self, asked: bool | None) -> bool:
+        """Whether a pass that was given no cache makes one, where the caller ``asked`` for it, or for none, or said nothing."""
+        wanted = self.config.use_cache and not self.spares_cache if asked is None else asked
+        return bool(wanted) and self.causal and not self.recomputes
 
     def _read_lengths(self, shape: tuple[int, int], mask: Any, ctx: Context, options: Options) -> Rows:
         """The rows of a batch without padding, which come without what is for padded batches."""
@@ -227,6 +193,8 @@ class TextBackbone(Backbone):
         self.check_length(max(rows.lengths))
         if ctx.attentions is not None:
             raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
+        if options.get("use_cache"):
+            raise InputError("`use_cache` is true, but rows without padding have no cache.", hint="Pass a padded batch.")
         return rows
 
     def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
@@ -295,8 +263,7 @@ class TextBackbone(Backbone):
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, which the table must have, or counted on from the cache.
 
-        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are. Positions that are given also tell a
-        compiled graph which texts do not see each other.
+        Where real tokens alone are counted, the ``ids`` (B, T) tell which these are.
         """
         if given is not None:
             check_by_position("position_ids", given, x)
@@ -305,8 +272,6 @@ class TextBackbone(Backbone):
                 rule = "the table of positions has the rows 0 to" if is_table else "the model has the positions 0 to"
                 hint = "Leave them out to have them counted."
                 check_range("position_ids", given, self.first_position + most, rule, hint)
-            if torch.compiler.is_compiling() and ctx.queries == ctx.keys:
-                ctx.texts = (given == self.first_position).cumsum(dim=1)
             return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position
@@ -359,19 +324,23 @@ class TextBackbone(Backbone):
         return embeds.shape[0], embeds.shape[1], embeds.device
 
     def infer_mask(self, ids: Tensor) -> Tensor | None:
-        pad = self.config.pad_token_id
-        if pad is None or torch.compiler.is_compiling() or ids.device.type != "cpu":
+        """A padding mask (B, T) where ids alone tell it: a row's padding fills one end of it, and its id means nothing else.
+
+        It is an expression of tensors, the same in graphs and on devices. Other padding gives a warning where it can be seen.
+        """
+        pad, start, ends = (getattr(self.config, f"{name}_token_id") for name in ("pad", "bos", "eos"))
+        if pad is None:
             return None
-        real = ids != pad
-        if real.all():
+        real, mask = ids != pad, None
+        if readable(ids) and bool(real.all()):
             return None
-        others = (self.config.bos_token_id, self.config.eos_token_id)
-        one_side = not (real[:, 1:] & ~real[:, :-1]).any() or not (real[:, :-1] & ~real[:, 1:]).any()
-        if self.causal or pad in others or not one_side:
+        if not self.causal and pad not in (start, *(ends if isinstance(ends, list) else [ends])):
+            changes = (real != before(real)).sum(dim=1, keepdim=True)
+            mask = real | (changes != 1)
+        if readable(ids) and (mask is None or not torch.equal(mask, real)):
             what = f"`input_ids` holds the padding id {pad} but no `attention_mask` was passed: padding is attended to."
             warnings.warn(f"{what} Pass the tokenizer's attention_mask.", TranseptWarning, stacklevel=5)
-            return None
-        return real
+        return mask
 
 
 class CausalBackbone(TextBackbone):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
 from transept.config import Config
+from transept.core.half_precision import guard
 from transept.errors import InputError, UnsupportedError
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
@@ -42,6 +43,12 @@ class ForLibraries(Loadable):
         for module in self.modules() if mode else ():
             if FROZEN in module.__dict__:
                 module.eval()
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, as PyTorch's ``to`` does."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        guard(self)
         return self
 
     num_labels = property(lambda self: self.config.num_labels, lambda self, value: setattr(self.config, "num_labels", value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,22 @@ from transept.errors import refuse
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
 from transept.generation.logits_processors import LogitsProcessorList
-from transept.generation.prompt import BY_POSITION, Prompt, accepted, counted, decoder_prefix, model_backbone, takes_positions
-from transept.layers.cache import Cache
+from transept.generation.prompt import (
+    BY_POSITION,
+    Prompt,
+    accepted,
+    counted,
+    decoder_prefix,
+    model_backbone,
+    takes_positions,
+    vocabulary_size,
+)
+from transept.layers.cache import GROWTH, Cache
 from transept.layers.context import reaching
+from transept.memory import check_memory
 from transept.outputs import ModelOutput
 
+_SCORES = 2  # of (R, V), which every strategy but greedy search holds at once, at least
 Choice = Callable[[Tensor, Tensor], Tensor]  # (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens
 
 
@@ -63,6 +75,7 @@ class Decoding:
         # Positions before the first id, where embeddings stand in the ids' place.
         self.lead = 0 if prompt.embeds is None else prompt.embeds.shape[1] - self.length
         self.read = 0 if prompt.cache is None else prompt.cache.get_seq_length()
+        self.passes = 0 if prompt.cache is None else prompt.cache.passes
         backbone, self.inputs = model_backbone(model), prompt.inputs
         # What looks at all that is read with it is read at once.
         whole = prompt.full is not None or not (self.prefix or backbone.causal)
@@ -143,9 +156,10 @@ class Decoding:
             given = prepare(whole, next_sequence_length=stop - start, past_key_values=cached, **given)
             cached = given.pop("past_key_values", None)
         fixed = {"use_cache": self.use_cache, "logits_to_keep": keep, "return_dict": True}
-        outputs = step(**given | fixed, past_key_values=cached)
+        with nullcontext() if cached is None else cached.in_use(self.passes):
+            outputs = step(**given | fixed, past_key_values=cached)
         self.cache = outputs.past_key_values if self.use_cache else None
-        self.use_cache = self.cache is not None
+        self.use_cache, self.passes = self.cache is not None, 0 if self.cache is None else self.cache.passes
         if self.watch is not None:
             self.watch(outputs)
         return outputs
@@ -187,7 +201,16 @@ class Decoding:
         self.length = end
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows (R'), in this order; a row may be taken more than once."""
+        """Go on with these rows (R'), in this order; a row may be taken more than once.
+
+        Raises:
+            InputError: there is no memory for so many.
+        """
+        if len(rows) > (prompts := len(self.buffer)):
+            held = (self.mask, self.embeds, self.full, *self.inputs.values())
+            kept = sum(part.nbytes for part in held if isinstance(part, Tensor))
+            kept += 0 if self.cache is None else self.cache.footprint_at(self.positions + GROWTH)
+            check_rows(self.model, self.buffer, len(rows) // prompts, kept)
         self.mask, self.embeds = pick_rows(self.mask, rows), pick_rows(self.embeds, rows)
         if self.full is not None and self.full.shape[0] > 1:
             self.full = self.full.index_select(0, rows)
@@ -221,6 +244,20 @@ class Decoding:
         self.read = min(self.read, self.positions)
         if self.cache is not None:
             self.cache.crop(self.read)
+
+
+def check_rows(model: Any, prompts: Tensor, copies: int, kept: int = 0) -> None:
+    """Refuse so many copies of each prompt (B, T) if there is no memory for them (``InputError``).
+
+    ``kept`` are the bytes that are kept of all prompts beside their ids. Prompts without copies are the caller's affair.
+    """
+    if copies == 1:
+        return
+    count, length = prompts.shape
+    of_row = _SCORES * torch.float32.itemsize * vocabulary_size(model) + (length + GROWTH) * prompts.itemsize
+    what = f"writing {count * copies} rows at once ({count} prompts, {copies} rows each)"
+    hint = "Set `num_beams`, `num_return_sequences` or, in contrastive search, `top_k` lower, or pass fewer prompts at once."
+    check_memory(copies * (count * of_row + kept), prompts.device, what, hint)
 
 
 def greedy(scores: Tensor, rows: Tensor) -> Tensor:

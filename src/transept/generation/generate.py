@@ -25,6 +25,7 @@ from transept.generation.run import Run
 from transept.generation.together import in_step, pass_together
 from transept.outputs import ModelOutput
 from transept.source import Source
+from transept.tensors import check_tensors
 
 # Ids of the prompt that new text is decoded behind.
 CONTEXT = 8
@@ -216,6 +217,8 @@ class Generates:
     def _run(self, inputs: Tensor | None, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> Run:
         """Settings and prompt, checked and complete."""
         check_arguments(kwargs | {"generation_config": generation_config})
+        main: Any = self.main_input_name  # type: ignore[attr-defined]
+        check_tensors(kwargs | ({} if inputs is None else {main: inputs}), self, unsigned=True)
         seed, more = kwargs.pop("seed", None), {name: kwargs.pop(name, None) for name in MORE}
         if more["negative_prompt_ids"] is not None:
             more["negative_prompt_ids"] = check_ids(more["negative_prompt_ids"], "negative_prompt_ids")

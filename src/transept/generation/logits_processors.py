@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import GenerationError, InputError, refuse
+from transept.errors import GenerationError, InputError, InputTypeError, refuse
 from transept.fields import Range
 from transept.generation.config import setting
 from transept.generation.rules import Chain, biases, number, sequences, token_ids
@@ -51,7 +51,10 @@ class LogitsProcessorList(Chain[Callable[..., Tensor]]):
     def __call__(self, input_ids: Tensor, scores: Tensor, **others: Any) -> Tensor:
         """Scores (B, V) after all of them; ``others`` are what some take besides, such as tokens of earlier groups of beams."""
         for processor in self:
-            scores = processor(input_ids, scores, **_arguments(processor, others))
+            given: Any = processor(input_ids, scores, **_arguments(processor, others))
+            if not _are_scores(given, scores.shape):
+                raise _no_scores(processor, given, scores.shape)
+            scores = given
         return scores
 
     def select(self, rows: Tensor) -> None:
@@ -65,6 +68,28 @@ class LogitsProcessorList(Chain[Callable[..., Tensor]]):
                 processor.reorder(rows)
 
 
+def _are_scores(given: Any, shape: torch.Size) -> bool:
+    if not isinstance(given, Tensor) or given.is_nested or given.layout != torch.strided or given.is_meta:
+        return False
+    return given.shape == shape and given.is_floating_point()
+
+
+def _name(processor: Any) -> str:
+    return str(getattr(processor, "__name__", type(processor).__name__))
+
+
+def _no_scores(processor: Any, given: Any, wanted: torch.Size) -> InputError:
+    """The error about what a processor returned in place of scores."""
+    what = "None" if given is None else type(given).__name__
+    if isinstance(given, Tensor) and given.is_nested:
+        what = "a nested tensor"
+    elif isinstance(shape := getattr(given, "shape", None), tuple):
+        what = f"{what} of {given.dtype} and the shape {tuple(shape)}, {getattr(given, 'layout', '')}".rstrip(", ")
+    form = f"a dense tensor of floats of the shape {tuple(wanted)} (rows, vocabulary)"
+    hint = "Return the scores that it was given, or changed ones, all of them."
+    return InputTypeError(f"The logits processor {_name(processor)} must return {form}, but returned {what}.", hint=hint)
+
+
 # By class, since looking a signature up costs more than most processors.
 _PARAMETERS: dict[type, tuple[inspect.Parameter, ...]] = {}
 
@@ -72,7 +97,7 @@ _PARAMETERS: dict[type, tuple[inspect.Parameter, ...]] = {}
 def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict[str, Any]:
     """Those of ``others`` that a processor takes besides ids and scores."""
     if (parameters := _PARAMETERS.get(type(processor))) is None:
-        parameters = tuple(inspect.signature(processor).parameters.values())[2:]
+        parameters = _beside_scores(processor)
         if not inspect.isroutine(processor):
             _PARAMETERS[type(processor)] = parameters
     for parameter in parameters:
@@ -80,10 +105,24 @@ def _arguments(processor: Callable[..., Tensor], others: dict[str, Any]) -> dict
             return others
         needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
         if needed and parameter.name not in others:
-            what = f"{getattr(processor, '__name__', type(processor).__name__)} needs `{parameter.name}`"
+            what = f"{_name(processor)} needs `{parameter.name}`"
             hint = "Processors are called with ids and scores; diverse beam search adds what its groups need."
             raise InputError(f"The logits processor {what}, which is not given at this step.", hint=hint)
     return {parameter.name: others[parameter.name] for parameter in parameters if parameter.name in others}
+
+
+def _beside_scores(processor: Callable[..., Tensor]) -> tuple[inspect.Parameter, ...]:
+    """The parameters of a processor behind ids and scores; none where it does not tell them, as built-in functions do not."""
+    try:
+        signature = inspect.signature(processor)
+    except ValueError:
+        return ()
+    parameters = tuple(signature.parameters.values())
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(places) < 2 and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        what = f"The logits processor {_name(processor)} takes {signature}, but is called with ids and scores."
+        raise InputTypeError(what, hint="Define it as (input_ids, scores) -> scores.")
+    return parameters[2:]
 
 
 def changed(scores: Tensor, ids: Tensor, change: Callable[[Tensor], Tensor] | float) -> Tensor:

@@ -24,7 +24,10 @@ def number(name: str, value: Any, allowed: Range, *, whole: bool = False) -> Any
 
 def token_ids(name: str, value: Any, *, kind: Kind = InputError) -> list[int]:
     """An id, or a list, array or tensor of ids, as a list of whole numbers from 0 on."""
-    listed = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        listed = value.tolist() if hasattr(value, "tolist") else value
+    except (RuntimeError, TypeError):  # a tensor that is nested, sparse or without values
+        listed = value
     ids = [listed] if isinstance(listed, int) else listed
     if isinstance(ids, list | tuple | set | frozenset | range):
         ids = [index.item() if hasattr(index, "item") else index for index in ids]

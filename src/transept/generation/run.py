@@ -23,7 +23,7 @@ from transept.generation.assisted import make_guess, write_assisted, write_contr
 from transept.generation.beam_search import BeamSearch
 from transept.generation.compiled import compiles, make_cache
 from transept.generation.config import GenerationConfig
-from transept.generation.decoding import Decoding, Sampler, Step, greedy, write
+from transept.generation.decoding import Decoding, Sampler, Step, check_rows, greedy, write
 from transept.generation.logits_processors import LogitsProcessor, LogitsProcessorList, NonFiniteError
 from transept.generation.logits_warpers import HammingDiversityLogitsProcessor as Diversity
 from transept.generation.outputs import DECODER, SEQ2SEQ, Record
@@ -33,6 +33,7 @@ from transept.generation.watermark import make_processor
 from transept.outputs import ModelOutput
 
 DEFAULT_NEW_TOKENS = 20
+_GROUP_BYTES = 2**14  # of what a group of beams keeps
 
 
 class Run:
@@ -64,6 +65,8 @@ class Run:
         self.custom = bool(stopping) or any(not getattr(each, "rows_alone", False) for each in custom or ())
         drawn, hint = seed is not None and self.mode == "beam_sample", "Call torch.manual_seed, or set num_beams=1."
         refuse(drawn, "`seed` has no part in beam sampling.", hint)
+        # Before anything is made for each row.
+        check_rows(model, prompt.ids, self.copies, (settings.num_beam_groups or 1) * _GROUP_BYTES // self.copies)
         self.sampler, self.record = Sampler(seed, prompt.ids.shape[0] * self.copies, prompt.ids.device), Record(settings)
         self.decoding = self._decoding()
         given = more | {"custom": custom, "model": model, "attention_mask": prompt.mask}

@@ -40,10 +40,11 @@ class StoppingCriteriaList(Chain[Callable[..., Any]]):
         done = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
         for criterion in self:
             found = criterion(input_ids, scores, **kwargs)
-            of_rows = isinstance(found, Tensor) and found.dtype is torch.bool and found.shape in ((), done.shape)
+            dense = isinstance(found, Tensor) and not found.is_nested and found.layout == torch.strided and not found.is_meta
+            of_rows = dense and found.dtype is torch.bool and found.shape in ((), done.shape)
             if not of_rows and not isinstance(found, bool):
                 name = getattr(criterion, "__name__", type(criterion).__name__)
-                what = f"a tensor of {found.dtype}, {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)[:80]
+                what = f"a tensor of {found.dtype}, {tuple(found.shape)}" if dense else repr(found)[:80]
                 raise InputTypeError(f"The stopping criterion {name} must return True, False or one boolean a row, not {what}.")
             done |= found.to(done.device) if of_rows else found
         return done

@@ -168,9 +168,9 @@ class ForLastTokenClassification(ForSequenceClassification[TextB]):
 class TokenTask(HeadedTask[TextB]):
     """A task on all tokens together."""
 
-    def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        inputs.setdefault("use_cache", False)  # nothing comes after them
-        return super().encode(inputs, labels)
+    def reads_cache(self, labels: Tensor | None) -> bool:
+        """False: nothing comes after all tokens."""
+        return False
 
 
 class ForTokenClassification(TokenTask[TextB]):

@@ -55,9 +55,11 @@ class WritingTask(Generates, Task[B]):
         logits: Tensor = self.lm_head(hidden)
         return logits
 
+    def reads_cache(self, labels: Tensor | None) -> bool:
+        """Nobody decodes while computing a loss."""
+        return labels is None
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        if labels is not None:
-            inputs.setdefault("use_cache", False)  # nobody decodes while computing a loss
         return super().encode({name: value for name, value in inputs.items() if name not in self.takes}, labels)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:

@@ -43,9 +43,10 @@ class Seq2SeqTask(Task[Seq2SeqB]):
         """What the decoder is to write, (B, T): what the encoder reads, unless a task overrides it."""
         return inputs.get("input_ids")
 
+    def reads_cache(self, labels: Tensor | None) -> bool:
+        return labels is None
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        if labels is not None:
-            inputs.setdefault("use_cache", False)
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
             written = self.written(inputs, labels)
             inputs["decoder_input_ids"] = None if written is None else self.model.shifted(written)

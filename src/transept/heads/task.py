@@ -68,9 +68,19 @@ class Task(TaskModel[B]):
         output.complete(states)
         return output
 
+    def reads_cache(self, labels: Tensor | None) -> bool:
+        """Whether anybody may read what a pass caches, where the caller does not say so."""
+        return True
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        """The backbone's output."""
-        return self.model(return_dict=True, **inputs)
+        """The backbone's output, without a cache that nobody would read."""
+        unread = inputs.get("use_cache") is None and not self.reads_cache(labels)
+        if unread and not self.model.cache_matters(inputs):
+            inputs["use_cache"] = False
+        states = self.model(return_dict=True, **inputs)
+        if unread:
+            states["past_key_values"] = None
+        return states
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         """The task's output, of the backbone's."""

@@ -6,8 +6,11 @@ Shapes: B batch, H key-value heads, S cached positions, D head size.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.utils._pytree as pytree
@@ -19,6 +22,11 @@ from transept.errors import InputError, InputTypeError, UnsupportedError
 # Keys and values.
 Pair = tuple[Tensor, Tensor]
 
+GROWTH = 64  # positions that a buffer gets more room for at least
+# The caches that forward passes are using, and the threads that these run in; beside the caches, which can be copied.
+_IN_USE: WeakKeyDictionary[Cache, int] = WeakKeyDictionary()
+_LOCK = threading.Lock()
+_APART = "Give each text and each thread a cache of its own, such as copy.deepcopy(cache)."
 OWNER = "A cache belongs to one model and one batch."
 
 
@@ -94,7 +102,7 @@ class KeyValues:
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
         if end > buffer.shape[2] or not self.owned:
-            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, 64)))
+            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, GROWTH)))
             grown[:, :, : self.held] = buffer[:, :, : self.held]
             buffer = grown
         buffer[:, :, self.held : end] = new
@@ -138,6 +146,7 @@ class Cache:
         self.layers: list[KeyValues] = []
         self.cross: list[KeyValues] = []
         self.depth = self.settled = 0
+        self.passes = 0  # forward passes that have used it
         self.deltas: Tensor | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -196,6 +205,11 @@ class Cache:
         """Bytes of all that is kept, room for later positions included."""
         return sum(layer.nbytes for layer in (*self.layers, *self.cross))
 
+    def footprint_at(self, positions: int) -> int:
+        """About the bytes that will be kept of so many positions, from what is kept of those so far."""
+        own, cross = (sum(layer.nbytes for layer in layers) for layers in (self.layers, self.cross))
+        return own * positions // max(self.get_seq_length(), 1) + cross
+
     def span(self, new: int) -> tuple[int | Tensor, int]:
         """For ``new`` positions: how many come before them, and how many keys there are with them.
 
@@ -203,6 +217,32 @@ class Cache:
         """
         past = self.get_seq_length()
         return past, past + new
+
+    @contextmanager
+    def in_use(self, passes: int | None = None) -> Iterator[None]:
+        """Around a forward pass: what another thread does with the cache meanwhile is refused.
+
+        Raises:
+            InputError: another thread is using it, or other ``passes`` have used it than those that are known of.
+        """
+        with _LOCK:
+            self.check_unused()
+            if passes not in (None, self.passes):
+                raise InputError("the cache was used by others while a text was written with it.", hint=_APART)
+            is_inner = self in _IN_USE
+            _IN_USE[self] = threading.get_ident()
+        try:
+            yield
+        finally:
+            if not is_inner:
+                self.passes += 1
+                with _LOCK:
+                    del _IN_USE[self]
+
+    def check_unused(self) -> None:
+        """Refuse to be used while a forward pass in another thread does so (``InputError``)."""
+        if _IN_USE.get(self, here := threading.get_ident()) != here:
+            raise InputError("the cache is being used by a forward pass in another thread.", hint=_APART)
 
     def check(self, layers: int, batch: int) -> None:
         """Refuse to serve a model of another number of layers or another batch than the cached one (``InputError``)."""
@@ -220,6 +260,7 @@ class Cache:
 
     def check_finished(self) -> None:
         """Refuse to go on where an interrupted forward pass has left layers of unequal lengths (``InputError``)."""
+        self.check_unused()
         lengths = [layer.length for layer in self.layers]
         lengths += [0] * (self.depth - len(lengths))
         if len(set(lengths)) > 1:
@@ -253,6 +294,7 @@ class Cache:
 
     def crop(self, length: int) -> None:
         """Forget all but the first ``length`` positions; a negative number forgets that many of the last."""
+        self.check_unused()
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
         self._check_settled(keep)
         for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # all or none: who refuses comes first
@@ -260,6 +302,7 @@ class Cache:
 
     def reset(self) -> None:
         """Forget everything; buffers of one size stay."""
+        self.check_unused()
         self.deltas = None
         for layer in (*self.layers, *self.cross):
             layer.reset()
@@ -297,6 +340,7 @@ class Cache:
         return cache
 
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.check_unused()
         self.deltas = None if self.deltas is None else function(self.deltas)
         for layer in (*self.layers, *self.cross):
             layer.change(function)

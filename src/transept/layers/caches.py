@@ -15,6 +15,8 @@ from torch import Tensor
 from transept.config import Config
 from transept.errors import InputError, UnsupportedError
 from transept.layers.cache import Cache, KeyValues, Pair
+from transept.memory import check_memory
+from transept.units import size
 
 _LARGER = "Make it with a larger `max_cache_len`."
 
@@ -75,13 +77,15 @@ class StaticKeyValues(KeyValues):
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
         with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
+            needed = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
+            what = f"a cache with {self.size} positions"
+            hint = "Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows."
+            if not torch.compiler.is_compiling():
+                check_memory(needed, keys.device, f"each layer of {what}", hint)
             try:
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
             except RuntimeError as error:
-                size = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))
-                hint = "Set a smaller `max_cache_len` or `max_new_tokens`, or use a cache that grows."
-                message = f"there is no memory for a layer of {self.size} positions, {size / 1e9:.1f} GB."
-                raise InputError(message, hint=hint) from error
+                raise InputError(f"there is no memory for {what}: a layer takes {size(needed)}.", hint=hint) from error
             self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
         self.buffers = made[0], made[1]
         # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
@@ -152,6 +156,9 @@ class StaticCache(Cache):
             message = f"the cache has room for {self.max_cache_len} positions, but {past} are cached and {new} are new."
             raise InputError(message, hint=_LARGER)
         return past, keys
+
+    def footprint_at(self, positions: int) -> int:
+        return self.get_memory_footprint()
 
     def early_initialization(
         self, batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str

@@ -51,10 +51,15 @@ class StateCache(Cache):
     def get_memory_footprint(self) -> int:
         return sum(part.nbytes for part in self.take_apart()[0] if part is not None)
 
+    def footprint_at(self, positions: int) -> int:
+        return self.get_memory_footprint()
+
     def reset(self) -> None:
+        self.check_unused()
         self.states, self.length, self.begun = [], 0, None
 
     def check_finished(self) -> None:
+        self.check_unused()
         if self.begun == self.length:
             raise InputError(
                 f"a forward pass was interrupted behind {self.length} positions: some states sum up more of them than others.",
@@ -66,6 +71,7 @@ class StateCache(Cache):
         return self.length
 
     def crop(self, length: int) -> None:
+        self.check_unused()
         keep = length if length >= 0 else self.length + length
         if keep < self.length:
             message = f"states cannot be taken back from {self.length} to {keep} positions: they sum up all that was read."
@@ -85,6 +91,7 @@ class StateCache(Cache):
         return cache
 
     def _change(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.check_unused()
         for layer in self.states:
             layer.inputs = None if layer.inputs is None else function(layer.inputs)
             layer.state = None if layer.state is None else function(layer.state)

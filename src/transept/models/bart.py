@@ -119,7 +119,7 @@ class BartDecoder(BartStack, DecoderStack):
     base_model_prefix = "model.decoder"
     # Of a whole model's checkpoint, where the table of embeddings may be stored once for both halves.
     names = BartStack.names | Names(
-        legacy={"shared": "decoder.embed_tokens"},
+        legacy={f"{prefix}shared": f"{prefix}decoder.embed_tokens" for prefix in ("", "model.")},
         ignore=("encoder", "shared", "decoder.embed_tokens", "decoder.version", "final_logits_bias"),
     )
 

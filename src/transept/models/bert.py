@@ -64,7 +64,7 @@ class BertModel(TextBackbone):
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)},
-        legacy={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+        legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},
         ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
 

@@ -94,15 +94,18 @@ def stored_layers(config: Config) -> tuple[str, Table]:
     return "layers.*", {**_BLOCK, **(_GATED if config.use_swiglu_ffn else _MLP)}
 
 
+_LAYER = "encoder.layer.*"
+
+
 class Dinov2Model(PatchBackbone):
     """DINOv2 without a head; ``pooler_output`` (B, D) is the normed state of the class token."""
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
     names = Names(
-        {**VIT_EMBEDDINGS, "encoder.layer.*": stored_layers, "layernorm": "norm"},
+        {**VIT_EMBEDDINGS, _LAYER: stored_layers, "layernorm": "norm"},
         # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={f"attention.{ours}": f"attention.{stored}" for stored, ours in VIT_ATTENTION.items()},
+        legacy={f"{_LAYER}.attention.{ours}": f"{_LAYER}.attention.{stored}" for stored, ours in VIT_ATTENTION.items()},
         optional=("mask_token", "embeddings.mask_token"),
     )
     config: Dinov2Config

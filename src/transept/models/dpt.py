@@ -143,7 +143,7 @@ class DPTModel(ViTModel):
     config_class = DPTConfig  # type: ignore[assignment]
     base_model_prefix = "dpt"
     reads = ("pixel_values", "labels")  # type: ignore[assignment]
-    # The part `layers` of a stored name is the neck's, and no other spelling of ViT's.
+    # The reference names DPT's modules as its files do, and not as ViT's are named by now.
     names = replace(ViTModel.names, legacy={}, heads=frozenset({"neck", "head", "auxiliary_head"}))
     config: DPTConfig
 

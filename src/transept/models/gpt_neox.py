@@ -62,6 +62,7 @@ GPT_NEOX_BLOCK: Table = {
 
 class GPTNeoXModel(CausalBackbone):
     config_class = GPTNeoXConfig
+    infers_texts = True
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", *PER_TOKEN[1:], "past_key_values", "labels", "use_cache", *PER_TOKEN[:1])
     names = Names(

@@ -39,6 +39,7 @@ NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm":
 class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
     base_model_prefix = "model"
+    infers_texts: ClassVar[bool] = True
     head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = Names({"layers.*": ("layers.*", NORMS)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))

@@ -105,7 +105,8 @@ class LlavaModel(PictureTextBackbone):
             return super().names_within(config, ours, *stored)
         # Such towers stand below their own name too, which the reference now leaves out.
         vision, text = stored
-        shorter = {f"{vision}.{part}": f"{vision}.{inner}.{part}" for part in {key.split(".")[0] for key in tower.names.table}}
+        places, parts = {vision, ours + vision}, {key.split(".")[0] for key in tower.names.table}
+        shorter = {f"{place}.{part}": f"{vision}.{inner}.{part}" for place in places for part in parts}
         return super().names_within(config, ours, f"{vision}.{inner}", text) | Names(legacy=shorter)
 
     def get_image_features(
@@ -162,6 +163,5 @@ class LlavaForConditionalGeneration(ForImageTextToText[LlavaModel]):
             "model.vision_tower": "vision_tower",
             "model.multi_modal_projector": "multi_modal_projector",
             "lm_head": "language_model.lm_head",
-            "language_model.language_model.lm_head": "language_model.lm_head",
         },
     )

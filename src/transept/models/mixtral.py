@@ -53,7 +53,7 @@ class MixtralModel(LlamaModel):
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", experts_table("w1", "w3", "w2"))})},
-        legacy={"mlp.gate": "block_sparse_moe.gate", "mlp.experts": "block_sparse_moe.experts"},
+        legacy={f"layers.*.mlp.{part}": f"layers.*.block_sparse_moe.{part}" for part in ("gate", "experts")},
     )
     config: SparseConfig
 

@@ -261,6 +261,7 @@ class Qwen2VLTextModel(Qwen2Model):
 
     config_class = Qwen2VLTextConfig
     rotary_class = SectionRotary
+    infers_texts = False
     names = Qwen2Model.names | Names(heads=frozenset({"visual", "lm_head"}))
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
@@ -287,7 +288,7 @@ class Qwen2VLModel(PictureTextBackbone):
         *("pixel_values", "pixel_values_videos", "image_grid_thw", "video_grid_thw", "mm_token_type_ids"),
         "mm_encoder_outputs",
     )
-    names = Names(legacy={f"model.{part}": f"language_model.{part}" for part in ("layers", "embed_tokens", "norm")})
+    names = Names(legacy={part: f"language_model.{part}" for part in ("layers", "embed_tokens", "norm")})
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

@@ -6,7 +6,7 @@ from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, SwitchedConfig, sparse_mlp
-from transept.fields import Count, Layers, derived
+from transept.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.models import llama
 from transept.models.mixtral import MixtralModel, experts_table
@@ -27,7 +27,7 @@ class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
     decoder_sparse_step: Count = 1
     moe_intermediate_size: int = 768
     num_experts_per_tok: int = 8
-    num_local_experts: int = 128
+    num_local_experts: Experts = 128
     norm_topk_prob: bool = False  # whether the weights of those chosen sum to one
     mlp_only_layers: list[int] = derived(lambda c: [])  # which have no experts
 

@@ -143,7 +143,7 @@ class RNNModel(TextBackbone):
     cache_class, ragged = StateCache, False
     pooling = "last"
     head_dropouts = ("classifier_dropout",)
-    reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
+    reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache")
 
     def __init__(self, config: RNNConfig) -> None:
         super().__init__(config)

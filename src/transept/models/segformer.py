@@ -158,6 +158,15 @@ _BLOCK: Table = {
     "layer_norm_1": "self_attn_norm",
     "layer_norm_2": "mlp_norm",
 }
+_BLOCK_LEGACY: Table = {
+    "attention.sequence_reduction.sequence_reduction": "attention.self.sr",
+    "attention.sequence_reduction.layer_norm": "attention.self.layer_norm",
+    **{f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items() if ours.endswith("_proj")},
+    "layernorm_before": "layer_norm_1",
+    "layernorm_after": "layer_norm_2",
+    "mlp.fc1": "mlp.dense1",
+    "mlp.fc2": "mlp.dense2",
+}
 
 
 class SegformerModel(ImageBackbone):
@@ -177,16 +186,9 @@ class SegformerModel(ImageBackbone):
         # The reference names its modules anew and saves them under the old names; both are read.
         legacy={
             "stages.*.patch_embeddings": "encoder.patch_embeddings.*",
-            "stages.*.blocks": "encoder.block.*",
+            "stages.*.blocks.*": ("encoder.block.*.*", _BLOCK_LEGACY),
             "stages.*.layer_norm": "encoder.layer_norm.*",
-            "attention.sequence_reduction.sequence_reduction": "attention.self.sr",
-            "attention.sequence_reduction.layer_norm": "attention.self.layer_norm",
-            **{f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items() if ours.endswith("_proj")},
-            "layernorm_before": "layer_norm_1",
-            "layernorm_after": "layer_norm_2",
-            "mlp.fc1": "mlp.dense1",
-            "mlp.fc2": "mlp.dense2",
-            "linear_projections": "linear_c",
+            "decode_head.linear_projections": "decode_head.linear_c",
         },
     )
     config: SegformerConfig

@@ -183,6 +183,14 @@ _BLOCK: Table = {
     "layernorm_before": "self_attn_norm",
     "layernorm_after": "mlp_norm",
 }
+# A block as the reference names its modules; it saves them under the old names, and both are read.
+_BLOCK_LEGACY: Table = {
+    "attention.relative_position_bias": "attention.self",
+    **{f"attention.{ours}": f"attention.self.{stored}" for stored, ours in _PROJECTIONS.items()},
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
 
 
 class SwinModel(PatchBackbone):
@@ -199,14 +207,7 @@ class SwinModel(PatchBackbone):
             "encoder.layers.*": ("layers.*", {"blocks.*": ("blocks.*", _BLOCK), "downsample": "merge"}),
             "layernorm": "norm",
         },
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "attention.relative_position_bias": "attention.self",
-            **{f"attention.{ours}": f"attention.self.{stored}" for stored, ours in _PROJECTIONS.items()},
-            "attention.o_proj": "attention.output.dense",
-            "mlp.fc1": "intermediate.dense",
-            "mlp.fc2": "output.dense",
-        },
+        legacy={"encoder.layers.*.blocks.*": ("encoder.layers.*.blocks.*", _BLOCK_LEGACY)},
         ignore=("relative_position_index", "attn_mask"),
         optional=("mask_token", "embeddings.mask_token"),
     )

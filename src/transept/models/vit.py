@@ -60,6 +60,12 @@ VIT_EMBEDDINGS: Table = {
     "embeddings.patch_embeddings.projection": "embed_patches",
 }
 VIT_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
+# A layer as the reference names its modules; it saves them under the old names, and both are read.
+VIT_LAYER_LEGACY: Table = {
+    "attention": ("attention", {ours: stored for stored, ours in VIT_ATTENTION.items()}),
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
 VIT_BLOCK: Table = {
     "attention": ("self_attn", VIT_ATTENTION),
     "intermediate.dense": "mlp.up_proj",
@@ -76,9 +82,7 @@ class ViTModel(PatchBackbone):
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", VIT_BLOCK), "layernorm": "norm"},
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={"layers": "encoder.layer", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"}
-        | {ours: stored for stored, ours in VIT_ATTENTION.items()},
+        legacy={"layers.*": ("encoder.layer.*", VIT_LAYER_LEGACY)},
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
 

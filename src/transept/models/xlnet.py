@@ -31,6 +31,7 @@ from transept.layers.context import Context, Pattern, lower
 from transept.layers.state import StateCache
 from transept.objectives.classification import check_is_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
+from transept.tensors import check_tensors
 
 
 class XLNetConfig(Config):
@@ -240,9 +241,12 @@ class XLNetModel(TextBackbone):
         """
         if options.get("past_key_values") is not None:
             raise InputError("XLNet keeps no keys and values.", hint="Pass what an earlier call returned as `mems`.")
-        mask, past = _one_mask(attention_mask, input_mask), self._past(mems)
-        given: dict[str, Any] = {"input_ids": input_ids, "attention_mask": mask, "token_type_ids": token_type_ids, **options}
+        given: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids, **options}
         given |= {"inputs_embeds": inputs_embeds, "mems": mems, "perm_mask": perm_mask, "target_mapping": target_mapping}
+        if not torch.compiler.is_compiling():
+            check_tensors(given | {"attention_mask": attention_mask, "input_mask": input_mask}, self)
+        given["attention_mask"] = mask = _one_mask(attention_mask, input_mask)
+        past = self._past(mems)
         if (packing := self.find_packing(given)) is not None:
             return self.forward_packed(packing, given, self.forward)
         new, remembered = input_ids if inputs_embeds is None else inputs_embeds, None

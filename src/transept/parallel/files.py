@@ -19,12 +19,12 @@ from transept.checkpoint.names import KeyMap
 from transept.checkpoint.store import file_names
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
-from transept.parallel.launch import device_kind, join, world_size
+from transept.parallel.distributed import pieces
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
-from transept.parallel.parts import pieces
-from transept.parallel.plan import Plan
+from transept.parallel.processes import device_kind, join, world_size
 from transept.parallel.streams import ModelFiles
-from transept.parallel.tensor import apply, check_sequence, from_first, tensor_parallel
+from transept.parallel.tensor.apply import apply, check_sequence, from_first, tensor_parallel
+from transept.parallel.tensor.plan import Plan
 
 
 class Split:

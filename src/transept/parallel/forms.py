@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
-from transept.parallel.microbatches import joined
+from transept.parallel.pipeline.microbatches import joined
 from transept.parallel.streams import Piece
 
 

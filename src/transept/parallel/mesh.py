@@ -39,7 +39,7 @@ class DistributedConfig:
 
     Args:
         tp_size: processes that hold other parts of each matrix.
-        tp_plan: ``"auto"``, or rules that replace those of the plan by name (see :mod:`transept.parallel.plan`).
+        tp_plan: ``"auto"``, or rules that replace those of the plan by name (see :mod:`transept.parallel.tensor.plan`).
         enable_sequence_parallel: split positions between the same processes, where no matrix is.
         fsdp_size: processes between which the weights are sharded, and which take other rows.
         dp_replicate_size: groups of such processes; each group has all weights.

@@ -10,14 +10,15 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
+from transept import tiles
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
+from transept.parallel.distributed import Distributed
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.parts import Parts
-from transept.parallel.tensor import tensor_parallel
+from transept.parallel.tensor.apply import tensor_parallel
 
 
-class Sharded(Parts):
+class Sharded(Distributed):
     """Every process has a shard of each weight, and collects a block's when it is needed (``fully_shard``; ZeRO 2 and 3).
 
     Args:
@@ -46,6 +47,8 @@ class Sharded(Parts):
             # Pinned memory belongs to an accelerator, and asking for it without one is an error.
             options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.mesh.device_type != "cpu")
         if self.mixed:
+            if self.mesh.device_type == "cpu":
+                tiles.check()
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in self.blocks:
             fully_shard(block, **options)
@@ -67,8 +70,8 @@ class Sharded(Parts):
             model.__class__ = sharded
 
 
-class Divided(Parts):
-    """A model that is split by :func:`transept.parallel.tensor.tensor_parallel`.
+class Divided(Distributed):
+    """A model that is split by :func:`transept.parallel.tensor.apply.tensor_parallel`.
 
     Args:
         mesh: the processes between which it is split.

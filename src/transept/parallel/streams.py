@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,13 @@ from transept.checkpoint.names import KeyMap, Recipe
 from transept.checkpoint.store import TensorStore, size_in_bytes, split, write_checkpoint
 from transept.checkpoint.writing import in_order, write_stream
 from transept.errors import CheckpointError, FileError
-from transept.parallel.launch import same_on_all
+from transept.fields import Range
+from transept.files import parse_json
+from transept.parallel.processes import same_on_all
+from transept.schema import typed
+
+_PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that tells where its parts belong
+_Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends in the whole tensor
 
 
 @dataclass(frozen=True)
@@ -204,21 +211,48 @@ class Shards:
             raise FileError(f"cannot be written ({' '.join(str(what).split())[:200]}).", path=held[0]) from error
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where the part of a tensor that a file holds begins in the whole tensor."""
+
+    saved_offsets: list[Annotated[int, Range(0)]]
+
+
 def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """The whole shapes and the types of the tensors in a folder.
+    """The whole shapes and the types of the tensors in a folder, which hold no more than what their parts do.
 
     Raises:
         CheckpointError, FileError, FormatError: files that cannot be read, or do not belong together.
     """
-    dcp = _dcp()
-    for path in folder.glob("*.safetensors"):
-        TensorStore([path])  # which checks its header
-    try:
-        found: Any = dcp.HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
-        return {name: (tuple(each.size), each.properties.dtype) for name, each in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        what = f"does not tell where the parts of tensors belong ({' '.join(str(error).split())[:200]})."
-        raise CheckpointError(what, path=folder) from error
+    parts, kinds = dict[str, list[_Box]](), dict[str, tuple[int, torch.dtype]]()
+    for path in sorted(folder.glob("*.safetensors")):
+        store = TensorStore([path])
+        told = store.metadata(path).get(_PLACES)
+        # Files without such a note hold whole tensors.
+        of_all: Any = dict.fromkeys(store, _Place)
+        places = typed(parse_json(told, path=path), of_all, path=path) if told else {}
+        for name, tensor in store.items():
+            begin = tuple(places[name].saved_offsets) if name in places else (0,) * tensor.ndim
+            kind = (len(begin), tensor.dtype)
+            if len(begin) != tensor.ndim or kinds.setdefault(name, kind) != kind:
+                what = f"holds a part of {name[:200]!r} of {tensor.dtype} and {tuple(tensor.shape)} at {begin[:20]}"
+                raise CheckpointError(f"{what}, which does not belong to the others.", path=path)
+            parts.setdefault(name, []).append((begin, tuple(at + size for at, size in zip(begin, tensor.shape))))
+    shapes = {name: tuple(map(max, zip(*(end for _, end in boxes)))) for name, boxes in parts.items()}
+    if (torn := next((name for name, boxes in parts.items() if not _fills(boxes, shapes[name])), None)) is not None:
+        raise CheckpointError(f"does not hold all parts of {torn[:200]!r}, or some of them twice.", path=folder)
+    return {name: (shape, kinds[name][1]) for name, shape in shapes.items()}
+
+
+def _fills(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
+    """Whether parts are the cells of a grid that fills a tensor, as those of any division between processes are."""
+    full = [(begin, end) for begin, end in boxes if all(low < high for low, high in zip(begin, end))]
+    cuts = [sorted({begin[axis] for begin, _ in full} | {0, size}) for axis, size in enumerate(shape)]
+    after = [dict(pairwise(cut)) for cut in cuts]
+    count = math.prod(len(cut) - 1 for cut in cuts)
+    return len({begin for begin, _ in full}) == len(full) == count and all(
+        after[axis][at] == end[axis] for begin, end in full for axis, at in enumerate(begin)
+    )
 
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:

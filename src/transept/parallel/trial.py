@@ -19,10 +19,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from transept.files import dump_json
+from transept.parallel.distributed import whole
 from transept.parallel.forms import Form, Replicated, ShardedOptimizer
-from transept.parallel.launch import device_kind, everywhere, join
 from transept.parallel.mesh import Layout
-from transept.parallel.parts import whole
+from transept.parallel.processes import device_kind, everywhere, join
 from transept.parallel.sharded import Sharded
 
 _BYTES, _TIMES, _WIDTH, _TOLERANCE = 2**24, 5, 8, 1e-5

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from transept import tiles
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import has_matrix_units, quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
@@ -193,7 +194,7 @@ def fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return device.type == "cpu" and any(bool(getattr(torch.cpu, check, bool)()) for check in checks)
+    return device.type == "cpu" and not tiles.settle() and any(bool(getattr(torch.cpu, check, bool)()) for check in checks)
 
 
 def locate(name: str | os.PathLike[str], hub: dict[str, Any]) -> Source:

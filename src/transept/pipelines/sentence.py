@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.store import open_store
 from transept.errors import CheckpointError, FormatError, UnsupportedError, nearest
-from transept.files import load_json, load_object, plain_name
+from transept.fields import Range
+from transept.files import load_object, plain_name
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows
+from transept.schema import read_typed
 from transept.source import Source
 
 MODULES, PROMPTS, LENGTHS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -43,28 +45,65 @@ def named_activation(name: str, path: Path | None) -> str:
     """Our name of an activation that a file gives as the path of a PyTorch class; other classes are never run."""
     module, _, kind = name.rpartition(".")
     if not module.startswith("torch.nn") or kind not in ACTIVATIONS:
-        raise UnsupportedError(f"names the activation {name!r}.", path=path, hint=nearest(kind, ACTIVATIONS))
+        raise UnsupportedError(f"names the activation {name!r:.200}.", path=path, hint=nearest(kind, ACTIVATIONS))
     return ACTIVATIONS[kind]
 
 
-def settings_of(source: Source, name: str) -> tuple[dict[str, Any], Path | None]:
-    """The content of a file of settings, none where there is no such file, and its path."""
+@dataclass(frozen=True)
+class Module:
+    """One of ``modules.json``."""
+
+    type: str
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class LengthSettings:
+    """``sentence_bert_config.json``."""
+
+    max_seq_length: Annotated[int, Range(1)] | None = None
+    do_lower_case: bool | None = None
+
+
+@dataclass(frozen=True)
+class PromptSettings:
+    """``config_sentence_transformers.json``."""
+
+    prompts: dict[str, str] | None = None
+    default_prompt_name: str | None = None
+    activation_fn: str | None = None
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """``config.json`` of a dense layer."""
+
+    activation_function: str | None = "torch.nn.Tanh"
+    module_input_name: str = "sentence_embedding"
+    use_residual: bool | None = None
+
+
+S = TypeVar("S")
+
+
+def settings_of(source: Source, name: str, kind: type[S]) -> tuple[S, Path | None]:
+    """The content of a file of settings, those of a file that says nothing where there is none, and its path."""
     path = source.find(name)
-    return ({} if path is None else load_object(path)), path
+    return (kind() if path is None else read_typed(path, kind)), path
 
 
 class Dense(nn.Module):
     """A linear layer with an activation, maybe added to its input, from its ``config.json`` and its weights."""
 
-    def __init__(self, settings: dict[str, Any], state: dict[str, Tensor], path: Path) -> None:
+    def __init__(self, settings: DenseSettings, state: dict[str, Tensor], path: Path) -> None:
         super().__init__()
-        if settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+        if settings.module_input_name != "sentence_embedding":
             raise UnsupportedError("has a dense layer over tokens, but vectors are made of texts here.", path=path)
-        act = settings.get("activation_function", "torch.nn.Tanh")
-        self.act = activation("linear" if act is None else named_activation(str(act), path))
+        act = settings.activation_function
+        self.act = activation("linear" if act is None else named_activation(act, path))
         self.linear = _linear("linear", state, path)
         self.residual: nn.Module | None = None
-        if settings.get("use_residual"):
+        if settings.use_residual:
             square = self.linear.in_features == self.linear.out_features
             self.residual = nn.Identity() if square else _linear("residual", state, path)
 
@@ -167,35 +206,28 @@ def read_sentence_head(source: Source, device: torch.device) -> SentenceHead:
     path = source.find(MODULES)
     if path is None:
         return SentenceHead()
-    modules = load_json(path)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise FormatError("must hold a list of modules.", path=path)
+    modules: list[Module] = read_typed(path, list[Module])
     if len(modules) > MAX_MODULES:
         raise FormatError(f"lists {len(modules)} modules, more than the {MAX_MODULES} allowed.", path=path)
     head = SentenceHead()
     for module in modules:
         _add_module(head, source, module, path, device)
-    settings, path = settings_of(source, f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS)
-    length = settings.get("max_seq_length")
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 1):
-        raise FormatError(f"`max_seq_length` must be a number of tokens, but is {str(length)[:40]!r}.", path=path)
-    head.max_length, head.lower = length, settings.get("do_lower_case") is True
-    settings, path = settings_of(source, PROMPTS)
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise FormatError("`prompts` must name texts.", path=path)
-    if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise FormatError(f"`default_prompt_name` is {str(default)[:80]!r}, which is none of its prompts.", path=path)
+    lengths, _ = settings_of(source, f"{head.folder}/{LENGTHS}" if head.folder else LENGTHS, LengthSettings)
+    head.max_length, head.lower = lengths.max_seq_length, lengths.do_lower_case is True
+    settings, path = settings_of(source, PROMPTS, PromptSettings)
+    prompts, default = settings.prompts or {}, settings.default_prompt_name
+    if default is not None and default not in prompts:
+        raise FormatError(f"`default_prompt_name` is {default[:80]!r}, which is none of its prompts.", path=path)
     head.prompts, head.default_prompt = prompts, default
     return head
 
 
-def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path: Path, device: torch.device) -> None:
-    kind, folder = str(module.get("type", "")).rpartition(".")[2], module.get("path") or ""
+def _add_module(head: SentenceHead, source: Source, module: Module, path: Path, device: torch.device) -> None:
+    kind, folder = module.type.rpartition(".")[2], module.path or ""
     if folder:
-        plain_name(folder)
+        plain_name(folder, path)
     if kind not in KINDS:
-        raise UnsupportedError(f"names the module {kind!r}.", path=path, hint=nearest(kind, KINDS))
+        raise UnsupportedError(f"names the module {kind!r:.80}.", path=path, hint=nearest(kind, KINDS))
     if kind == "Transformer":
         head.folder = folder
     elif kind == "Normalize":
@@ -207,7 +239,8 @@ def _add_module(head: SentenceHead, source: Source, module: dict[str, Any], path
     elif kind == "Dense":
         file = source.need(f"{folder}/config.json")
         below = replace(source, subfolder=f"{source.subfolder}/{folder}" if source.subfolder else folder)
-        head.layers.append(Dense(load_object(file), dict(open_store(below)), file.parent).eval().to(device))
+        layer = Dense(read_typed(file, DenseSettings), dict(open_store(below)), file.parent)
+        head.layers.append(layer.eval().to(device))
 
 
 def _poolings(settings: dict[str, Any], path: Path) -> tuple[str, ...]:

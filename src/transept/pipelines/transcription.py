@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from transept.pipelines.base import Pipeline, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, MediaPipeline
+from transept.preprocess.audio.decode import MAX_SECONDS
+from transept.preprocess.audio.long_spectrogram import LongSpectrogram
 from transept.preprocess.audio.transcript import Written, timed_words
 from transept.preprocess.settings import is_number
 
@@ -176,26 +179,47 @@ class TranscriptionPipeline(MediaPipeline):
         return {"tokens": torch.cat(tokens)[None], "token_timestamps": torch.cat(times)[None]}
 
     def stream(
-        self, sound: Any, progress: Callable[[float, float], Any] | None = None, **options: Any
+        self,
+        sound: Any,
+        progress: Callable[[float, float], Any] | None = None,
+        *,
+        start: float = 0.0,
+        max_seconds: float = MAX_SECONDS,
+        **options: Any,
     ) -> Iterator[dict[str, Any]]:
         """The pieces of one sound as they are written: ``"text"``, ``"timestamp"`` (start, end), and ``"words"`` with theirs.
 
+        A file is read in windows, in memory that does not grow with its length.
+
         Args:
             sound: as for a call.
-            progress: told the seconds of sound that are done, and all of them.
+            progress: told the seconds of sound that are done, and all of them, before each window and at the end.
+            start: go on from the seconds that an interrupted call was told of last; it begins anew where windows go on from the
+                text of those before, as ``progress`` is told.
+            max_seconds: longer files are refused.
             options: as for a call; words are given with ``return_timestamps="word"``.
         """
         chosen = self.with_options({"return_timestamps": True} | options) if options else self.options
         self.need(self.in_windows, "writes text with times")
-        (sample,) = self.read(sound, replace(chosen, chunk_length_s=None))
+        inputs, samples = self.windows(sound, max_seconds, chosen)
         settings = self.settings(chosen) | {"return_timestamps": True}
+        per_second = self.feature_extractor.nb_max_frames / self.feature_extractor.chunk_length
+        settings["begin_at"] = round(start * per_second)
         if progress is not None:
-            per_second = self.feature_extractor.nb_max_frames / self.feature_extractor.chunk_length
-            seconds = len(sample.inputs["samples"]) / self.feature_extractor.sampling_rate
-            tell = progress
+            seconds, tell = samples / self.feature_extractor.sampling_rate, progress
             settings["monitor_progress"] = lambda frames: tell(min(float(frames[0, 0]) / per_second, seconds), seconds)
-        for _, segment in self.model.generate_segments(**self.collate([sample]), **settings):
+        for _, segment in self.model.generate_segments(**inputs, **settings):
             yield self.piece(segment, chosen)
+
+    def windows(self, sound: Any, max_seconds: float, options: Any) -> tuple[dict[str, Any], int]:
+        """What the model reads of one sound, and the number of its samples; of a long file only the window at hand is held."""
+        extractor = self.feature_extractor
+        if isinstance(sound, str | os.PathLike) and os.path.isfile(sound) and not extractor.dither:
+            features = LongSpectrogram(extractor, sound, max_seconds)
+            if features.samples > extractor.n_samples:
+                return {"input_features": features}, features.samples
+        (sample,) = self.read(sound, replace(options, chunk_length_s=None))
+        return dict(self.collate([sample])), len(sample.inputs["samples"])
 
     def piece(self, segment: Any, options: TranscriptionOptions) -> dict[str, Any]:
         first, ids = self.tokenizer.first_time_id, segment.tokens.tolist()

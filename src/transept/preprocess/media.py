@@ -1,14 +1,14 @@
-"""The door for pictures and sounds: every image or audio file, byte string, array or tensor comes in here.
+"""The door for pictures, sounds and videos: every such file, byte string, array or tensor comes in here.
 
 What is opened is hostile until it is checked: few formats are tried, sizes are read off the header before anything is decoded,
-of an animation only the first frame is, and sound is counted while it is decoded. Nothing is fetched from the network.
+of an animation only the first frame is, and sound is counted while it is decoded. Nothing is fetched from the network. Files of
+videos are decoded by :mod:`transept.preprocess.video_file`.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ import numpy as np
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
 from transept.files import read_bytes
+from transept.preprocess.audio.decode import MAX_CHANNELS, MAX_SAMPLES, MAX_SECONDS, check_finite, check_rate, decode, resampled
 from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
 
@@ -25,19 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-MAX_SECONDS = 3600.0  # of sound decoded by default, 230 MB at 16 kHz
-MAX_SAMPLES = 350_000_000  # of a sound, decoded or given, over all channels: one hour of stereo at 48 kHz
 MAX_MEDIA_BYTES = 512 * 2**20
-MIN_RATE, MAX_RATE = 1_000, 768_000
-MAX_CHANNELS = 64
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-AUDIO_FORMATS = ("WAV", "FLAC", "MP3", "OGG")
 _ORIENTATION = 0x0112  # tag of Exif 2.32
 _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # an orientation -> the number of Pillow's transposition that undoes it
-_AUDIO_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"ID3")
-_BLOCK = 2**18  # values decoded at a time
-# A file may hold so many samples, and so many more a byte; codecs need more bytes for whatever is no silence.
-_FREE_SAMPLES, _SAMPLES_PER_BYTE = 2**26, 256
 # A tiled picture may be decoded into so many pixels, or so many times its own.
 _FREE_PIXELS, _TILED = 2**24, 4
 # A JPEG may have so many scans over all its pixels, or scans that visit so many pixels in all.
@@ -45,14 +37,9 @@ _FREE_SCANS, _SCANNED = 16, 2**29
 _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF 6.0
 _SCAN, _END, _MOST_SEGMENTS = b"\xff\xda", b"\xff\xd9", 2**20
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment: no stuffed byte, restart or fill byte
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of a URL (RFC 3986); one letter alone is a drive
 NUMBER = int | float | np.number
-MAX_CHUNKS = 1000  # that are looked at; the samples come after a handful of others
-# What writers put in that cannot go back to the header: nothing, or the largest number that they dare.
-_LEAST_PLACEHOLDER = 0x7FFF_F000
-_HEADER = 44  # which some writers count as samples
 _UNREAD = "is corrupt, or of a format that is not read."
-_CUT = "Cut it into pieces."
-_UNKNOWN = 2**62  # libsndfile declares its largest number of frames where the file tells none
 
 
 def load_image(
@@ -86,9 +73,9 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     try:
         image = pillow.open(io.BytesIO(data), formats=IMAGE_FORMATS)
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
-        raise _refused("image", f"has more than the {max_pixels} pixels allowed.", path) from error
+        raise format_error("image", f"has more than the {max_pixels} pixels allowed.", path) from error
     except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
-        raise _refused("image", _UNREAD, path, f"Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
+        raise format_error("image", _UNREAD, path, f"Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
     return _decoded(image, data, path, max_pixels)
 
 
@@ -114,19 +101,19 @@ def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Im
     """Check an opened image's size and what decoding it takes, decode its first frame and turn it upright."""
     pixels, shape = image.width * image.height, f"has {image.width} x {image.height} pixels"
     if pixels < 1:
-        raise _refused("image", f"{shape}.", path)
+        raise format_error("image", f"{shape}.", path)
     if getattr(image, "tile", None):  # Pillow's list of what a file has still to be decoded into
         if pixels > max_pixels:
             hint = "Scale it down, or pass what load_image(source, max_pixels=...) of transept.preprocess.media reads."
-            raise _refused("image", f"{shape}, more than the {max_pixels} allowed.", path, hint)
+            raise format_error("image", f"{shape}, more than the {max_pixels} allowed.", path, hint)
         if (tiled := _tiled_pixels(image)) > max(_FREE_PIXELS, _TILED * pixels):
-            raise _refused("image", f"{shape}, but tiles of {tiled}.", path, "Save it anew.")
+            raise format_error("image", f"{shape}, but tiles of {tiled}.", path, "Save it anew.")
         if (scans := _scans(data)) > _FREE_SCANS and scans * pixels > _SCANNED:
-            raise _refused("image", shape.replace("has", f"has {scans} scans over"), path, "Save it anew.")
+            raise format_error("image", shape.replace("has", f"has {scans} scans over"), path, "Save it anew.")
     try:
         image.load()
     except Exception as error:  # see open_image
-        raise _refused("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
+        raise format_error("image", "is truncated or corrupt: it cannot be decoded to its end.", path) from error
     try:
         operation = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
@@ -176,20 +163,8 @@ def load_audio(source: Any, sampling_rate: int, *, max_seconds: float = MAX_SECO
     samples, rate = _samples(source, max_seconds)
     if not samples.size:
         raise InputError("the audio is empty: it holds no samples.")
-    with np.errstate(all="ignore"):
-        total = samples.sum()
-    if not math.isfinite(total) and (bad := ~np.isfinite(samples)).any():
-        place = int(bad.argmax())
-        raise InputError(f"sample {place} of the audio is {samples[place]}.", hint="Samples must be finite numbers.")
-    return samples if rate == sampling_rate else _resampled(samples, rate, sampling_rate)
-
-
-def check_rate(rate: Any) -> None:
-    """Raise ``InputError`` unless ``rate`` is a whole number of samples per second that a recording can have."""
-    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
-        raise InputTypeError(f"a sampling rate must be a whole number in Hz, but is {rate!r:.80}.")
-    if not MIN_RATE <= rate <= MAX_RATE:
-        raise InputError(f"a sampling rate must be between {MIN_RATE} and {MAX_RATE} Hz, but is {rate}.")
+    check_finite(samples)
+    return samples if rate == sampling_rate else resampled(samples, rate, sampling_rate)
 
 
 def is_pair(value: Any) -> bool:
@@ -209,7 +184,7 @@ def _samples(source: Any, max_seconds: float) -> tuple[NDArray[np.float32], int]
     if as_numpy(source) is not None or isinstance(source, list | tuple):
         hint = 'Pass sampling_rate=, (array, rate) or {"array": array, "sampling_rate": rate}.'
         raise InputError("an array of samples does not tell its sampling rate.", hint=hint)
-    return _decode_audio(*_content(source, "audio"), max_seconds)
+    return decode(*_content(source, "audio"), max_seconds)
 
 
 def _mono(value: Any) -> NDArray[np.float32]:
@@ -219,7 +194,9 @@ def _mono(value: Any) -> NDArray[np.float32]:
     except ValueError as error:
         raise InputTypeError("the audio is a list of unequal rows.", hint="Pass one sound at a time.") from error
     if array.size > MAX_SAMPLES:
-        raise InputError(f"the audio holds {array.size} samples, more than the {MAX_SAMPLES} allowed.", hint=_CUT)
+        raise InputError(
+            f"the audio holds {array.size} samples, more than the {MAX_SAMPLES} allowed.", hint="Cut it into pieces."
+        )
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported with its place
             samples = array.astype(np.float32, copy=False)
@@ -238,100 +215,27 @@ def _mono(value: Any) -> NDArray[np.float32]:
     return mono
 
 
-def _decode_audio(content: bytes, path: str | None, max_seconds: float) -> tuple[NDArray[np.float32], int]:
-    """Decode a file block by block, so that what it holds is counted, whatever it declares."""
-    soundfile = needed("soundfile", "soundfile", "audio", "Reading audio files")
-    _check_head(content, path)
-    size = len(content)
-    most = min(MAX_SAMPLES, _FREE_SAMPLES + _SAMPLES_PER_BYTE * size)
-    try:
-        with soundfile.SoundFile(io.BytesIO(content)) as sound:
-            rate, channels = sound.samplerate, sound.channels
-            if not MIN_RATE <= rate <= MAX_RATE or channels > MAX_CHANNELS:
-                raise _refused("audio", f"declares {channels} channels at {rate} Hz, which no recording has.", path)
-            limit = min(int(max_seconds * rate), most // channels)
-            samples = _read(sound, limit)
-    except soundfile.SoundFileError as error:
-        raise _refused("audio", "is truncated or corrupt: it cannot be decoded.", path) from error
-    if samples is None:
-        hint = f"{_CUT[:-1]}, or pass what load_audio(source, rate, max_seconds=...) of transept.preprocess.media reads."
-        long = f"lasts longer than the {max_seconds:g} seconds allowed."
-        many = f"holds more than the {most} samples allowed for a file of {size} bytes."
-        raise _refused("audio", long if limit < most // channels else many, path, hint)
-    return samples, rate
-
-
-def _read(sound: Any, limit: int) -> NDArray[np.float32] | None:
-    """The samples (T,) of an open file, channels averaged; ``None`` where it declares or has more than ``limit``."""
-    declared = sound.frames if sound.frames < _UNKNOWN else None
-    weights = np.full(sound.channels, 1 / sound.channels, np.float32)
-    blocks, count = [np.zeros(0, np.float32)], declared if declared is not None and declared > limit else 0
-    while count <= limit and count != declared:
-        block = sound.read(_BLOCK // sound.channels, dtype="float32", always_2d=True)
-        if not len(block):
-            break
-        blocks.append(block @ weights if sound.channels > 1 else block[:, 0])
-        count += len(block)
-    if count > limit:
-        return None
-    return blocks[-1] if len(blocks) <= 2 else np.concatenate(blocks)
-
-
-def _check_head(content: bytes, path: str | None) -> None:
-    """Let only the listed formats reach the decoder, which knows many more, and no WAVE file that was cut short."""
-    mpeg = len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0
-    if not mpeg and not content.startswith(_AUDIO_MAGIC):
-        raise _refused("audio", _UNREAD, path, f"Formats that are read: {', '.join(AUDIO_FORMATS)}.")
-    if (lacking := missing_bytes(content)) > 0:
-        fault = f"is truncated: {lacking} bytes of samples that its header announces are missing."
-        raise _refused("audio", fault, path, "Fetch or record it again.")
-
-
-def missing_bytes(content: bytes) -> int:
-    """Bytes of samples that a file's header announces and the file lacks; 0 where none is missing, or it is no WAVE file."""
-    form, place, wide = content[:4], 12, 0
-    if form not in (b"RIFF", b"RIFX", b"RF64") or content[8:12] != b"WAVE":
-        return 0
-    order: Any = "big" if form == b"RIFX" else "little"
-    for _ in range(MAX_CHUNKS):
-        name, announced = content[place : place + 4], int.from_bytes(content[place + 4 : place + 8], order)
-        place += 8
-        if name == b"ds64":
-            wide = int.from_bytes(content[place + 8 : place + 16], "little")
-        if name == b"data":
-            announced = wide if form == b"RF64" and announced == 0xFFFF_FFFF else announced
-            lacking = place + announced - len(content)
-            told = form == b"RF64" or announced < _LEAST_PLACEHOLDER
-            return lacking if told and lacking > _HEADER else 0
-        place += announced + announced % 2
-        if place >= len(content):
-            break
-    return 0
-
-
-def _resampled(samples: NDArray[np.float32], rate: int, wanted: int) -> NDArray[np.float32]:
-    """Samples (T,) at another rate; the result has ceil(T * wanted / rate) samples."""
-    soxr = needed("soxr", "soxr", "audio", f"Resampling audio from {rate} to {wanted} Hz")
-    length = math.ceil(samples.size * wanted / rate)
-    result: NDArray[np.float32] = soxr.resample(samples, rate, wanted, quality="HQ")[:length]
-    return np.pad(result, (0, length - result.size))
-
-
 def _content(source: Any, noun: str) -> tuple[bytes, str | None]:
     """A source's bytes, and the path of the file that holds them, for messages."""
+    held = bytes_or_path(source, noun)
+    return (held, None) if isinstance(held, bytes) else (read_bytes(held, max_bytes=MAX_MEDIA_BYTES), held)
+
+
+def bytes_or_path(source: Any, noun: str) -> bytes | str:
+    """The bytes of a source, or the path of the file that holds them (``InputError``: a URL; ``FileError``: no such file)."""
     if isinstance(source, Mapping):
         source = next((source[key] for key in ("bytes", "path") if source.get(key) is not None), source)
     if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source), None
-    if isinstance(source, str) and source.startswith(("http://", "https://")):
-        raise InputError(f"{source[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
+        return bytes(source)
     if isinstance(source, str) and source.startswith("data:"):
-        return _data_url(source), None
+        return _data_url(source)
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        if not os.path.isfile(path):
-            raise FileError(f"there is no such {noun} file.", path=path[:200])
-        return read_bytes(path, max_bytes=MAX_MEDIA_BYTES), path
+        if os.path.isfile(path):
+            return path
+        if _SCHEME.match(path):
+            raise InputError(f"{path[:80]!r} is a URL.", hint=f"Download the {noun} first and pass its path or its bytes.")
+        raise FileError(f"there is no such {noun} file.", path=path[:200])
     if not callable(read := getattr(source, "read", None)):
         held = f" with the keys {sorted(map(str, source))}" if isinstance(source, Mapping) else ""
         hint = "Pass a path, bytes, a binary file object or an array."
@@ -343,8 +247,8 @@ def _content(source: Any, noun: str) -> tuple[bytes, str | None]:
     if not isinstance(content, bytes):
         raise InputTypeError(f"the {noun} file is not open for bytes.", hint='Open it with mode "rb".')
     if len(content) > MAX_MEDIA_BYTES:
-        raise _refused(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
-    return content, None
+        raise format_error(noun, f"is larger than the {MAX_MEDIA_BYTES} bytes allowed for a media file.", None)
+    return content
 
 
 def _data_url(url: str) -> bytes:
@@ -359,5 +263,5 @@ def _data_url(url: str) -> bytes:
         raise InputError("a data: URL holds broken base64.") from error
 
 
-def _refused(noun: str, fault: str, path: str | None, hint: str | None = None) -> FormatError:
+def format_error(noun: str, fault: str, path: str | None, hint: str | None = None) -> FormatError:
     return FormatError(fault if path is not None else f"the {noun} {fault}", path=path, hint=hint)

@@ -9,16 +9,21 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, nearest
-from transept.fields import specs
+from transept.fields import Range, specs
 from transept.files import load_object
 from transept.settings import Settings
 from transept.source import Source, model_name
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 PROCESSOR_NAME = "processor_config.json"
+# What levels and samples are computed with: beyond these limits results are infinite in float32, or all the same.
+OFFSETS, FACTORS = Range(-1e8, 1e8), Range(1e-8, 1e8)
+Offset = Annotated[float, OFFSETS]
+Factor = Annotated[float, FACTORS]
+MAX_VALUES = 2**26  # that settings make of one input
 # Names of classes, which the loader reads itself.
 _CLASS_KEYS = frozenset({"image_processor_type", "feature_extractor_type", "processor_class"})
 

@@ -6,17 +6,18 @@ Shapes: F frames of a video, (F, H, W, C) or (F, C, H, W).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from transept.errors import FormatError, InputError, InputTypeError
-from transept.preprocess.features import as_numpy, needed
-from transept.preprocess.image.arrays import MAX_PIXELS
+from transept.errors import InputError, InputTypeError
+from transept.preprocess.features import as_numpy
+from transept.preprocess.settings import is_number
+from transept.preprocess.video_file import open_video
 
-MAX_FRAMES = 100_000  # of a file
 USUAL_FPS = 24.0  # where nothing tells
 Choice = Callable[["Metadata"], Sequence[int]]
 
@@ -55,8 +56,11 @@ def _is_file(source: Any) -> bool:
     return isinstance(source, str | bytes | os.PathLike)
 
 
-def read_frames(video: Any, choose: Choice, told: Metadata | Mapping[str, Any] | None = None) -> tuple[list[Any], Metadata]:
-    """Those frames of a video that are chosen, and what is known of it.
+@contextmanager
+def open_frames(
+    video: Any, choose: Choice, told: Metadata | Mapping[str, Any] | None = None
+) -> Iterator[tuple[Iterator[Any], Metadata]]:
+    """Those frames of a video that are chosen, each decoded when it comes, and what is known of the video.
 
     Args:
         video: one of :func:`videos_of`.
@@ -64,49 +68,32 @@ def read_frames(video: Any, choose: Choice, told: Metadata | Mapping[str, Any] |
         told: ``fps`` of a video that does not tell itself.
 
     Raises:
-        InputError: a video without frames.
-        FormatError: a file that is no video.
+        InputError: a video without frames, or a URL.
+        FileError, FormatError: a file that cannot be read, or is no video.
         MissingExtraError: a file, where PyAV is not installed.
     """
     if _is_file(video):
-        return _decoded(video, choose)
+        with open_video(video) as file:
+            metadata = _with_chosen(Metadata(file.total, file.fps or USUAL_FPS), choose)
+            yield file.frames(metadata.frames_indices or ()), metadata
+        return
+    if not isinstance(video, list | tuple) and getattr(video, "ndim", 0) != 4:
+        raise InputTypeError(f"a video is an array (F, H, W, C), a list of pictures or a file, but not {type(video).__name__}.")
     if not len(video):
         raise InputError("a video has no frames.")
-    known = told if isinstance(told, Mapping) else vars(told) if told is not None else {}
-    metadata = Metadata(len(video), known.get("fps"))
-    metadata.frames_indices = list(choose(metadata))
-    return [video[index] for index in metadata.frames_indices], metadata
+    known: Any = vars(told) if isinstance(told, Metadata) else told or {}
+    fps = known.get("fps") if isinstance(known, Mapping) else known
+    if fps is not None and not (is_number(fps) and fps > 0):
+        raise InputError(f"`video_metadata` of a video is {told!r:.80}.", hint='Pass video_metadata=[{"fps": 24}].')
+    metadata = _with_chosen(Metadata(len(video), fps), choose)
+    yield (video[index] for index in metadata.frames_indices or ()), metadata
 
 
-def _decoded(source: Any, choose: Choice) -> tuple[list[Any], Metadata]:
-    """The chosen frames of a file."""
-    import io
-
-    av = needed("av", "av", "video", "Reading videos")
-    try:
-        with av.open(io.BytesIO(source) if isinstance(source, bytes) else os.fspath(source)) as container:
-            stream = container.streams.video[0]
-            if stream.width * stream.height > MAX_PIXELS:
-                raise FormatError(f"has frames of {stream.width} x {stream.height} pixels, more than {MAX_PIXELS}.")
-            total = stream.frames or sum(1 for _ in container.decode(stream))
-            if not 1 <= total <= MAX_FRAMES:
-                raise FormatError(f"has {total} frames, but 1 to {MAX_FRAMES} are read.")
-            metadata = Metadata(total, float(stream.average_rate or USUAL_FPS))
-            metadata.frames_indices = list(choose(metadata))
-            container.seek(0)
-            wanted, frames = set(metadata.frames_indices), {}
-            for number, frame in enumerate(container.decode(stream)):
-                if number in wanted:
-                    frames[number] = frame.to_ndarray(format="rgb24")
-                if len(frames) == len(wanted):
-                    break
-    except (av.FFmpegError, IndexError, OSError) as error:
-        path = None if isinstance(source, bytes) else str(source)
-        raise FormatError("is corrupt, or no video that is read.", path=path) from error
-    if not frames:
-        raise FormatError("has no frames that can be decoded.")
-    last = max(frames)
-    return [frames.get(index, frames[last]) for index in metadata.frames_indices], metadata
+def _with_chosen(metadata: Metadata, choose: Choice) -> Metadata:
+    metadata.frames_indices = [int(index) for index in choose(metadata)]
+    if not all(0 <= index < metadata.total_num_frames for index in metadata.frames_indices):
+        raise InputError(f"frames {metadata.frames_indices!s:.80} were chosen of a video of {metadata.total_num_frames}.")
+    return metadata
 
 
 def chosen(metadata: Metadata, *, fps: float | None, num_frames: int | None, least: int, most: int, step: int) -> Sequence[int]:

@@ -17,20 +17,22 @@ MAX_THREADS = 8
 _NAME = "transept-media"
 
 
-def in_order(function: Callable[[Item], Result], items: Sequence[Item], noun: str, *, parallel: bool = True) -> list[Result]:
+def in_order(
+    function: Callable[[Item], Result], items: Sequence[Item], noun: str, *, parallel: bool = True, first: int = 0
+) -> list[Result]:
     """``[function(item) for item in items]``, on several threads where that pays.
 
     Decoders, resizing, resampling and transforms release the interpreter's lock, so threads do use several cores. ``parallel``
     is false for work that is too short to share; what such a thread shares in turn it does alone. Of several items' errors the
-    first is raised, with the item's ``noun`` and position.
+    first is raised, with the item's ``noun`` and position; ``first`` is that of the first item.
     """
 
     def one(index: int) -> Result:
         try:
             return function(items[index])
         except (InputError, FileError, FormatError, UnsupportedError) as error:
-            if len(items) > 1:
-                error.message = f"{noun} {index} of the batch: {error.message}"
+            if len(items) > 1 or first:
+                error.message = f"{noun} {first + index} of the batch: {error.message}"
             raise
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,13 +14,12 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest
 from transept.files import dump_json, load_object
 from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
-from transept.parallel.launch import everywhere, join, world_size
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
-from transept.parallel.replicas import Replicas
-from transept.training.callbacks import length_of
-from transept.training.counts import task_of
-from transept.training.persist.digests import digest_rows
-from transept.training.step import precision
+from transept.parallel.processes import Replicas, everywhere, join, world_size
+from transept.training.callbacks.base import length_of
+from transept.training.checkpoint.digests import digest_rows
+from transept.training.objective import task_of
+from transept.training.update import precision
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
@@ -129,6 +128,11 @@ class Devices:
         return self.layout.world == 1
 
     @property
+    def is_staged(self) -> bool:
+        """Whether processes have other layers."""
+        return self.layout.pp > 1
+
+    @property
     def mesh(self) -> Any:
         """PyTorch's grid of the processes, made when it is first asked for, which all of them do together."""
         return self.layout.mesh(self.kind)
@@ -203,7 +207,7 @@ class Devices:
         own = (weight for weight in model.parameters() if not hasattr(weight, "placements"))  # not what is split already
         values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in own]
         size = length_of(dataset)
-        data = digest_rows(dataset, [0, size // 2, size - 1]) if size else None
+        data = str(digest_rows(dataset, [0, size // 2, size - 1])) if size else None
         found = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
         versions = {"version of transept": __version__, "version of PyTorch": torch.__version__}
         return versions | {
@@ -257,7 +261,7 @@ class Devices:
             offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
             rows = Sharded(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
         if self.layout.pp > 1:
-            from transept.parallel.staged import Staged
+            from transept.parallel.pipeline.form import Staged
 
             return Staged(self.mesh, config, partial(precision, self.args), rows)
         if self.layout.tp == 1:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+from torch import Tensor
+
 from transept.errors import FormatError, InputError, InputTypeError, nearest
 from transept.files import PathName, dump_json, load_object, write_text
+from transept.schema import typed
+from transept.training.metrics.base import is_better
 
 STATE_NAME = "trainer_state.json"
+_LOG: Any = {"step": float}  # what every log has
 
 
 class ExplicitEnum(StrEnum):
@@ -124,18 +130,27 @@ class TrainerState:
 
     def save_to_json(self, json_path: PathName) -> None:
         """Write it to a file."""
-        write_text(json_path, dump_json(dataclasses.asdict(self)))
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        write_text(json_path, dump_json(json_value(values, "the state")))
 
     @classmethod
     def load_from_json(cls, json_path: PathName) -> Self:
         """Read it from a file (``FileError``, ``FormatError``); keys that are not known are passed over."""
-        values, known = load_object(json_path, finite=False), {each.name: each for each in dataclasses.fields(cls)}
-        for name in ("global_step", "max_steps", "num_train_epochs"):
-            if not isinstance(values.get(name, 0), int):
-                raise FormatError(f"`{name}` must be a whole number, but is {str(values[name])[:80]!r}.", path=json_path)
-        if not isinstance(values.get("log_history") or [], list):
-            raise FormatError("`log_history` must be a list.", path=json_path)
-        return cls(**{name: value for name, value in values.items() if name in known})
+        values = {name: value for name, value in load_object(json_path, finite=False).items() if value is not None}
+        typed(values.get("stateful_callbacks", {}), dict[str, Any], path=json_path)
+        for log in (state := typed(values, cls, path=json_path)).log_history:
+            typed(log, _LOG, path=json_path)
+        for name in ("global_step", "max_steps", "num_input_tokens_seen"):
+            if getattr(state, name) < 0:
+                raise FormatError(f"`{name}` must be at least 0, but is {getattr(state, name)}.", path=json_path)
+        return state
+
+    def note_metric(self, value: float, *, greater_is_better: bool) -> bool:
+        """Whether a metric is the best so far, of the model that is best until then; it is noted then."""
+        is_best = is_better(value, self.best_metric, greater=greater_is_better)
+        if is_best:
+            self.best_metric, self.best_global_step = value, self.global_step
+        return is_best
 
     def compute_steps(self, args: Any, max_steps: int) -> None:
         """Take over the arguments' intervals; shares are of ``max_steps``."""
@@ -143,6 +158,32 @@ class TrainerState:
             number = getattr(args, kind)
             if number is not None:
                 setattr(self, kind, math.ceil(max_steps * number) if number < 1 else int(number))
+
+
+def json_value(value: Any, name: str, levels: int = 32) -> Any:
+    """A value as JSON can hold it and give it back: arrays, tensors and sets become numbers or lists.
+
+    Raises:
+        InputTypeError: a value that has no such form, such as bytes; ``name`` is told.
+    """
+    match value if levels else object():
+        case None | bool() | float():
+            return value
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case int() if -(2**63) <= value < 2**63:
+            return value
+        case Tensor() | np.ndarray() | np.generic():
+            return json_value(value.item() if math.prod(value.shape) == 1 else value.tolist(), name)
+        case Mapping():
+            return {json_value(str(key), name): json_value(item, f"{name}.{key}", levels - 1) for key, item in value.items()}
+        case set() | frozenset():
+            return json_value(sorted(value, key=str), name, levels)
+        case list() | tuple():
+            return [json_value(item, name, levels - 1) for item in value]
+    what = "an integer longer than 64 bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    hint = "Give numbers, texts, arrays, and lists and dictionaries of them, nested at most 32 levels deep."
+    raise InputTypeError(f"`{name}` is {what}, which a log cannot hold.", hint=hint)
 
 
 class EvalPrediction:

@@ -211,5 +211,5 @@ def test_what_is_wrong_is_named(pair, tmp_path):
     with pytest.raises(InputError, match=r"no token '<\|fr\|>'"):
         WhisperTokenizer(vocab, merges, language="fr")
     (tmp_path / "wrong.json").write_text('{"colour": 1}')
-    with pytest.raises(FormatError, match="gives 'colour' the spelling 1"):
+    with pytest.raises(FormatError, match="`colour` must be a text, but is 1"):
         WhisperTokenizer(vocab, merges, normalizer_file=tmp_path / "wrong.json")

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import Split
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from transept.errors import ConfigError, FormatError, InputError, InputTypeError, MissingExtraError, TranseptError
+from transept.errors import ConfigError, InputError, InputTypeError, MissingExtraError, TranseptError
 from transept.preprocess.auto import AutoImageProcessor, AutoProcessor, AutoVideoProcessor
 from transept.preprocess.image.llava import LlavaImageProcessor
 from transept.preprocess.image.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor, smart_resize
@@ -176,6 +176,10 @@ def test_long_videos_share_their_pixels() -> None:
         ([], {}, "holds no video"),
         (3, {}, "lists of pictures or files"),
         ([[]], {}, "has no frames"),
+        ([3], {}, "a video is an array .* but not int"),
+        (frames(3), {"video_metadata": [{"fps": "fast"}]}, "`video_metadata` of a video is {'fps': 'fast'}"),
+        (frames(3), {"video_metadata": [{"fps": 0}]}, "`video_metadata` of a video"),
+        (frames(3), {"video_metadata": ["fast"]}, "`video_metadata` of a video is 'fast'"),
         ([drawn(60, 60), drawn(90, 60)], {}, "frames of different sizes"),
         (frames(3), {"do_sample_frames": True, "num_frames": 8}, "8 frames cannot be taken of a video of 3"),
         (frames(3), {"do_sample_frames": True, "fps": 2}, "`fps` was asked of a video"),
@@ -189,40 +193,10 @@ def test_videos_that_cannot_be(video: Any, options: dict[str, Any], message: str
         Qwen2VLVideoProcessor()(video, **options)
 
 
-class _Stream:
-    width, height, average_rate, frames = 80, 60, 25, 6
-
-
-class _Container:
-    def __init__(self, source: Any) -> None:
-        if "missing" in str(source):
-            raise OSError(2, "no such file")
-        self.streams = type("Streams", (), {"video": [_Stream()]})
-
-    def __enter__(self) -> _Container:
-        return self
-
-    def __exit__(self, *args: object) -> None: ...
-
-    def seek(self, place: int) -> None: ...
-
-    def decode(self, stream: Any) -> Any:
-        for number in range(stream.frames):
-            yield type("Frame", (), {"to_ndarray": lambda self, format, number=number: frames(6)[number]})()
-
-
-def test_files_are_read_by_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Qwen2VLVideoProcessor(size={"shortest_edge": 784, "longest_edge": 3136})
+def test_files_need_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match="Reading videos needs the package 'av'.*transept\\[video\\]"):
-        ours("clip.mp4")
-    fake = type("av", (), {"open": _Container, "FFmpegError": ValueError})
-    monkeypatch.setitem(sys.modules, "av", fake)
-    made = ours("clip.mp4", return_metadata=True, do_sample_frames=True, num_frames=2)
-    assert made["video_metadata"][0].frames_indices == [0, 3]
-    np.testing.assert_array_equal(made["pixel_values_videos"], ours(frames(6)[[0, 3]])["pixel_values_videos"])
-    with pytest.raises(FormatError, match="no video that is read"):
-        ours("missing.mp4")
+        Qwen2VLVideoProcessor()(b"clip")
 
 
 # Processors
@@ -304,6 +278,10 @@ def test_chats_have_their_pictures(kind: str) -> None:
         assert (found["input_ids"] == ours.video_token_id).sum() == found["video_grid_thw"].prod() // 4
         assert set(found["mm_token_type_ids"].flatten().tolist()) == {0, 2}
         assert ("second_per_grid_ts" in found) == (kind == "qwen2_5_vl")
+        for key in ("video", "url", "path"):
+            with pytest.raises(InputError, match="is a URL"):
+                address = {"type": "video", key: "cache:http://127.0.0.1:1/clip.mp4"}
+                ours.apply_chat_template([{"role": "user", "content": [address]}], **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

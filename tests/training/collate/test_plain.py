@@ -151,16 +151,19 @@ def test_choices(side: str) -> None:
     "options",
     [
         {},
-        {"return_seq_idx": True, "return_flash_attn_kwargs": True},
+        {"return_seq_idx": False, "return_flash_attn_kwargs": True},
         {"separator_id": -1, "position_ids_start": 2},
-        {"return_position_ids": False, "return_seq_idx": True},
+        {"return_position_ids": False},
     ],
     ids=str,
 )
 def test_flattening(options: dict[str, Any], tensors: str) -> None:
     plain = [{"input_ids": ids} for ids in RAGGED]
     labelled = [{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids) + 1} for ids in RAGGED]
-    ours, theirs = packing.DataCollatorWithFlattening(**options), transformers.DataCollatorWithFlattening(**options)
+    ours, theirs = (
+        packing.DataCollatorWithFlattening(**options),
+        transformers.DataCollatorWithFlattening(**{"return_seq_idx": True} | options),
+    )
     for features in (plain, labelled):
         found, expected = ours(features, return_tensors=tensors), theirs(features, return_tensors=tensors)
         for name in ("max_length_q", "max_length_k"):

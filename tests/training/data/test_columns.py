@@ -15,8 +15,8 @@ from transept.training.data.checks import (
     warn_of_unlearned_end,
 )
 from transept.training.data.columns import LABEL, TEXT, find_columns, find_pair, told
-from transept.training.data.dataset import TableDataset
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, find_labels, share_of_most, token_labels
+from transept.training.data.table import TableDataset
 
 WANTED = (TEXT, LABEL)
 
@@ -84,6 +84,11 @@ def test_labels():
     assert several.encode(["z", "x"], "here") == [1.0, 0.0, 1.0]
     number = find_labels(table(label=[1.5, 2.0]), "label")
     assert (number.problem, number.encode(2, "here")) == (REGRESSION, 2.0)
+    mixed = find_labels(table(label=[1, 0.5, 0, 1, 2]), "label")
+    assert (mixed.problem, mixed.encode(1, "here")) == (REGRESSION, 1.0)
+    assert find_labels(table(label=[1, 2.0, 1.0]), "label").names == ("1", "2")
+    assert find_labels(table(label=[True, False]), "label").names == ("False", "True")
+    assert find_labels(table(label=["1", "0.5"]), "label").names == ("0.5", "1")
     assert token_labels(table(tags=[["B-X", "O"], ["A", "O"]]), "tags").names == ("O", "A", "B-X")
     assert share_of_most([1, 1, 0, 1]) == (1, 0.75)
 
@@ -93,6 +98,10 @@ def test_labels():
     [
         (["a", "a"], "one class only: 'a'"),
         (["a", 1], "labels of different kinds"),
+        ([True, 0, 2], "labels of different kinds"),
+        ([1, None], "labels of different kinds: None is neither"),
+        ([[0.5, 1], [2]], "lists of numbers with fractions"),
+        ([1.5, float("nan")], "data, row 2: the label nan is no finite number"),
         ([f"text {i}" for i in range(200)], "holds 200 classes in 200 rows"),
     ],
 )
@@ -101,6 +110,12 @@ def test_wrong_labels(values, message):
         find_labels(table(label=values), "label")
     with pytest.raises(InputError, match=r"here: the label 'c' is none of the 2 classes \(a, b\)"):
         find_labels(table(label=["a", "b"]), "label").encode("c", "here")
+
+
+def test_labels_of_other_rows_that_are_of_another_kind():
+    for trained, wrong in (([0.5, 1], "good"), ([0.5, 1], None), ([["a"], ["b"]], "a"), (["a", "b"], ["a"]), ([1, 2], {})):
+        with pytest.raises(InputError, match="here: the label"):
+            find_labels(table(label=trained), "label").encode(wrong, "here")
 
 
 def test_silent_mistakes_are_warned_of():

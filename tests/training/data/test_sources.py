@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError
-from transept.training.data.dataset import TableDataset, as_dataset, split_by_hash
-from transept.training.data.sources import digest_of, load_dataset_file
+from transept.training.data.files import digest_of, load_dataset_file
+from transept.training.data.table import TableDataset, as_dataset, split_by_hash
 
 ROWS = [{"text": "good", "label": 1}, {"text": "bad, very", "label": 0}, {"text": 'a "new"\nline', "label": 1}]
 
@@ -120,6 +120,60 @@ def test_parquet(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(FormatError, match=r"a.parquet: cannot be read as Parquet"):
         load_dataset_file(path)
+
+
+def test_parquet_with_any_types(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    chat = [[{"role": "user", "content": "hi"}], None, []] * 40
+    columns = {
+        "chat": chat,
+        "map": pyarrow.array([[("k", "v")], None, []] * 40, pyarrow.map_(pyarrow.string(), pyarrow.string())),
+    }
+    columns |= {
+        "file": [{"bytes": b"abc", "path": None}, None, {"bytes": b"", "path": "p"}] * 40,
+        "class": ["u", None, "v"] * 40,
+    }
+    columns |= {"scores": pyarrow.array([[1, 2], None, [3, 4]] * 40, pyarrow.list_(pyarrow.int64(), 2)), "none": [None] * 120}
+    columns |= {"large": pyarrow.array(["x", None, ""] * 40, pyarrow.large_string())}
+    table = pyarrow.table(columns)
+    for options in ({}, {"row_group_size": 7}, {"use_dictionary": False}, {"store_schema": False}):
+        parquet.write_table(table, tmp_path / "a.parquet", **options)
+        assert [*load_dataset_file(tmp_path / "a.parquet")] == table.to_pylist()
+
+
+def repeated(pyarrow, length, count, first=0):
+    """`count` times one value of a length, which a file holds once, after `first` rows without one."""
+    places = pyarrow.array([None] * first + [0] * count, pyarrow.int32())
+    return pyarrow.DictionaryArray.from_arrays(places, pyarrow.array(["a" * length]))
+
+
+@pytest.mark.parametrize("kind", ["texts", "later", "bytes", "columns", "lists", "numbers"])
+def test_parquet_that_would_fill_the_memory(tmp_path, kind):
+    """Files below 300 kB that hold 2 GB and more."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"text": repeated(pyarrow, 10**5, 20_000)}
+    if kind == "later":
+        columns = {"text": repeated(pyarrow, 10**5, 20_000, 5000)}
+    if kind == "bytes":
+        columns = {"image": columns["text"].cast(pyarrow.dictionary(pyarrow.int32(), pyarrow.binary()))}
+    if kind == "columns":
+        columns = {f"column{number}": repeated(pyarrow, 10**5, 400) for number in range(50)}
+    if kind == "lists":  # all in one row
+        starts = pyarrow.array([0] * 50 + [20_000] * 50, pyarrow.int32())
+        columns = {"texts": pyarrow.ListArray.from_arrays(starts, columns["text"])}
+    if kind == "numbers":
+        columns = {"label": pyarrow.nulls(10_000_000, pyarrow.bool_())}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table(columns), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 300_000
+    before = pyarrow.total_allocated_bytes()
+    pool = pyarrow.default_memory_pool()
+    with pytest.raises(FormatError, match=r"a\.parquet: holds more than the \d+ bytes of rows allowed for a file of its size"):
+        load_dataset_file(path)
+    assert pyarrow.total_allocated_bytes() - before < 2**20
+    assert pool.max_memory() < 2**30
 
 
 def test_parquet_without_its_package(tmp_path, monkeypatch):

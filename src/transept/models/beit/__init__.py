@@ -31,7 +31,7 @@ from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates
 from transept.models.beit.decode_heads import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
-from transept.models.vit import VIT_ATTENTION, VIT_BLOCK, VIT_EMBEDDINGS, PatchEmbedding
+from transept.models.vit import VIT_ATTENTION, VIT_BLOCK, VIT_EMBEDDINGS, VIT_LAYER_LEGACY, PatchEmbedding
 from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
@@ -159,6 +159,20 @@ _BLOCK: Table = {
     "lambda_1": "dropout.scale",
     "lambda_2": "mlp_dropout.scale",
 }
+# The reference names its modules anew and saves them under the old names; both are read.
+_CONV_LEGACY = {"convolution": "conv", "normalization": "bn"}
+_LAYER_LEGACY = {**VIT_LAYER_LEGACY, "relative_position_bias": "attention.attention.relative_position_bias"}
+_LEGACY: Table = {
+    "layers.*": ("encoder.layer.*", _LAYER_LEGACY),
+    "shared_position_bias": "encoder.relative_position_bias",
+    "fpn": ("", {"fpn1.conv_transpose1": "fpn1.0", "fpn1.normalization": "fpn1.1", "fpn1.conv_transpose2": "fpn1.3"}),
+    "fpn.fpn2": "fpn2.0",
+    "decode_head.psp_bottleneck": ("decode_head.bottleneck", _CONV_LEGACY),
+    "decode_head.psp_modules.blocks.*.conv": ("decode_head.psp_modules.*.1", _CONV_LEGACY),
+    "decode_head.fpn_bottleneck": ("decode_head.fpn_bottleneck", _CONV_LEGACY),
+    **{f"{convs}.*": (f"{convs}.*", _CONV_LEGACY) for convs in ("decode_head.lateral_convs", "decode_head.fpn_convs")},
+    "auxiliary_head.convs.*": ("auxiliary_head.convs.*", _CONV_LEGACY),
+}
 
 
 class BeitModel(PatchBackbone):
@@ -176,23 +190,7 @@ class BeitModel(PatchBackbone):
             "layernorm": "norm",
             "pooler.layernorm": "pooler.norm",
         },
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "layers.*.relative_position_bias": "encoder.layer.*.attention.attention.relative_position_bias",
-            "shared_position_bias": "encoder.relative_position_bias",
-            "layers": "encoder.layer",
-            "mlp.fc1": "intermediate.dense",
-            "mlp.fc2": "output.dense",
-            "fpn.fpn1.conv_transpose1": "fpn1.0",
-            "fpn.fpn1.normalization": "fpn1.1",
-            "fpn.fpn1.conv_transpose2": "fpn1.3",
-            "fpn.fpn2": "fpn2.0",
-            "decode_head.psp_bottleneck": "decode_head.bottleneck",
-            "decode_head.psp_modules.blocks.*.conv": "decode_head.psp_modules.*.1",
-            "convolution": "conv",
-            "normalization": "bn",
-        }
-        | {ours: stored for stored, ours in VIT_ATTENTION.items()},
+        legacy=_LEGACY,
         ignore=("relative_position_index",),
         optional=("embeddings.mask_token",),
     )

@@ -177,6 +177,9 @@ class Features:
     masked: bool
 
 
+_BLOCK_LEGACY = {f"{part}.o_proj": f"{part}.out_proj" for part in ("self_attn", "encoder_attn")} | {"mlp": ""}
+
+
 class _Detector(ImageBackbone):
     """What :class:`DetrModel` is, but for its explicit signature, which is made for classes that inherit a forward pass."""
 
@@ -199,10 +202,7 @@ class _Detector(ImageBackbone):
         legacy={
             "backbone.model": "backbone.conv_encoder.model",
             "backbone.position_embedding": "position_embedding",
-            "self_attn.o_proj": "self_attn.out_proj",
-            "encoder_attn.o_proj": "encoder_attn.out_proj",
-            "mlp.fc1": "fc1",
-            "mlp.fc2": "fc2",
+            **{f"{stack}.layers.*": (f"{stack}.layers.*", _BLOCK_LEGACY) for stack in ("encoder", "decoder")},
         },
     )
     config: DetrConfig

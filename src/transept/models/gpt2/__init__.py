@@ -55,7 +55,7 @@ class GPT2Model(CausalBackbone):
     config_class = GPT2Config
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", 0.1)
-    scales_residual = True
+    scales_residual = infers_texts = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},

@@ -118,7 +118,7 @@ WAV2VEC2_BLOCK: Table = {
 }
 
 
-_WEIGHT = "parametrizations.weight.original"
+_CONV, _WEIGHT = "encoder.pos_conv_embed.conv", "parametrizations.weight.original"
 
 
 class Wav2Vec2Model(AudioBackbone):
@@ -130,11 +130,11 @@ class Wav2Vec2Model(AudioBackbone):
             "masked_spec_embed": "mask_embed",
             "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
             "feature_projection.layer_norm": "feature_projection.norm",
-            "encoder.pos_conv_embed.conv": ("embed_positions", {f"{_WEIGHT}0": "gain", f"{_WEIGHT}1": "direction"}),
+            _CONV: ("embed_positions", {f"{_WEIGHT}0": "gain", f"{_WEIGHT}1": "direction"}),
             "encoder.layers.*": ("layers.*", WAV2VEC2_BLOCK),
             "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
         },
-        legacy={"weight_g": f"{_WEIGHT}0", "weight_v": f"{_WEIGHT}1"},
+        legacy={f"{_CONV}.weight_g": f"{_CONV}.{_WEIGHT}0", f"{_CONV}.weight_v": f"{_CONV}.{_WEIGHT}1"},
         optional=("mask_embed", "masked_spec_embed", "adapter"),
         absent=("layers.*.adapter*",),
     )

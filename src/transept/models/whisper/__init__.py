@@ -159,6 +159,7 @@ class WhisperEncoder(SpectrogramBackbone):
 class WhisperDecoder(DecoderStack):
     config_class = WhisperConfig
     base_model_prefix = "model.decoder"
+    infers_texts = True
     reads: ClassVar[tuple[str, ...]] = (*DecoderStack.reads, "position_ids")
     names = STACK | Names(ignore=("encoder",))
     max_positions = property(lambda self: self.config.max_target_positions)

@@ -14,7 +14,7 @@ from torch import Tensor
 from transept.errors import UnsupportedError, refuse
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
-from transept.models.whisper.segments import STRIDE, Segment
+from transept.models.whisper.segments import STRIDE, LazyFeatures, Segment
 from transept.models.whisper.transcription import PIECES, Transcription
 
 
@@ -55,9 +55,17 @@ class Transcribes(Generates):
 
     @torch.no_grad()
     def generate_segments(
-        self, input_features: Tensor | None = None, generation_config: GenerationConfig | None = None, **options: Any
+        self,
+        input_features: Tensor | LazyFeatures | None = None,
+        generation_config: GenerationConfig | None = None,
+        **options: Any,
     ) -> Iterator[tuple[int, Segment]]:
-        """Write as :meth:`generate` does, and give each piece, with the number of its row, as soon as its window is written."""
+        """Write as :meth:`generate` does, and give each piece, with the number of its row, as soon as its window is written.
+
+        A sound that is too long to hold is one of :class:`~transept.models.whisper.segments.LazyFeatures`. With ``begin_at``, a
+        number of frames that ``monitor_progress`` was told before, an interrupted transcript goes on from there; where windows
+        go on from each other's text, or are drawn, it begins anew.
+        """
         yield from Transcription(self, input_features, generation_config, options).windows()
 
     def stream(self, *args: Any, **options: Any) -> Any:

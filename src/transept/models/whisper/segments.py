@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Frames of a spectrogram in one position of a time.
 STRIDE = 2
+
+
+@runtime_checkable
+class LazyFeatures(Protocol):
+    """A spectrogram (1, F, T') of a sound that is too long to hold: its frames are computed when they are read."""
+
+    shape: tuple[int, int, int]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The frames (F, ``stop - start``); what lies before them is read no more, but by beginning anew."""
+        ...
 
 
 @dataclass

@@ -24,7 +24,7 @@ from transept.generation.run import Run
 from transept.models.whisper.alignment import heads_of, token_times
 from transept.models.whisper.fallback import Judge, Verdict
 from transept.models.whisper.rules import TimeRules
-from transept.models.whisper.segments import STRIDE, Segment, split
+from transept.models.whisper.segments import STRIDE, LazyFeatures, Segment, split
 from transept.models.whisper.settings import SpeechSettings
 from transept.outputs import ModelOutput
 
@@ -42,7 +42,7 @@ class Row:
     frames: int
     begin: list[int] = field(default_factory=list)  # the ids that each window begins with
     seek: int = 0  # frames that are done
-    segments: list[Segment] = field(default_factory=list)
+    said: list[int] | None = None  # the last tokens of its pieces
     follows: bool = True  # whether the next window goes on from the text before
 
     @property
@@ -53,14 +53,16 @@ class Row:
 class Transcription:
     """One call: all that it knows is here, and nothing of it stays with the model."""
 
-    def __init__(self, model: Any, features: Tensor | None, config: GenerationConfig | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Any, features: Tensor | LazyFeatures | None, config: GenerationConfig | None, options: dict[str, Any]
+    ) -> None:
         self.model, self.features = model, features
         take: Callable[[str], Any] = lambda name: options.pop(name, None)  # noqa: E731
         check_arguments(options | {"generation_config": config})
         for name in ("time_precision_features", "num_segment_frames", "force_unique_generate_call", "synced_gpus"):
             take(name)
         self.encoded, self.mask, self.prompt_ids = take("encoder_outputs"), take("attention_mask"), take("prompt_ids")
-        self.monitor, seed = take("monitor_progress"), take("seed")
+        self.monitor, seed, self.begin_at = take("monitor_progress"), take("seed"), take("begin_at") or 0
         temperature = take("temperature")
         self.more = {name: take(name) for name in MORE}
         for name, hint in (("assistant_model", "Leave it out."), ("streamer", PIECES)):
@@ -77,6 +79,8 @@ class Transcription:
         self.window = STRIDE * model.config.max_source_positions
         self.positions: int = model.config.max_target_positions
         self._read_inputs()
+        if self.speech.condition_on_prev_tokens or any(self.temperatures):
+            self.begin_at = 0  # its window would go on from the text, or the draws, of those before
         self.rows = self._rows()
         self.generators = self._generators(seed)
         self.outputs: list[ModelOutput] = []
@@ -85,10 +89,16 @@ class Transcription:
 
     def _read_inputs(self) -> None:
         model, features = self.model, self.features
+        self.heard: list[int] | None = None  # frames of each sound, where that is known
         if self.encoded is not None:
             refuse(features is not None, "both `input_features` and `encoder_outputs` were passed.", "Pass one of them.")
             self.encoded = as_output(self.encoded)
             self.sounds, self.total = self.encoded.last_hidden_state.shape[0], self.window
+            self.heard = None if self.mask is None else self.mask.sum(dim=1).tolist()
+            return
+        if isinstance(features, LazyFeatures):
+            self.sounds, _, self.total = features.shape
+            self.heard = [self.total]
             return
         what = f"`input_features` must be a tensor, but is {type(features).__name__}."
         refuse(
@@ -109,6 +119,7 @@ class Transcription:
         if self.mask is not None:
             found = tuple(self.mask.shape)
             refuse(found != (self.sounds, self.total), f"`attention_mask` must be {(self.sounds, self.total)}, but is {found}.")
+            self.heard = self.mask.sum(dim=1).tolist()
 
     def _temperatures(self, given: Any) -> list[float]:
         """What is tried, in order; 0 for the most likely tokens."""
@@ -124,13 +135,12 @@ class Transcription:
             what = f"a sound of {self.total} frames is longer than a window ({self.window}), and is written with times."
             refuse(self.untimed, what, "Pass return_timestamps=True, or one window.")
             speech.return_timestamps = True
-            missing = self.sounds > 1 and self.mask is None
+            missing = self.sounds > 1 and self.heard is None
             what = f"{self.sounds} sounds that are longer than a window need an `attention_mask` to tell where each ends."
             refuse(missing, what, "Pass that of the feature extractor: return_attention_mask=True.")
         if speech.return_timestamps:
             speech.need_times(self.model.config)
-        masked = is_long and self.sounds > 1
-        frames = self.mask.sum(dim=1).tolist() if masked else [self.total] * self.sounds
+        frames = self.heard if is_long and self.sounds > 1 and self.heard is not None else [self.total] * self.sounds
         copies, self.settings.num_return_sequences = self.settings.num_return_sequences or 1, 1
         start = self.settings.decoder_start_token_id
         refuse(not isinstance(start, int), f"`decoder_start_token_id` is {start}.", "Set model.generation_config's.")
@@ -139,7 +149,8 @@ class Transcription:
             for line, language in zip(begin, self.heard_languages().tolist(), strict=True):
                 line[1] = language
         known = [[index for index in line if index is not None] for line in begin]
-        return [Row(source, int(frames[source]), known[source]) for source in range(self.sounds) for _ in range(copies)]
+        sources = [source for source in range(self.sounds) for _ in range(copies)]
+        return [Row(source, int(frames[source]), known[source], self.begin_at) for source in sources]
 
     def _generators(self, seed: Any) -> list[torch.Generator] | None:
         if seed is None:
@@ -186,12 +197,18 @@ class Transcription:
             return pick_rows(self.encoded, torch.tensor([row.source for row in rows], device=self.model.device))
         places = [(row.source, row.seek, min(row.seek + self.window, row.frames)) for row in rows]
         distinct = list(dict.fromkeys(places))
-        cut = [self.features[source, :, start:stop] for source, start, stop in distinct]
+        cut = [self._frames(*place) for place in distinct]
         windows = torch.stack([F.pad(each, (0, self.window - each.shape[1])) for each in cut])
         encoded = self.model.encode_prompt(windows, return_dict=True)
         if len(distinct) == len(places):
             return encoded
         return pick_rows(encoded, torch.tensor([distinct.index(place) for place in places], device=windows.device))
+
+    def _frames(self, source: int, start: int, stop: int) -> Tensor:
+        if isinstance(self.features, Tensor):
+            return self.features[source, :, start:stop]
+        assert self.features is not None
+        return torch.from_numpy(self.features.read(start, stop)).to(self.model.device, self.model.dtype)
 
     def _prompt(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor | None]:
         """What each row is to go on from, (R, T), shorter ones behind padding, and a mask of what is no padding."""
@@ -212,12 +229,11 @@ class Transcription:
         mark = self._mark()
         first = prompt[1:] if prompt and prompt[0] == mark else prompt
         follows, everywhere = speech.condition_on_prev_tokens and row.follows, speech.prompt_condition_type == "all-segments"
-        said = [self._without_second(segment.tokens.tolist()) for segment in row.segments]
-        said = [first, *said] if first and not everywhere else said
-        if not follows or not said:
+        said = row.said if everywhere or not first else [*first, *(row.said or [])]
+        if not follows or said is None:
             return prompt
         before = prompt if prompt and everywhere else [] if mark is None else [mark]
-        return [*before, *[token for each in said for token in each][-(self.positions // 2 - 1) :]]
+        return [*before, *said[-(self.positions // 2 - 1) :]]
 
     def _mark(self) -> int | None:
         """The id that stands before earlier text; in files without it, it is the last but one that is never written."""
@@ -243,7 +259,7 @@ class Transcription:
             seconds = None if times is None else times[first:last] + offset
             piece = Segment(verdict.tokens[first:last], offset + start, offset + end, begin + first, seconds, verdict.result)
             segments.append(piece)
-        row.segments += segments
+            row.said = [*(row.said or []), *self._without_second(piece.tokens.tolist())][-self.positions :]
         return segments
 
     # One window
@@ -260,7 +276,7 @@ class Transcription:
             prompt = self._decoder_prompt(part, ids[rows], None if mask is None else mask[rows])
             run = self._run(prompt, temperature, [places[place] for place in open_])
             written = judge.listen(run, temperature)
-            if run.settings.return_dict_in_generate:
+            if self.settings.return_dict_in_generate:
                 self.outputs.append(written.output)
             found = judge.judge(written, temperature, [silence[place] for place in open_])
             verdicts |= dict(zip(open_, found, strict=True))
@@ -338,27 +354,26 @@ class Transcription:
 
     def _heard(self, row: Row) -> int:
         """Frames of a row's window that are sound, as far as is known."""
-        return self.window if self.mask is None else max(int(self.mask[row.source].sum()) - row.seek, 0)
+        return self.window if self.heard is None else max(self.heard[row.source] - row.seek, 0)
 
     # What is returned
 
     def result(self) -> Any:
-        for _ in self.windows():
-            pass
+        rows: list[list[Segment]] = [[] for _ in self.rows]
+        for place, segment in self.windows():
+            rows[place].append(segment)
         asked, times = self.settings.return_dict_in_generate, self.speech.return_token_timestamps
         if asked and not self.speech.return_timestamps and len(self.outputs) == 1:
             return self.outputs[0]
-        sequences = self._padded(
-            [[segment.tokens for segment in row.segments] for row in self.rows], self.settings.pad_token_id or 0
-        )
+        sequences = self._padded([[segment.tokens for segment in row] for row in rows], self.settings.pad_token_id or 0)
         if not (asked or times or self.speech.return_segments):
             return sequences
         found: dict[str, Any] = {"sequences": sequences}
         if times:
-            seconds = [[segment.times for segment in row.segments if segment.times is not None] for row in self.rows]
+            seconds = [[segment.times for segment in row if segment.times is not None] for row in rows]
             found["token_timestamps"] = self._padded(seconds, None)
         if asked or self.speech.return_segments:
-            found["segments"] = [[segment.as_dict() for segment in row.segments] for row in self.rows]
+            found["segments"] = [[segment.as_dict() for segment in row] for row in rows]
         return found
 
     def _padded(self, parts: Sequence[Sequence[Tensor]], filler: float | None) -> Tensor:

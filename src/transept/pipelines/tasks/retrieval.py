@@ -16,7 +16,7 @@ from transept.layers.activation import activation
 from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
-from transept.pipelines.sentence import PROMPTS, SentenceHead, named_activation, read_sentence_head, settings_of
+from transept.pipelines.sentence import PROMPTS, PromptSettings, SentenceHead, named_activation, read_sentence_head, settings_of
 from transept.pipelines.text import NO_LIMIT, Text, TextPipeline, check_text, unexpected
 
 _FUNCTIONS = {"sigmoid": "sigmoid", "none": "linear"}
@@ -166,9 +166,9 @@ class TextRankingPipeline(TextPipeline):
     @classmethod
     def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
         """With the activation that a cross-encoder's checkpoint names, in one of three places."""
-        stored, path = ({}, None) if parts.source is None else settings_of(parts.source, PROMPTS)
+        stored, path = (PromptSettings(), None) if parts.source is None else settings_of(parts.source, PROMPTS, PromptSettings)
         nested = parts.config.extra.get("sentence_transformers")
-        name = stored.get("activation_fn") or (nested.get("activation_fn") if isinstance(nested, dict) else None)
+        name = stored.activation_fn or (nested.get("activation_fn") if isinstance(nested, dict) else None)
         name = name or parts.config.extra.get("sbert_ce_default_activation_function")
         return super().build(parts, act=named_activation(str(name), path) if name else None, **given)
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from transept.errors import InputError
-from transept.fields import Count, Positive, Range
+from transept.fields import Count, Range
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.mel import hann, mel_filters, mel_power
 from transept.preprocess.features import BatchFeature, check_tensor_type
+from transept.preprocess.settings import MAX_VALUES, Factor, Offset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,8 +41,13 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
     num_mel_bins: Annotated[int, Range(1, 1024)] = 128
     max_length: Count = 1024
     do_normalize: bool = True
-    mean: float = -4.2677393
-    std: Positive = 4.5689974
+    mean: Offset = -4.2677393
+    std: Factor = 4.5689974
+
+    def validate(self) -> None:
+        super().validate()
+        if self.max_length * self.num_mel_bins > MAX_VALUES:
+            self.fail("max_length", f"must make at most {MAX_VALUES} values with `num_mel_bins` ({self.num_mel_bins})")
 
     @property
     def mel_filters(self) -> NDArray[np.float64]:

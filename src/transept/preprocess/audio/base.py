@@ -13,9 +13,10 @@ import numpy as np
 
 from transept.errors import InputError
 from transept.fields import Count, Range
+from transept.preprocess.audio.decode import MAX_RATE, MIN_RATE, check_rate
 from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
-from transept.preprocess.media import MAX_RATE, MIN_RATE, NUMBER, check_rate, is_pair, load_audio
-from transept.preprocess.settings import Preprocessor
+from transept.preprocess.media import NUMBER, is_pair, load_audio
+from transept.preprocess.settings import Offset, Preprocessor
 from transept.preprocess.workers import in_order
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
 
     feature_size: Count = 1
     sampling_rate: Annotated[int, Range(MIN_RATE, MAX_RATE)] = 16000
-    padding_value: float = 0.0
+    padding_value: Offset = 0.0
     return_attention_mask: bool | None = False
     padding_side: Literal["right", "left"] = "right"
 

@@ -19,7 +19,7 @@ Sum = TypeVar("Sum", np.float32, np.float64)
 # Frames that are transformed at once, so that they stay in the cache and an hour of sound needs little memory.
 _BLOCK = 64
 # Frames of one product with the filters: its threads wait for each other at its end.
-_PRODUCT = 1024
+PRODUCT = 1024
 
 
 def to_mel(hertz: Any, scale: Scale) -> Any:
@@ -99,9 +99,9 @@ def mel_power(
     """
     frames = np.lib.stride_tricks.sliding_window_view(samples, len(window))[::hop][:count]
     power = np.empty((len(frames), filters.shape[1]), filters.dtype)
-    squares = np.empty((min(_PRODUCT, len(frames)), len(filters)), filters.dtype)
-    for first in range(0, len(frames), _PRODUCT):
-        last = min(first + _PRODUCT, len(frames))
+    squares = np.empty((min(PRODUCT, len(frames)), len(filters)), filters.dtype)
+    for first in range(0, len(frames), PRODUCT):
+        last = min(first + PRODUCT, len(frames))
         for start in range(first, last, _BLOCK):  # a block takes a tenth of a millisecond, less than it costs to share
             places = slice(start, min(start + _BLOCK, last))
             block: Any = frames[places]

@@ -16,11 +16,13 @@ from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.mel import hann, mel_filters, mel_power
 from transept.preprocess.audio.wav2vec2 import normalize
 from transept.preprocess.features import BatchFeature, check_tensor_type, row_lengths
+from transept.preprocess.settings import MAX_VALUES, OFFSETS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FLOOR = 1e-10
+_OVERLAP = 16  # so many times longer than its values a frame may take to compute
 
 
 class WhisperFeatureExtractor(SequenceFeatureExtractor):
@@ -45,7 +47,15 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
     hop_length: Count = 160
     chunk_length: Annotated[int, Range(1, 3600)] = 30
     n_fft: Annotated[int, Range(2, 2**16)] = 400
-    dither: Annotated[float, Range(0)] = 0.0
+    dither: Annotated[float, Range(0, OFFSETS.high)] = 0.0
+
+    def validate(self) -> None:
+        super().validate()
+        if self.n_samples > MAX_VALUES:
+            self.fail("chunk_length", f"must make at most {MAX_VALUES} samples at `sampling_rate` ({self.sampling_rate})")
+        if self.nb_max_frames * max(self.feature_size, self.n_fft // _OVERLAP) > MAX_VALUES:
+            sizes = f"`chunk_length` ({self.chunk_length}), `feature_size` ({self.feature_size}) and `n_fft` ({self.n_fft})"
+            self.fail("hop_length", f"is too short for {sizes}")
 
     @property
     def n_samples(self) -> int:
@@ -123,14 +133,27 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
         silent = self.padding_value == 0 and self.padding_side == "right" and not self.dither
         heard = min(frames, -(-(kept + half) // self.hop_length)) if silent else frames
         read = min(total, (heard - 1) * self.hop_length + self.n_fft)
-        ends = np.pad(samples[:read], (half, half if read == total else 0), mode="reflect")
+        logs = self.logs(np.pad(samples[:read], (half, half if read == total else 0), mode="reflect"), heard)
+        quiet = np.float32(0.25 * math.log10(_FLOOR))
+        least = self.least(max(logs.max(), quiet if heard < frames else -np.inf))
+        found = np.full((self.feature_size, frames), max(quiet, least) + 1, np.float32)
+        found[:, :heard] = self.levels(logs, least)
+        return found
+
+    def logs(self, samples: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+        """A quarter of the logarithms to the base of ten of the power of the first frames of samples, (``count``, F)."""
         window, filters = (each.astype(np.float32) for each in (hann(self.n_fft), self.mel_filters))
-        power = mel_power(ends, window, self.hop_length, filters, heard)
+        power = mel_power(samples, window, self.hop_length, filters, count)
         # NumPy's natural logarithm takes a fraction of the time of that to the base of ten.
         logs = np.log(np.maximum(power, np.float32(_FLOOR), out=power), out=power)
         logs *= np.float32(0.25 / math.log(10))
-        quiet = np.float32(0.25 * math.log10(_FLOOR))
-        least = max(logs.max(), quiet if heard < frames else -np.inf) - np.float32(2)
-        found = np.full((self.feature_size, frames), max(quiet, least) + 1, np.float32)
-        np.add(np.maximum(logs, least, out=logs).T, np.float32(1), out=found[:, :heard])
-        return found
+        return logs
+
+    def least(self, loudest: Any) -> Any:
+        """The lowest level that is told apart, by the highest one of the sound: 80 dB less."""
+        return loudest - np.float32(2)
+
+    def levels(self, logs: NDArray[np.float32], least: Any) -> NDArray[np.float32]:
+        """Features (F, T) of logarithms (T, F), which are overwritten."""
+        logs = np.maximum(logs, least, out=logs)
+        return np.add(logs, np.float32(1), out=logs).T

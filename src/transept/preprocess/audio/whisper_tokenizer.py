@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transept.errors import FormatError, InputError
-from transept.files import dump_json, load_object
+from transept.errors import InputError
+from transept.files import dump_json
 from transept.preprocess.audio.languages import check_task, language_code
 from transept.preprocess.audio.normalize import normalize_basic, normalize_english
 from transept.preprocess.audio.transcript import WINDOW, Clock, Transcript
@@ -18,6 +18,7 @@ from transept.preprocess.text.loading import Parts, where_and_what
 from transept.preprocess.text.settings import PathOr
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.preprocess.text.vocabulary import listed
+from transept.schema import read_typed
 
 _END, _START, _PREVIOUS, _UNTIMED = "<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>"
 _TIME = re.compile(r"<\|(\d+\.\d+)\|>")
@@ -255,10 +256,7 @@ class WhisperTokenizer(
 
 
 def _read_spellings(path: PathOr | None) -> dict[str, str]:
-    spellings = {} if path is None else load_object(path)
-    if wrong := [word for word, other in spellings.items() if not isinstance(other, str)]:
-        raise FormatError(f"gives {wrong[0]!r:.60} the spelling {spellings[wrong[0]]!r:.60}, which is no text.", path=path)
-    return spellings
+    return {} if path is None else read_typed(path, dict[str, str])
 
 
 WhisperTokenizerFast = WhisperTokenizer

@@ -113,6 +113,8 @@ def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
     for key, number in found.items():
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_PIXELS:
             raise ConfigError(f"`{name}` holds {key} = {number!r:.80}, which is no number of pixels.")
+    if found.get("height", 0) * found.get("width", 0) > MAX_PIXELS:
+        raise ConfigError(f"`{name}` is {found['height']} x {found['width']} pixels, more than {MAX_PIXELS}.")
     return found
 
 

@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from transept.errors import InputError, TranseptWarning
-from transept.fields import Positive, Range
+from transept.fields import Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
 from transept.preprocess.image.arrays import (
     LAST,
@@ -29,7 +29,7 @@ from transept.preprocess.image.arrays import (
     size_dict,
 )
 from transept.preprocess.media import open_image, to_rgb
-from transept.preprocess.settings import Preprocessor
+from transept.preprocess.settings import FACTORS, OFFSETS, Preprocessor
 from transept.preprocess.workers import in_order
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _ROWS = 32  # of a picture that are read through the table at a time
 NEAREST, LANCZOS, BILINEAR, BICUBIC, BOX, HAMMING = range(6)  # Pillow's numbers of its resampling filters
+# Checked for every class, whatever defaults it gives.
+_NUMBERS = {"resample": Range(NEAREST, HAMMING), "rescale_factor": FACTORS, "image_mean": OFFSETS, "image_std": FACTORS}
 
 
 @dataclass(slots=True)
@@ -96,11 +98,11 @@ class BaseImageProcessor(Preprocessor):
     do_convert_rgb: bool | None = None
     do_resize: bool | None = True
     size: Any = field(default_factory=lambda: {"height": 224, "width": 224})
-    resample: Annotated[int, Range(NEAREST, HAMMING)] = BILINEAR
+    resample: int = BILINEAR
     do_center_crop: bool | None = None
     crop_size: Any = None
     do_rescale: bool | None = True
-    rescale_factor: Positive = 1 / 255
+    rescale_factor: float = 1 / 255
     do_normalize: bool | None = True
     image_mean: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
     image_std: float | list[float] = field(default_factory=lambda: [0.5, 0.5, 0.5])
@@ -126,8 +128,8 @@ class BaseImageProcessor(Preprocessor):
             if isinstance(value, list) and not 1 <= len(value) <= 4:
                 self.fail(name, "must be one number, or one a channel")
             setattr(self, name, [float(number) for number in value] if isinstance(value, list) else float(value))
-        if 0 in np.atleast_1d(self.image_std):
-            self.fail("image_std", "must not hold zero")
+        for name, allowed in _NUMBERS.items():
+            allowed.check(self, name)
 
     def __call__(self, images: Any, *, return_tensors: str | None = None, **overrides: Any) -> BatchFeature:
         """Prepare one picture or many.

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transept.fields import Positive
-from transept.preprocess.image.arrays import Size, output_size
+from transept.preprocess.image.arrays import MAX_PIXELS, Size, output_size
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class ConvNextImageProcessor(BaseImageProcessor):
         super().validate()
         if self.do_resize and "shortest_edge" not in self.size:
             self.fail("size", "must hold shortest_edge, the side of the square")
+        if self.size.get("shortest_edge", 0) ** 2 > MAX_PIXELS:
+            self.fail("size", f"must make a square of at most {MAX_PIXELS} pixels")
 
     def target(self, height: int, width: int) -> Size:
         side = self.size["shortest_edge"]

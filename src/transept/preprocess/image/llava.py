@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transept.errors import InputError
 from transept.preprocess.features import needed
+from transept.preprocess.image.arrays import MAX_PIXELS
 from transept.preprocess.image.bit import BitImageProcessor
 
 if TYPE_CHECKING:
@@ -29,12 +31,15 @@ class LlavaImageProcessor(BitImageProcessor):
         side = max(image.size)
         if image.width == image.height:
             return image
+        if side**2 > MAX_PIXELS:
+            wrong = f"padding makes an image of {side} x {side} pixels, more than the {MAX_PIXELS} allowed."
+            raise InputError(wrong, hint="Crop it, or cut it into pieces.")
         from transept.preprocess.media import to_rgb
 
         image = to_rgb(image, "white" if self.do_convert_rgb else "drop")
         mean = self.image_mean if isinstance(self.image_mean, list) else [self.image_mean] * 3
         pillow = needed("PIL.Image", "pillow", "vision", "Preparing images")
-        square: Image = pillow.new("RGB", (side, side), tuple(int(level * 255) for level in mean))
+        square: Image = pillow.new("RGB", (side, side), tuple(min(max(int(level * 255), 0), 255) for level in mean))
         square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
         return square
 

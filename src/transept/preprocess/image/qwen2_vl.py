@@ -7,29 +7,31 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from transept.errors import InputError
-from transept.fields import Count, Positive, derived
+from transept.fields import Count, Positive, Range, derived
 from transept.files import load_object
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.arrays import Size, checked_target, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor, Pixels, flat_images
 from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
 from transept.preprocess.settings import find_section
-from transept.preprocess.video import Metadata, chosen, read_frames, videos_of
-from transept.preprocess.workers import in_order
+from transept.preprocess.video import Metadata, chosen, open_frames, videos_of
+from transept.preprocess.workers import MAX_THREADS, in_order
 from transept.source import Source, model_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_ASPECT = 200
+MAX_VIDEO_PIXELS = 256_000 * 28 * 28  # of all frames as the model sees them: 128,000 tokens of two frames each
 
 
 def smart_resize(height: int, width: int, factor: int = 28, min_pixels: int = 56**2, max_pixels: int = 28**2 * 1280) -> Size:
@@ -77,9 +79,9 @@ class PatchProcessor(BaseImageProcessor):
     resample: int = BICUBIC
     image_mean: float | list[float] = field(default_factory=lambda: list(CLIP_MEAN))
     image_std: float | list[float] = field(default_factory=lambda: list(CLIP_STD))
-    patch_size: Count = 14
-    temporal_patch_size: Count = 2
-    merge_size: Count = 2
+    patch_size: Annotated[int, Range(1, 1024)] = 14
+    temporal_patch_size: Annotated[int, Range(1, 64)] = 2
+    merge_size: Annotated[int, Range(1, 64)] = 2
     min_pixels: Count = derived(lambda c: c.size["shortest_edge"])
     max_pixels: Count = derived(lambda c: c.size["longest_edge"])
 
@@ -232,7 +234,7 @@ class Qwen2VLVideoProcessor(PatchProcessor):
         """
         settings, batch = self.for_call(return_tensors, overrides), videos_of(videos)
         told = [None] * len(batch) if video_metadata is None else video_metadata
-        told = [told] if isinstance(told, Mapping) else told
+        told = told if isinstance(told, list | tuple) else [told]
         if len(told) != len(batch):
             raise InputError(f"`video_metadata` is for {len(told)} videos, but there are {len(batch)}.")
         found = in_order(lambda pair: settings._video(*pair), list(zip(batch, told, strict=True)), "video", parallel=False)
@@ -244,17 +246,28 @@ class Qwen2VLVideoProcessor(PatchProcessor):
 
     def _video(self, video: Any, told: Any) -> tuple[list[Pixels], tuple[int, int, int], Metadata]:
         """The frames of one video that are taken, its grid, and what is known of it."""
-        taken, metadata = read_frames(video, self.choose, told)
-        settings = self
-        if self.cap_pixels_per_frame:
-            shared = int(self.max_video_tokens * (self.patch_size * self.merge_size) ** 2 * 0.9)
-            share = shared * self.temporal_patch_size // len(taken)
-            least = int(self.size["shortest_edge"] * 1.05)
-            settings = self.with_settings(max_pixels=max(min(self.size["longest_edge"], share), least))
-        frames = in_order(settings.read_pixels, taken, "frame")
-        if len({frame.size for frame in frames}) > 1:
-            raise InputError("a video has frames of different sizes.", hint="Give all frames one size.")
+        with open_frames(video, self.choose, told) as (taken, metadata):
+            count, settings = len(metadata.frames_indices or ()), self
+            if self.cap_pixels_per_frame:
+                shared = int(self.max_video_tokens * (self.patch_size * self.merge_size) ** 2 * 0.9)
+                share = shared * self.temporal_patch_size // count
+                least = int(self.size["shortest_edge"] * 1.05)
+                settings = self.with_settings(max_pixels=max(min(self.size["longest_edge"], share), least))
+            frames = settings._resized(taken, count)
         return frames, settings.grid(frames[0].size, len(frames)), metadata
+
+    def _resized(self, taken: Iterator[Any], count: int) -> list[Pixels]:
+        """So many frames, a few of them at a time, so that those of full size need not all be held."""
+        frames: list[Pixels] = []
+        while some := list(islice(taken, MAX_THREADS)):
+            frames += in_order(self.read_pixels, some, "frame", first=len(frames))
+            if len({frame.size for frame in frames}) > 1:
+                raise InputError("a video has frames of different sizes.", hint="Give all frames one size.")
+            height, width = frames[0].size
+            if count * height * width > MAX_VIDEO_PIXELS:
+                what = f"a video of {count} frames of {width} x {height} has more than the {MAX_VIDEO_PIXELS} pixels allowed."
+                raise InputError(what, hint="Take some of them: do_sample_frames=True, and num_frames= or fps=.")
+        return frames
 
     def choose(self, metadata: Metadata) -> Sequence[int]:
         """The numbers of the frames that are looked at."""

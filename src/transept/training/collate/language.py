@@ -12,14 +12,14 @@ from torch import Tensor
 
 from transept.errors import InputError, TranseptWarning, refuse
 from transept.objectives.classification import IGNORED
-from transept.training.collate.rows import Collator, Row, checked_rows, filled, ids_of, listed, padded
+from transept.training.collate.rows import DrawingCollator, Row, checked_rows, filled, ids_of, listed, padded
 
 
 @dataclass
-class DataCollatorForLanguageModeling(Collator):
+class DataCollatorForLanguageModeling(DrawingCollator):
     """Pads rows of tokens and makes ``labels``: hidden tokens of masked language models, or all but padding.
 
-    Random numbers are drawn from ``generator``, or PyTorch's own, in the reference's order.
+    Random numbers are drawn in the reference's order.
 
     Args:
         tokenizer: what pads and has the mask token.
@@ -30,7 +30,7 @@ class DataCollatorForLanguageModeling(Collator):
         random_replace_prob: the share of these that a random token replaces; the rest stay as they are.
         pad_to_multiple_of: lengths are multiples of this.
         return_tensors: ``pt`` or ``np``.
-        seed: begins a generator of this collator's own, another in each worker of a loader.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: shares outside 0 to 1, a tokenizer without a mask token, or a row that does not fit, by its number.
@@ -45,7 +45,7 @@ class DataCollatorForLanguageModeling(Collator):
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
     seed: int | None = None
-    generator: torch.Generator | None = field(default=None, init=False, repr=False, compare=False)
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
@@ -63,9 +63,6 @@ class DataCollatorForLanguageModeling(Collator):
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def collate(self, features: Any) -> Any:
-        if self.seed is not None and self.generator is None:
-            worker = torch.utils.data.get_worker_info()
-            self.generator = torch.Generator().manual_seed(self.seed + (0 if worker is None else worker.id))
         bare = len(features) > 0 and not isinstance(features[0], Mapping)
         rows = checked_rows([{"input_ids": row} for row in features] if bare else features, "input_ids")
         for number, row in enumerate(rows):

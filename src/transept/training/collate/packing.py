@@ -14,17 +14,18 @@ from transept.training.collate.rows import Collator, checked_rows, ids_of, of_ki
 
 
 class DataCollatorWithFlattening(Collator):
-    """Lays rows of tokens end to end: a batch (1, sum of lengths) whose ``position_ids`` begin anew with each row.
+    """Lays rows of tokens end to end: a batch (1, sum of lengths) whose ``seq_idx`` are the numbers of the rows.
 
     Models see by these that the rows are apart: none sees another, and none is predicted from another.
 
     Args:
         return_tensors: ``pt`` or ``np``.
-        return_position_ids: make ``position_ids``.
+        return_position_ids: make ``position_ids``, which begin anew with each row.
         separator_id: the label of each row's first token, which nothing predicts.
         return_flash_attn_kwargs: make ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (rows + 1), where rows begin and end, and
             ``max_length_q`` and ``max_length_k``.
-        return_seq_idx: make ``seq_idx`` (1, N), the number of each token's row.
+        return_seq_idx: make ``seq_idx`` (1, N), the number of each token's row. Without these and the above, only families that
+            infer it from positions keep the rows apart.
         position_ids_start: the number of the first position; the model's ``first_position``.
     """
 
@@ -35,7 +36,7 @@ class DataCollatorWithFlattening(Collator):
         return_position_ids: bool = True,
         separator_id: int = IGNORED,
         return_flash_attn_kwargs: bool = False,
-        return_seq_idx: bool = False,
+        return_seq_idx: bool = True,
         position_ids_start: int = 0,
     ) -> None:
         self.return_tensors, self.separator_id = return_tensors, separator_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from transept.errors import refuse
 from transept.objectives.classification import IGNORED
-from transept.training.collate.rows import Collator, checked_rows, ids_of, padded
+from transept.training.collate.rows import DrawingCollator, checked_rows, ids_of, padded
 
 
 @dataclass
-class DataCollatorForPermutationLanguageModeling(Collator):
+class DataCollatorForPermutationLanguageModeling(DrawingCollator):
     """Hides spans, and draws for each row an order in which these are predicted: each sees those before it in the order.
 
     Rows are padded to an even length, since the halves of a row are ordered apart: a model may remember the first for the
-    second. Random numbers are PyTorch's own, in the reference's order.
+    second. Random numbers are drawn in the reference's order.
 
     The batch has ``input_ids``, ``perm_mask`` (B, T, T), 1 where position i may not see j, ``target_mapping`` (B, T, T), the
     unit matrices, and ``labels`` (B, T); with padding also ``attention_mask``.
@@ -29,6 +29,7 @@ class DataCollatorForPermutationLanguageModeling(Collator):
         plm_probability: the share of tokens that are hidden.
         max_span_length: the longest span.
         return_tensors: ``pt`` or ``np``.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: a tokenizer without a mask token, a share outside 0 to 1, or a row that does not fit, by its number.
@@ -38,6 +39,8 @@ class DataCollatorForPermutationLanguageModeling(Collator):
     plm_probability: float = 1 / 6
     max_span_length: int = 5
     return_tensors: str = "pt"
+    seed: int | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         share, longest = self.plm_probability, self.max_span_length
@@ -61,9 +64,9 @@ class DataCollatorForPermutationLanguageModeling(Collator):
         for row in range(rows):
             at = 0
             while at < length:
-                span = int(torch.randint(1, self.max_span_length + 1, (1,)))
+                span = int(torch.randint(1, self.max_span_length + 1, (1,), generator=self.generator))
                 context = int(span / self.plm_probability)
-                start = at + int(torch.randint(context - span + 1, (1,)))
+                start = at + int(torch.randint(context - span + 1, (1,), generator=self.generator))
                 chosen[row, start : start + span] = True
                 at += context
         special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids, dtype=ids.dtype))
@@ -76,8 +79,7 @@ class DataCollatorForPermutationLanguageModeling(Collator):
             "labels": ids.masked_fill(~chosen, IGNORED),
         }
 
-    @staticmethod
-    def _order(length: int) -> Tensor:
+    def _order(self, length: int) -> Tensor:
         """The places of an order, in which the halves do not mix but are ordered alike."""
         halves = torch.arange(length).view(2, -1)
-        return halves[:, torch.randperm(length // 2)].flatten()
+        return halves[:, torch.randperm(length // 2, generator=self.generator)].flatten()

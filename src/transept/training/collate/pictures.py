@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transept.errors import InputError, refuse
 from transept.training.collate.padding import default_data_collator
-from transept.training.collate.rows import Collator, checked_rows, stacked
+from transept.training.collate.rows import Collator, DrawingCollator, checked_rows, stacked
 
 
 def block_mask(
@@ -55,7 +55,7 @@ def random_mask(grid: tuple[int, int], share: float, unit: int = 1, generator: t
 
 
 @dataclass
-class DataCollatorForPatchMasking(Collator):
+class DataCollatorForPatchMasking(DrawingCollator):
     """Stacks pictures and hides patches of them: ``pixel_values`` (B, C, H, W) and ``bool_masked_pos`` (B, N).
 
     With ``codebook``, or a column ``visual_tokens`` (N) in the rows, ``labels`` are the visual tokens of hidden patches, row by
@@ -69,7 +69,7 @@ class DataCollatorForPatchMasking(Collator):
         min_block: the least number of patches in a block.
         codebook: makes tokens (B, N) of ``pixel_values``.
         return_tensors: ``pt`` or ``np``.
-        generator: where random numbers come from; PyTorch's own when absent.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: sizes that do not divide each other, a share outside 0 to 1, or a row that does not fit, by its number.
@@ -82,7 +82,8 @@ class DataCollatorForPatchMasking(Collator):
     min_block: int = 16
     codebook: Callable[[Tensor], Tensor] | None = None
     return_tensors: str = "pt"
-    generator: torch.Generator | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         refuse(not 0 < self.mask_ratio <= 1, f"`mask_ratio` must be above 0 and at most 1, but is {self.mask_ratio!r}.")

@@ -184,3 +184,27 @@ class Collator:
     def collate(self, features: Any) -> Any:
         """The batch as tensors."""
         raise NotImplementedError
+
+
+class DrawingCollator(Collator):
+    """A collator that draws random numbers: from ``generator``, from one that ``seed`` begins, or from PyTorch's own.
+
+    With ``seed``, another generator is begun in each worker of a loader. A trainer's loader begins it anew for each batch, by
+    ``seed`` and the place of the batch, so that what is drawn depends neither on workers nor on what was read before.
+    """
+
+    seed: int | None
+    generator: torch.Generator | None
+
+    def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
+        if self.seed is not None and self.generator is None:
+            worker = torch.utils.data.get_worker_info()
+            self.generator = torch.Generator().manual_seed(self.seed + (0 if worker is None else worker.id))
+        return super().__call__(features, return_tensors)
+
+    def reseed(self, seed: int) -> None:
+        """Draw from here on by the seed of a place, and the collator's own."""
+        if self.seed is not None and self.generator is None:
+            self.generator = torch.Generator()
+        if self.generator is not None:  # otherwise numbers are PyTorch's own, which the loader seeds
+            self.generator.manual_seed((seed + (self.seed or 0)) % 2**64)

@@ -11,7 +11,7 @@ import torch
 from transept.errors import InputError, refuse
 from transept.training.collate.language import DataCollatorForLanguageModeling
 from transept.training.collate.padding import labels_of
-from transept.training.collate.rows import Collator, checked_rows, padded
+from transept.training.collate.rows import Collator, DrawingCollator, checked_rows, padded
 
 SCORES = ("label", "labels", "score")
 
@@ -59,7 +59,7 @@ class DataCollatorForPairs(Collator):
 
 
 @dataclass
-class DataCollatorForNextSentencePrediction(Collator):
+class DataCollatorForNextSentencePrediction(DrawingCollator):
     """BERT's pretraining (Devlin et al. 2019): whether the second text of a row follows the first, and hidden tokens.
 
     Of the rows, which are ``first`` and ``second``, texts that follow each other, a share get another row's second text;
@@ -74,6 +74,7 @@ class DataCollatorForNextSentencePrediction(Collator):
         max_length: pairs are cut to this; the tokenizer's own limit when absent.
         pad_to_multiple_of: lengths are multiples of this.
         return_tensors: ``pt`` or ``np``.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: a row that is no pair of texts, by its number.
@@ -86,7 +87,8 @@ class DataCollatorForNextSentencePrediction(Collator):
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
-    generator: torch.Generator | None = field(default=None, init=False, repr=False, compare=False)
+    seed: int | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         share = self.follow_probability

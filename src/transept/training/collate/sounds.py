@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import DataCollatorWithPadding, labels_of
-from transept.training.collate.rows import Row, checked_rows, filled, listed, multiple, padded
+from transept.training.collate.rows import DrawingCollator, Row, checked_rows, filled, listed, multiple, padded
 
 
 @dataclass
@@ -51,7 +51,7 @@ class DataCollatorForAudio(DataCollatorWithPadding):
 
 
 @dataclass
-class DataCollatorForWav2Vec2Pretraining:
+class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
     """Pads waves, and draws which frames are hidden and what each is told from (Baevski et al. 2020).
 
     The batch has the model's ``mask_time_indices`` (B, T) and ``sampled_negative_indices`` (B, T, K).
@@ -60,7 +60,11 @@ class DataCollatorForWav2Vec2Pretraining:
         model: one with ``sample_targets``, whose config says how much is hidden and how many negatives there are.
         feature_extractor: what pads.
         padding, max_length, pad_to_multiple_of: see :class:`DataCollatorWithPadding`.
-        generator: where random numbers come from; PyTorch's own when absent.
+        return_tensors: ``pt`` or ``np``.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
+
+    Raises:
+        InputError: a row too short for two hidden frames.
     """
 
     model: Any
@@ -68,10 +72,11 @@ class DataCollatorForWav2Vec2Pretraining:
     padding: bool | str = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
-    generator: torch.Generator | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
+    seed: int | None = None
+    return_tensors: str = "pt"
 
-    def __call__(self, features: Any) -> Any:
-        """Rows of waves -> batch (``InputError``: a row too short for two hidden frames)."""
+    def collate(self, features: Any) -> Any:
         rows: list[Row] = checked_rows(features)
         length = None if self.max_length is None else multiple(self.max_length, self.pad_to_multiple_of)
         batch = padded(self.feature_extractor, rows, self.padding, length, self.pad_to_multiple_of)

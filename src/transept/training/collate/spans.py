@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED
-from transept.training.collate.rows import Collator, checked_rows, filled, ids_of, padded
+from transept.training.collate.rows import DrawingCollator, checked_rows, filled, ids_of, padded
 
 
 def random_parts(total: int, parts: int, generator: torch.Generator | None = None) -> list[int]:
@@ -23,7 +23,7 @@ def random_parts(total: int, parts: int, generator: torch.Generator | None = Non
 
 
 @dataclass
-class DataCollatorForSpanCorruption(Collator):
+class DataCollatorForSpanCorruption(DrawingCollator):
     """T5's objective: spans become a sentinel each, and the labels are the sentinels with what stood there.
 
     A row of n tokens loses ``round(n * noise_density)`` of them, in ``round`` of that over ``mean_noise_span_length`` spans.
@@ -38,7 +38,7 @@ class DataCollatorForSpanCorruption(Collator):
         mean_noise_span_length: the mean number of tokens in a span.
         pad_to_multiple_of: lengths are multiples of this.
         return_tensors: ``pt`` or ``np``.
-        generator: where random numbers come from; PyTorch's own when absent.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: a share outside 0 to 1, or a row with fewer than two tokens or more spans than sentinels, by its number.
@@ -49,7 +49,8 @@ class DataCollatorForSpanCorruption(Collator):
     mean_noise_span_length: float = 3.0
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
-    generator: torch.Generator | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
+    seed: int | None = None
     sentinels: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -104,7 +105,7 @@ _SENTINEL = re.compile(r"<extra_id_(\d+)>").fullmatch
 
 
 @dataclass
-class DataCollatorForDenoising(Collator):
+class DataCollatorForDenoising(DrawingCollator):
     """BART's objective: the labels are the row, and the inputs are what noise makes of it.
 
     In this order: sentences change places, spans become one mask each, tokens are deleted, and the row is turned. Special
@@ -122,7 +123,7 @@ class DataCollatorForDenoising(Collator):
         sentence_ends: ids of tokens that end sentences; ``.``, ``!`` and ``?`` of the vocabulary when absent.
         pad_to_multiple_of: lengths are multiples of this.
         return_tensors: ``pt`` or ``np``.
-        generator: where random numbers come from; PyTorch's own when absent.
+        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: a share outside 0 to 1, a tokenizer without a mask token, or an empty row, by its number.
@@ -137,7 +138,8 @@ class DataCollatorForDenoising(Collator):
     sentence_ends: Sequence[int] | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
-    generator: torch.Generator | None = None
+    generator: torch.Generator | None = field(default=None, repr=False, compare=False)
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("mask_ratio", "delete_ratio", "rotate_ratio"):

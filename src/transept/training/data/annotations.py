@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from transept.errors import FormatError
-from transept.training.data.dataset import Row
+from transept.training.data.table import Row
 
 
 def flattened(document: Any, path: str) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from transept.errors import TranseptWarning
-from transept.training.data.dataset import TableDataset
+from transept.training.data.table import TableDataset
 
 MOST_TRUNCATED = 0.1
 # Models have more rows of embeddings than their tokenizers have tokens, to round them up; this share is no rounding.
@@ -16,11 +18,10 @@ LEAST_VOCABULARY = 0.9
 
 def warn_of_equal_rows(train: TableDataset, held_out: TableDataset) -> int:
     """Warn where rows of the evaluation are also trained on; gives their number."""
-    known = {train.key(index) for index in range(len(train))}
-    both = [index for index in range(len(held_out)) if held_out.key(index) in known]
-    if both:
+    both = np.flatnonzero(np.isin(held_out.keys(), train.keys()))
+    if len(both):
         what = f"{len(both)} of {len(held_out)} rows of the evaluation are also among those trained on"
-        _warn(f"{what} (the first: {held_out.place(both[0])}). Its figures will be too good.")
+        _warn(f"{what} (the first: {held_out.place(int(both[0]))}). Its figures will be too good.")
     return len(both)
 
 
@@ -42,7 +43,7 @@ def warn_of_tokenizer(tokenizer: Any, model: Any) -> bool:
     return True
 
 
-def warn_of_unlearned_end(labels: Sequence[Sequence[int]], end: int | None) -> bool:
+def warn_of_unlearned_end(labels: Iterable[Sequence[int]], end: int | None) -> bool:
     """Warn where no row has the end of text among its labels, so that a model would never learn to stop; gives whether."""
     if end is None or any(end in row for row in labels):
         return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError, nearest
-from transept.training.data.dataset import TableDataset
+from transept.training.data.table import TableDataset
 
 LOOKED_AT = 200  # rows, to tell what a column holds
 
@@ -168,8 +168,7 @@ def _check_kinds(dataset: TableDataset, wanted: Sequence[Column], found: Mapping
         name = found.get(column.role)
         if name is None:
             continue
-        for index in range(len(dataset)):
-            value = dataset.rows[index].get(name)
+        for index, value in enumerate(dataset.values(name)):
             missing = value is None and not column.optional
             if missing or (value is not None and not column.holds(value)):
                 what = "is missing" if missing else f"is {type(value).__name__} ({value!r:.60})"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, cast
 
+from torch import nn
 from torch.utils.data import DataLoader
 
 from transept.adapt.features import Features, Row, precompute
 from transept.core.task import TaskModel
 from transept.errors import InputError
-from transept.training.loader import Columns, make_loader
-from transept.training.order import EpochBatches
-from transept.training.prepare import own_task, to_device
-from transept.training.step import precision
+from transept.training.data.loader import Columns, make_loader
+from transept.training.data.order import EpochBatches
+from transept.training.setup import own_task, to_device
+from transept.training.update import precision
 
 
-def computed_once(trainer: Any, loader: DataLoader[Any], undo: contextlib.ExitStack) -> DataLoader[Any]:
-    """A loader of states in the order of a loader of rows; the trainer runs the head alone until ``undo``.
+def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:
+    """A loader of states in the order of a loader of rows, and the head, which is trained on them.
 
     Raises:
         InputError: the rows have no numbers, or some of the backbone is trained.
@@ -31,9 +31,7 @@ def computed_once(trainer: Any, loader: DataLoader[Any], undo: contextlib.ExitSt
         found, head = precompute(cast(TaskModel[Any], task), (to_device(batch, args.device) for batch in source))
     order = [row for batch in source.batch_sampler.all() for row in batch]
     rows: list[Row] = [row for _, row in sorted(zip(order, found.rows, strict=True), key=lambda pair: pair[0])]
-    undo.callback(setattr, trainer, "model_wrapped", trainer.model_wrapped)
-    trainer.model_wrapped = head
-    return make_loader(
+    states = make_loader(
         rows,
         loader.batch_sampler,
         Features(rows, found.padding).collate,
@@ -42,3 +40,4 @@ def computed_once(trainer: Any, loader: DataLoader[Any], undo: contextlib.ExitSt
         batch_size=args.train_batch_size,
         drop_last=args.dataloader_drop_last,
     )
+    return states, head

@@ -12,40 +12,40 @@ from torch import Tensor
 PADDING = -100
 
 
-def to_array(found: Any) -> Any:
+def to_array(value: Any) -> Any:
     """Tensors as arrays, inside tuples, lists and mappings too; bfloat16 as float32."""
-    if isinstance(found, Tensor):
-        found = found.detach().cpu()
-        return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
-    if isinstance(found, Mapping):
-        return {name: to_array(each) for name, each in found.items()}
-    if isinstance(found, tuple | list):
-        return type(found)(to_array(each) for each in found)
-    return found
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    if isinstance(value, Mapping):
+        return {name: to_array(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(to_array(part) for part in value)
+    return value
 
 
 def joined(batches: list[Any], places: np.ndarray[Any, Any] | None) -> Any:
-    """Arrays of batches as one, padded with -100 to the longest, with the rows back at their places."""
+    """Arrays of batches as one, padded with -100 to the longest, with the rows back at their places.
+
+    A list of mappings, as the labels of detectors are, has one for each row.
+    """
     first = batches[0]
+    if isinstance(first, list) and isinstance(first[0], Mapping):
+        rows = [row for batch in batches for row in batch]
+        return rows if places is None else [rows[at] for at in np.argsort(places)]
     if isinstance(first, tuple | list):
         return type(first)(joined([batch[at] for batch in batches], places) for at in range(len(first)))
     if isinstance(first, Mapping):
         return {name: joined([batch[name] for batch in batches], places) for name in first}
     if not isinstance(first, np.ndarray):
         return first
-    arrays = [np.atleast_1d(each) for each in batches]
+    arrays = [np.atleast_1d(batch) for batch in batches]
     if arrays[0].ndim > 1:
-        longest = max(each.shape[1] for each in arrays)
-        arrays = [
-            np.pad(each, [(0, 0), (0, longest - each.shape[1]), *[(0, 0)] * (each.ndim - 2)], constant_values=PADDING)
-            for each in arrays
-        ]
+        longest = max(array.shape[1] for array in arrays)
+        missing = [[(0, 0), (0, longest - array.shape[1]), *[(0, 0)] * (array.ndim - 2)] for array in arrays]
+        arrays = [np.pad(array, widths, constant_values=PADDING) for array, widths in zip(arrays, missing)]
     whole = np.concatenate(arrays)
-    if places is None or len(places) != len(whole):
-        return whole
-    back = np.empty_like(whole)
-    back[places] = whole
-    return back
+    return whole[np.argsort(places)] if places is not None and len(places) == len(whole) else whole
 
 
 class Gathered:
@@ -54,14 +54,14 @@ class Gathered:
     def __init__(self, every: int | None) -> None:
         self.every, self.arrays, self.waiting = every or 1, list[Any](), list[Any]()
 
-    def add(self, found: Any) -> None:
-        if found is not None:
-            self.waiting.append(found)
+    def add(self, batch: Any) -> None:
+        if batch is not None:
+            self.waiting.append(batch)
             if len(self.waiting) >= self.every:
                 self.flush()
 
     def flush(self) -> None:
-        self.arrays += [to_array(each) for each in self.waiting]
+        self.arrays += map(to_array, self.waiting)
         self.waiting = []
 
     def result(self, places: np.ndarray[Any, Any] | None, whole: bool) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, refuse
 from transept.objectives.classification import IGNORED
 
 Floats = NDArray[np.float64]
@@ -44,12 +45,12 @@ def array(value: Any, name: str) -> NDArray[Any]:
     value = value.detach().cpu() if hasattr(value, "detach") else value
     value = value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
     try:
-        found = np.asarray(value)
+        numbers = np.asarray(value)
     except ValueError as error:
         raise InputTypeError(f"`{name}` has rows of different lengths.", hint="Pad them, labels by -100.") from error
-    if found.dtype.kind not in "biuf":
+    if numbers.dtype.kind not in "biuf":
         raise InputTypeError(f"`{name}` must be numbers, but is {str(value)[:60]!r}.")
-    return found
+    return numbers
 
 
 def classes(predictions: Any, labels: Any) -> tuple[Integers, Integers]:
@@ -57,32 +58,27 @@ def classes(predictions: Any, labels: Any) -> tuple[Integers, Integers]:
 
     Places whose label is -100 are left out.
     """
-    right, found = array(labels, "labels"), array(predictions, "predictions")
-    if found.ndim == right.ndim + 1:
-        found = found.argmax(axis=-1)
-    if found.shape != right.shape:
-        shapes = found.shape, right.shape
-        raise InputError("predictions have the shape {}, but labels {}.".format(*shapes), hint="Pass classes or logits.")
-    for name, value in (("predictions", found), ("labels", right)):
+    right, predicted = array(labels, "labels"), array(predictions, "predictions")
+    if predicted.ndim == right.ndim + 1:
+        predicted = predicted.argmax(axis=-1)
+    if predicted.shape != right.shape:
+        what = f"predictions have the shape {predicted.shape}, but labels {right.shape}."
+        raise InputError(what, hint="Pass classes or logits.")
+    for name, value in (("predictions", predicted), ("labels", right)):
         if value.dtype.kind == "f" and not (value == value.round()).all():
             raise InputError(f"`{name}` must be classes, but has fractions.")
-    kept = right.reshape(-1) != IGNORED
-    pair = found.reshape(-1)[kept].astype(np.int64), right.reshape(-1)[kept].astype(np.int64)
-    if pair[0].size and min(pair[0].min(), pair[1].min()) < 0:
-        raise InputError(
-            f"class {int(min(pair[0].min(), pair[1].min()))} is negative.", hint=f"{IGNORED} as a label is ignored."
-        )
-    return pair
+    counted = right != IGNORED
+    predicted, right = predicted[counted].astype(np.int64), right[counted].astype(np.int64)
+    least = int(min(predicted.min(initial=0), right.min(initial=0)))
+    refuse(least < 0, f"class {least} is negative.", hint=f"{IGNORED} as a label is ignored.")
+    return predicted, right
 
 
 def values(predictions: Any, labels: Any) -> tuple[Floats, Floats]:
     """Predicted and right numbers, (N) each."""
-    pair = tuple(
-        array(value, name).astype(np.float64).reshape(-1) for value, name in ((predictions, "predictions"), (labels, "labels"))
-    )
-    if pair[0].shape != pair[1].shape:
-        raise InputError(f"there are {pair[0].size} predictions for {pair[1].size} labels.")
-    return pair  # type: ignore[return-value]
+    predicted, right = array(predictions, "predictions"), array(labels, "labels")
+    refuse(predicted.size != right.size, f"there are {predicted.size} predictions for {right.size} labels.")
+    return predicted.astype(np.float64).reshape(-1), right.astype(np.float64).reshape(-1)
 
 
 def same_number(predictions: Any, labels: Any) -> None:
@@ -97,3 +93,20 @@ def same_number(predictions: Any, labels: Any) -> None:
 def ratio(part: float, whole: float, empty: float = 0.0) -> float:
     """``part / whole``; ``empty`` where there is nothing to divide by."""
     return float(part) / float(whole) if whole else empty
+
+
+def f1_scores(hits: int, predicted: int, right: int) -> dict[str, float]:
+    """Precision, recall and F1, 0 where there is nothing."""
+    return {"precision": ratio(hits, predicted), "recall": ratio(hits, right), "f1": ratio(2 * hits, predicted + right)}
+
+
+def is_better(value: float, best: float | None, *, greater: bool, margin: float = 0.0) -> bool:
+    """Whether a metric is better than the best one so far by more than ``margin``.
+
+    NaN is never better, and any number is better than NaN and than ``None``, which says that there is none yet.
+    """
+    if math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return (value - best if greater else best - value) > max(margin, 0.0)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from transept.errors import InputError, refuse
-from transept.training.metrics.base import Floats, Integers, Metric, array, classes, ratio
+from transept.training.metrics.base import Floats, Integers, Metric, array, classes, f1_scores, ratio
 
 MAX_CLASSES = 5000  # a table of all pairs takes 200 MB
 Average = Literal["binary", "micro", "macro", "weighted"]
@@ -30,10 +30,10 @@ class Confusion(Metric):
         self.matrix = np.zeros((0, 0), dtype=np.int64)
 
     def update(self, predictions: Any, labels: Any) -> None:
-        found, right = classes(predictions, labels)
-        size = max(len(self.matrix), int(max(found.max(initial=-1), right.max(initial=-1))) + 1)
+        predicted, right = classes(predictions, labels)
+        size = max(len(self.matrix), int(max(predicted.max(initial=-1), right.max(initial=-1))) + 1)
         refuse(size > MAX_CLASSES, f"class {size - 1} was met, but a table of {MAX_CLASSES} classes is the largest.")
-        matrix = np.bincount(right * size + found, minlength=size * size).reshape(size, size)
+        matrix = np.bincount(right * size + predicted, minlength=size * size).reshape(size, size)
         matrix[: len(self.matrix), : len(self.matrix)] += self.matrix
         self.matrix = matrix
 
@@ -49,8 +49,8 @@ class Accuracy(Metric):
         self.right = self.count = 0
 
     def update(self, predictions: Any, labels: Any) -> None:
-        found, right = classes(predictions, labels)
-        self.right, self.count = self.right + int((found == right).sum()), self.count + len(right)
+        predicted, right = classes(predictions, labels)
+        self.right, self.count = self.right + int((predicted == right).sum()), self.count + len(right)
 
     def result(self) -> dict[str, float]:
         return {"accuracy": ratio(self.right, self.count, math.nan)}
@@ -76,20 +76,13 @@ class F1(Confusion):
         if not self.matrix.sum():
             return dict.fromkeys(("precision", "recall", "f1"), math.nan)
         if self.average == "binary":
-            counts = [part[self.positive] if self.positive < len(part) else 0 for part in (hits, predicted, right)]
-        elif self.average == "micro":
-            counts = [part.sum() for part in (hits, predicted, right)]
-        else:
-            there = (predicted + right) > 0
-            each = np.array([_scores(*counts) for counts in zip(hits[there], predicted[there], right[there])])
-            weights = right[there] if self.average == "weighted" else None
-            return dict(zip(("precision", "recall", "f1"), map(float, np.average(each, axis=0, weights=weights))))
-        return dict(zip(("precision", "recall", "f1"), _scores(*counts)))
-
-
-def _scores(hits: int, predicted: int, right: int) -> tuple[float, float, float]:
-    """Precision, recall and F1, 0 where there is nothing."""
-    return ratio(hits, predicted), ratio(hits, right), ratio(2 * hits, predicted + right)
+            return f1_scores(*(part[self.positive] if self.positive < len(part) else 0 for part in (hits, predicted, right)))
+        if self.average == "micro":
+            return f1_scores(hits.sum(), predicted.sum(), right.sum())
+        there = (predicted + right) > 0
+        scores = [f1_scores(*counts) for counts in zip(hits[there], predicted[there], right[there])]
+        weights = right[there] if self.average == "weighted" else None
+        return {name: float(np.average([score[name] for score in scores], weights=weights)) for name in scores[0]}
 
 
 class Matthews(Confusion):

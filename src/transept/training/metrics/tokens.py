@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
-from transept.training.metrics.base import Metric, array, ratio, same_number
+from transept.training.metrics.base import Metric, array, f1_scores, ratio, same_number
 
 Span = tuple[str, int, int]
 # The last token of an entity and an entity of one token have two names each.
@@ -32,7 +32,7 @@ def entities(tags: Sequence[str]) -> set[Span]:
 
     As in seqeval's usual mode and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
     """
-    found: set[Span] = set()
+    spans: set[Span] = set()
     kind, start, before = "", 0, "O"
     for place, tag in enumerate((*tags, "O")):
         mark, _, own = tag.partition("-")
@@ -40,11 +40,11 @@ def entities(tags: Sequence[str]) -> set[Span]:
         mark = MARKS[mark]
         ends = before in ("E", "S") or mark in ("B", "S", "O") or own != kind
         if ends and before != "O":
-            found.add((kind, start, place - 1))
+            spans.add((kind, start, place - 1))
         if mark != "O" and (before == "O" or ends):
             start = place
         kind, before = own, mark
-    return found
+    return spans
 
 
 class EntityF1(Metric):
@@ -88,15 +88,11 @@ class EntityF1(Metric):
 
     def result(self) -> dict[str, float]:
         totals = [sum(counter.values()) for counter in (self.hits, self.found, self.right)]
-        result = _scores("", *totals) | {"accuracy": ratio(self.same, self.count, math.nan)}
+        result = f1_scores(*totals) | {"accuracy": ratio(self.same, self.count, math.nan)}
         for kind in sorted({*self.found, *self.right}) if self.by_type else ():
-            result |= _scores(f"{kind}_", self.hits[kind], self.found[kind], self.right[kind])
+            scores = f1_scores(self.hits[kind], self.found[kind], self.right[kind])
+            result |= {f"{kind}_{name}": value for name, value in scores.items()}
         return result
-
-
-def _scores(prefix: str, hits: int, found: int, right: int) -> dict[str, float]:
-    figures = ratio(hits, found), ratio(hits, right), ratio(2 * hits, found + right)
-    return dict(zip((f"{prefix}precision", f"{prefix}recall", f"{prefix}f1"), figures))
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -120,9 +116,9 @@ class AnswerF1(Metric):
 
     def update(self, predictions: Any, labels: Any) -> None:
         same_number(predictions, labels)
-        for found, right in zip(predictions, labels):
-            given = right["text"] if isinstance(right, Mapping) else [right] if isinstance(right, str) else right
-            own, answers = normal_answer(found), [normal_answer(answer) for answer in given] or [""]
+        for prediction, right in zip(predictions, labels):
+            references = right["text"] if isinstance(right, Mapping) else [right] if isinstance(right, str) else right
+            own, answers = normal_answer(prediction), [normal_answer(answer) for answer in references] or [""]
             self.exact += max(own == answer for answer in answers)
             self.overlap += max(word_overlap(own.split(), answer.split()) for answer in answers)
             self.count += 1

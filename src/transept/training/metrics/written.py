@@ -85,11 +85,10 @@ class ChrF(Metric):
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
             own = [grams("".join(text.split()), size) for size in range(1, 7)]
-            each = [
-                [_counts(found, grams("".join(right.split()), size + 1)) for size, found in enumerate(own)]
-                for right in references
-            ]
-            best = max(each, key=_chrf)
+            best = max(
+                ([_counts(own[size], grams("".join(right.split()), size + 1)) for size in range(6)] for right in references),
+                key=_chrf,
+            )
             self.counts = [[one + other for one, other in zip(*pair)] for pair in zip(self.counts, best)]
 
     def result(self) -> dict[str, float]:
@@ -102,10 +101,11 @@ def _counts(found: Counter[tuple[str, ...]], right: Counter[tuple[str, ...]]) ->
 
 
 def _chrf(counts: Sequence[Sequence[int]]) -> float:
-    there = [each for each in counts if each[1] and each[2]]
+    there = [(hits, found, right) for hits, found, right in counts if found and right]
     if not there:
         return 0.0
-    precision, recall = (sum(each[0] / each[side] for each in there) / len(there) for side in (1, 2))
+    precision = sum(hits / found for hits, found, _ in there) / len(there)
+    recall = sum(hits / right for hits, _, right in there) / len(there)
     return 100 * ratio(5 * precision * recall, 4 * precision + recall)
 
 
@@ -123,8 +123,8 @@ class Rouge(Metric):
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            each = [_rouge(text, right) for right in references]
-            self.sums = {name: value + max(one[name] for one in each) for name, value in self.sums.items()}
+            scores = [_rouge(text, reference) for reference in references]
+            self.sums = {name: value + max(score[name] for score in scores) for name, value in self.sums.items()}
             self.count += 1
 
     def result(self) -> dict[str, float]:

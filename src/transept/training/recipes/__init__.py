@@ -19,6 +19,8 @@ RECIPES = {
     "masked-lm": ("masked_lm", "MaskedLM"),
     "causal-lm": ("causal_lm", "CausalLM"),
     "seq2seq": ("seq2seq", "Seq2Seq"),
+    "translation": ("seq2seq", "Translation"),
+    "summarization": ("seq2seq", "Summarization"),
     "sentence-embedding": ("sentence_embedding", "SentenceEmbedding"),
     "preference": ("preference", "Preference"),
     "self-training": ("text_classification", "SelfTraining"),
@@ -29,8 +31,6 @@ RECIPES = {
     "speech-to-text": ("speech", "SpeechToText"),
 }
 ALIASES = {
-    "translation": "seq2seq",
-    "summarization": "seq2seq",
     "ner": "token-classification",
     "clm": "causal-lm",
     "mlm": "masked-lm",
@@ -46,6 +46,5 @@ def recipe_named(task: str) -> type[Recipe]:
     if name not in RECIPES:
         raise UnsupportedError(f"there is no recipe for {task!r}.", hint=nearest(task, [*RECIPES, *ALIASES]))
     file, recipe = RECIPES[name]
-    module = importlib.import_module(f"{__name__}.{file}")
-    found: type[Recipe] = getattr(module, recipe)
-    return found
+    kind: type[Recipe] = getattr(importlib.import_module(f"{__name__}.{file}"), recipe)
+    return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -13,12 +13,15 @@ from typing import Annotated, Any, ClassVar
 from transept.core.auto import AutoModel
 from transept.errors import ConfigError, InputError, nearest
 from transept.fields import Count, Range, checked, specs
+from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.training.arguments import TrainingArguments
-from transept.training.checkpoint import find_last_checkpoint
+from transept.training.arguments.training import TrainingArguments
+from transept.training.checkpoint.directory import find_last_checkpoint
+from transept.training.collate.padding import DataCollatorWithPadding
+from transept.training.data.arrow import RowWriter
 from transept.training.data.columns import Column, find_columns, told
-from transept.training.data.dataset import Row, TableDataset
-from transept.training.reports.card import Answers
+from transept.training.data.table import Row, TableDataset
+from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 
 # Data sets with fewer rows are gone through more often.
@@ -52,9 +55,9 @@ class Options:
             if name not in known:
                 raise ConfigError(f"there is no option {name!r}.", hint=nearest(name, known))
             checked(value, known[name].kind, name, "the recipe")
-            rule = known[name].find(Range)
-            if rule is not None and isinstance(value, int | float) and value not in rule:
-                raise ConfigError(f"`{name}` of the recipe must be {rule}, but is {value}.")
+            limits = known[name].find(Range)
+            if limits is not None and isinstance(value, int | float) and value not in limits:
+                raise ConfigError(f"`{name}` of the recipe must be {limits}, but is {value}.")
         return cls(**values)
 
 
@@ -87,6 +90,7 @@ class Recipe(ABC):
     reader_class: ClassVar[Any] = AutoTokenizer
     columns: tuple[Column, ...]
     options_class: ClassVar[type[Options]] = Options
+    collator_class: ClassVar[Any] = DataCollatorWithPadding
     trainer_class: ClassVar[type[Trainer]] = Trainer
     arguments_class: ClassVar[type[TrainingArguments]] = TrainingArguments
     metric: str = "loss"  # the one that counts
@@ -141,9 +145,10 @@ class Recipe(ABC):
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         """Rows for the model, with labels."""
 
-    @abstractmethod
     def collator(self) -> Callable[[list[Any]], Any]:
         """What makes a batch of rows."""
+        collator: Callable[[list[Any]], Any] = self.collator_class(self.reader)
+        return collator
 
     def trainer_options(self) -> dict[str, Any]:
         """Arguments of the trainer's class that are its own."""
@@ -176,10 +181,9 @@ class Recipe(ABC):
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         """Settings of the trainer that work on two cores, by the numbers of rows and of parameters."""
-        few = rows < FEW_ROWS
-        epochs, batch = 4 if few else 2, min(self.batch_size, max(2, rows // 8))
+        epochs, batch = 4 if rows < FEW_ROWS else 2, min(self.batch_size, max(2, rows // 8))
         updates = max(1, math.ceil(rows / batch) * epochs)
-        found: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "num_train_epochs": epochs,
             "learning_rate": 1e-4 if parameters < FEW_PARAMETERS else 5e-5,
             "per_device_train_batch_size": batch,
@@ -192,9 +196,9 @@ class Recipe(ABC):
             "include_num_input_tokens_seen": "non_padding",
         }
         if evaluated:
-            found |= {"eval_strategy": "epoch", "eval_on_start": True, "load_best_model_at_end": True}
-            found |= {"metric_for_best_model": self.metric}
-        return found
+            defaults |= {"eval_strategy": "epoch", "eval_on_start": True, "load_best_model_at_end": True}
+            defaults |= {"metric_for_best_model": self.metric}
+        return defaults
 
 
 def _shape(value: Any) -> str:
@@ -205,6 +209,18 @@ class TextRecipe(Recipe):
     """A recipe whose rows are tokens."""
 
     batch_size = 32
+
+    def encode(self, dataset: TableDataset) -> TableDataset:
+        """Rows for the model, which are encoded in parts and kept in files where they are many."""
+        writer = RowWriter()
+        for chunk in dataset.chunks():
+            for row in self.encode_rows(chunk):
+                writer.add(row)
+        return TableDataset(writer.finish(), list(writer.columns), path=dataset.path)
+
+    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
+        """Some of the rows for the model."""
+        raise NotImplementedError
 
     @property
     def limit(self) -> int:
@@ -218,22 +234,18 @@ class TextRecipe(Recipe):
         return int(min(most, 512) if wanted is None else wanted)
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
-        found = super().defaults(rows, parameters, evaluated=evaluated)
-        return found | {"train_sampling_strategy": "group_by_length"}
+        return super().defaults(rows, parameters, evaluated=evaluated) | {"train_sampling_strategy": "group_by_length"}
 
     def tokens(self, texts: list[Any], pairs: list[str] | None = None, **options: Any) -> Any:
         """Texts as the tokenizer's columns, cut at the limit; those that are cut are counted."""
         limit = self.limit
         encoded = self.reader(texts, pairs, truncation=True, max_length=limit, **options)
         full = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) >= limit]
-        self.truncated += sum(
-            self._is_longer(texts[row], None if pairs is None else pairs[row], limit, options) for row in full
-        )
+        for row in full:
+            pair = None if pairs is None else pairs[row]
+            longer = self.reader(texts[row], pair, truncation=True, max_length=limit + 1, **options)
+            self.truncated += len(longer["input_ids"]) > limit
         return encoded
-
-    def _is_longer(self, text: Any, pair: str | None, limit: int, options: dict[str, Any]) -> bool:
-        words = {"is_split_into_words": True} if options.get("is_split_into_words") else {}
-        return len(self.reader(text, pair, truncation=True, max_length=limit + 1, **words)["input_ids"]) > limit
 
     def rows(self, encoded: Mapping[str, Any], **more: Sequence[Any]) -> list[Row]:
         """Columns as rows."""
@@ -241,12 +253,10 @@ class TextRecipe(Recipe):
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        ids = batch["input_ids"][index]
-        mask = batch.get("attention_mask")
-        kept = ids if mask is None else ids[mask[index].bool()]
-        found = {"text": self.reader.decode(kept.tolist()), "tokens": f"{len(kept)} of {ids.shape[-1]} in the batch"}
-        labels = batch.get("labels")
-        return found if labels is None else found | {"labels": self.shown_labels(labels[index], ids)}
+        ids, mask, labels = batch["input_ids"][index], batch.get("attention_mask"), batch.get("labels")
+        real = ids if mask is None else ids[mask[index].bool()]
+        words = {"text": self.reader.decode(real.tolist()), "tokens": f"{len(real)} of {ids.shape[-1]} in the batch"}
+        return words if labels is None else words | {"labels": self.shown_labels(labels[index], ids)}
 
     def shown_labels(self, labels: Any, ids: Any) -> str:
         """The labels of a row in words."""
@@ -260,6 +270,17 @@ class TextRecipe(Recipe):
             self.reader.pad_token = self.reader.eos_token
         if getattr(self.model.config, "pad_token_id", None) is None:
             self.model.config.pad_token_id = self.reader.pad_token_id
+
+
+def texts_of(tokenizer: Any, rows: Any) -> list[str]:
+    """Rows of tokens as texts, without special tokens and padding."""
+    return [tokenizer.decode([int(token) for token in row if token != IGNORED], skip_special_tokens=True) for row in rows]
+
+
+def written_at_evaluation(model: Any, longest: int) -> dict[str, Any]:
+    """Settings of a trainer whose evaluations have the model write texts of so many tokens at most."""
+    positions = getattr(model.config, "max_target_positions", None) or longest
+    return {"predict_with_generate": True, "generation_max_length": min(longest, positions)}
 
 
 def option_names(recipe: type[Recipe]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transept.core.auto import AutoModelForCausalLM
@@ -13,8 +13,8 @@ from transept.training.collate.packing import DataCollatorWithFlattening
 from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.checks import warn_of_unlearned_end
 from transept.training.data.columns import TEXT, Column, is_messages, is_text
-from transept.training.data.dataset import Row, TableDataset
-from transept.training.recipes.base import Options
+from transept.training.data.table import Row, TableDataset
+from transept.training.recipes.base import Options, TextRecipe
 from transept.training.recipes.blocks import BlockRecipe
 
 MESSAGES = Column("messages", ("messages", "conversation", "conversations"), is_messages)
@@ -57,13 +57,16 @@ class CausalLM(BlockRecipe):
         self.splits_encoded = self.kind == "text"
         return super().look(dataset, config)
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode(self, dataset: TableDataset) -> TableDataset:
         if self.kind == "text":
             return super().encode(dataset)
         self.need_pad_token()
-        rows = [self.answered(dataset[index], dataset.place(index)) for index in range(len(dataset))]
-        warn_of_unlearned_end([row["labels"] for row in rows], self.reader.eos_token_id)
+        rows = TextRecipe.encode(self, dataset)
+        warn_of_unlearned_end(rows.values("labels"), self.reader.eos_token_id)
         return rows
+
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
+        return [self.answered(dataset[index], dataset.place(index)) for index in range(len(dataset))]
 
     def answered(self, row: Mapping[str, Any], place: str) -> Row:
         """A prompt or a chat as tokens, and the tokens of the answers as labels."""

@@ -20,7 +20,7 @@ def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """
     import tokenizers
 
-    found = sorted({character for text in texts for character in text})
+    found = sorted(set().union(*texts))
     if not 1 < len(found) <= MOST_CHARACTERS:
         what = f"the texts have {len(found)} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary."
         raise InputError(what)

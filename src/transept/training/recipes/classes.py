@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from transept.training.data.dataset import TableDataset
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, Labels, find_labels
+from transept.training.data.table import TableDataset
 from transept.training.metrics.classification import F1, Accuracy
 from transept.training.metrics.regression import Regression
+from transept.training.model_card import Answers
 from transept.training.recipes.base import Recipe
-from transept.training.reports.card import Answers
 
 
 def known_classes(config: Any) -> list[str] | None:
@@ -29,6 +28,43 @@ def class_settings(labels: Labels) -> dict[str, Any]:
     return {"id2label": labels.id2label, "label2id": {name: number for number, name in labels.id2label.items()}}
 
 
+def class_scores(prediction: Any) -> dict[str, float]:
+    """Accuracy, and F1 as the mean over the classes that occur."""
+    pair = prediction.predictions, prediction.label_ids
+    return Accuracy()(*pair) | {"macro_f1": F1("macro")(*pair)["f1"]}
+
+
+def _multi_scores(prediction: Any) -> dict[str, float]:
+    """F1 over all decisions, and the share of the rows with all of them right."""
+    predicted, right = prediction.predictions.astype(bool), prediction.label_ids.astype(bool)
+    return {"f1": F1("binary")(predicted, right)["f1"], "exact_match": float((predicted == right).all(-1).mean())}
+
+
+def _number_scores(prediction: Any) -> dict[str, float]:
+    scores = Regression()(prediction.predictions, prediction.label_ids)
+    return {name: scores[name] for name in ("pearson", "mse")}
+
+
+def best_class(logits: Any, labels: Any) -> Any:
+    return logits.argmax(-1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """How answers are measured: the metric that counts, what is kept of logits (logits, labels -> answers), and all metrics."""
+
+    metric: str
+    reduce: Callable[[Any, Any], Any]
+    scores: Callable[[Any], dict[str, float]]
+
+
+PROBLEMS = {
+    SINGLE: Problem("accuracy", best_class, class_scores),
+    MULTI: Problem("f1", lambda logits, labels: logits > 0, _multi_scores),
+    REGRESSION: Problem("pearson", lambda logits, labels: logits.squeeze(-1), _number_scores),
+}
+
+
 class ClassRecipe(Recipe):
     """A recipe whose column ``label`` holds classes: metrics, and what a card tells of them."""
 
@@ -38,7 +74,7 @@ class ClassRecipe(Recipe):
     def look(self, dataset: TableDataset, config: Any = None) -> str | None:
         told = super().look(dataset, config)
         self.labels = find_labels(dataset, self.found["label"], known_classes(config))
-        self.metric = {REGRESSION: "pearson", MULTI: "f1"}.get(self.labels.problem, "accuracy")
+        self.metric = PROBLEMS[self.labels.problem].metric
         return told
 
     def settings(self) -> dict[str, Any]:
@@ -50,44 +86,12 @@ class ClassRecipe(Recipe):
         return [self.labels.encode(value, dataset.place(index)) for index, value in enumerate(values)]
 
     def reduce(self) -> Callable[[Any, Any], Any] | None:
-        found: Callable[[Any, Any], Any] = {REGRESSION: _values, MULTI: _held}.get(self.labels.problem, _best)
-        return found
+        return PROBLEMS[self.labels.problem].reduce
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
-        return {REGRESSION: _number_scores, MULTI: _multi_scores}.get(self.labels.problem, class_scores)
+        return PROBLEMS[self.labels.problem].scores
 
     def answers(self, predictions: Any, labels: Any) -> Answers | None:
         if self.labels.problem != SINGLE:
             return None
         return Answers.of(predictions.tolist(), labels.tolist(), self.labels.id2label)
-
-
-def _best(logits: Any, labels: Any) -> Tensor:
-    best: Tensor = logits.argmax(-1)
-    return best
-
-
-def _held(logits: Any, labels: Any) -> Tensor:
-    return logits > 0  # type: ignore[no-any-return]
-
-
-def _values(logits: Any, labels: Any) -> Tensor:
-    values: Tensor = logits.squeeze(-1)
-    return values
-
-
-def class_scores(prediction: Any) -> dict[str, float]:
-    """Accuracy, and F1 as the mean over the classes that occur."""
-    pair = prediction.predictions, prediction.label_ids
-    return Accuracy()(*pair) | {"macro_f1": F1("macro")(*pair)["f1"]}
-
-
-def _multi_scores(prediction: Any) -> dict[str, float]:
-    """F1 over all decisions, and the share of the rows with all of them right."""
-    said, right = prediction.predictions.astype(bool), prediction.label_ids.astype(bool)
-    return {"f1": F1("binary")(said, right)["f1"], "exact_match": float((said == right).all(-1).mean())}
-
-
-def _number_scores(prediction: Any) -> dict[str, float]:
-    found = Regression()(prediction.predictions, prediction.label_ids)
-    return {name: found[name] for name in ("pearson", "mse")}

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from transept.core.auto import AutoModelForImageClassification, AutoModelForObjectDetection
 from transept.errors import InputError
+from transept.outputs import DetectionOutput
 from transept.preprocess.auto import AutoImageProcessor
 from transept.training.collate.padding import default_data_collator
 from transept.training.data.columns import LABEL, Column, is_mapping, is_media
-from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import Labels, find_labels
 from transept.training.data.media import opened, resolved
+from transept.training.data.table import Row, TableDataset
+from transept.training.metrics.detection import MeanAveragePrecision
 from transept.training.recipes.base import LazyRows, Recipe
 from transept.training.recipes.classes import ClassRecipe, class_settings, known_classes
 
@@ -112,7 +116,31 @@ class ObjectDetection(Recipe):
             mask[number, : each.shape[1], : each.shape[2]] = 1
         return {"pixel_values": pixels, "pixel_mask": mask, "labels": [row["labels"] for row in rows]}
 
+    def reduce(self) -> Callable[[Any, Any], Any]:
+        return classes_and_boxes
+
+    def scores(self) -> Callable[[Any], dict[str, float]]:
+        """The mean average precision, of boxes as shares of their pictures."""
+
+        def scores(prediction: Any) -> dict[str, float]:
+            logits, boxes = map(torch.from_numpy, prediction.predictions)
+            answers = self.reader.post_process_object_detection(DetectionOutput(logits=logits, pred_boxes=boxes), threshold=0.0)
+            return MeanAveragePrecision()(answers, [{**row, "boxes": corners_of(row["boxes"])} for row in prediction.label_ids])
+
+        return scores
+
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         labels = batch["labels"][index]
         names = [self.labels.names[int(number)] for number in labels["class_labels"]]
         return {"picture": str(tuple(batch["pixel_values"][index].shape)), "objects": ", ".join(names) or "(none)"}
+
+
+def classes_and_boxes(outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """The logits and the boxes of a detector's outputs, of which the loss's parts and the layers' states are others."""
+    logits, boxes = [output for output in outputs if isinstance(output, Tensor)][:2]
+    return logits, boxes
+
+
+def corners_of(boxes: Any) -> Any:
+    """Boxes (n, 4) by their centre, width and height as left, top, right and bottom."""
+    return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 from transept.core.auto import AutoModelForMaskedLM
 from transept.fields import Share
 from transept.training.collate.language import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
-from transept.training.data.dataset import Row
+from transept.training.data.table import Row
 from transept.training.recipes.base import Options
 from transept.training.recipes.blocks import BlockRecipe
 

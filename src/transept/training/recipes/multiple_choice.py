@@ -9,9 +9,9 @@ from transept.core.auto import AutoModelForMultipleChoice
 from transept.errors import InputError
 from transept.training.collate.padding import DataCollatorForMultipleChoice
 from transept.training.data.columns import Column, is_label, is_text, is_texts
-from transept.training.data.dataset import Row, TableDataset
+from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import TextRecipe
-from transept.training.recipes.classes import class_scores
+from transept.training.recipes.classes import best_class, class_scores
 
 ENDINGS = ("ending", "choice", "option", "answer")
 
@@ -29,14 +29,15 @@ class MultipleChoice(TextRecipe):
         Column("choices", ("choices", "options", "endings"), is_texts, optional=True, by_kind=False),
         Column("label", ("label", "answer", "answerkey", "correct"), is_label),
     )
+    collator_class = DataCollatorForMultipleChoice
     metric = "accuracy"
     has_default_model = True
     batch_size = 8
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         rows = []
-        for index in range(len(dataset)):
-            row, place = dataset[index], dataset.place(index)
+        for index, row in enumerate(dataset):
+            place = dataset.place(index)
             choices = self.choices(row, place)
             encoded = self.tokens([row[self.found["question"]]] * len(choices), choices)
             label = number_of(row[self.found["label"]], choices, place)
@@ -46,21 +47,18 @@ class MultipleChoice(TextRecipe):
     def choices(self, row: Mapping[str, Any], place: str) -> list[str]:
         """The choices of a row (``InputError``: there are fewer than two)."""
         if "choices" in self.found:
-            found = list(row[self.found["choices"]])
+            choices = list(row[self.found["choices"]])
         else:
             named = [name for name in row if name.lower().rstrip("0123456789") in ENDINGS and name[-1:].isdecimal()]
             start = row.get("sent2")
-            found = [f"{start} {row[name]}" if start else str(row[name]) for name in sorted(named)]
-        if len(found) < 2:
+            choices = [f"{start} {row[name]}" if start else str(row[name]) for name in sorted(named)]
+        if len(choices) < 2:
             hint = "--choices names a column of lists; or there are columns ending0, ending1, ..."
-            raise InputError(f"there are {len(found)} choices.", path=place, hint=hint)
-        return found
-
-    def collator(self) -> Callable[[list[Any]], Any]:
-        return DataCollatorForMultipleChoice(self.reader)
+            raise InputError(f"there are {len(choices)} choices.", path=place, hint=hint)
+        return choices
 
     def reduce(self) -> Callable[[Any, Any], Any]:
-        return lambda logits, labels: logits.argmax(-1)
+        return best_class
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         return lambda prediction: {"accuracy": class_scores(prediction)["accuracy"]}

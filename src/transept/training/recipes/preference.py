@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from transept.core.auto import AutoModelForCausalLM
 from transept.fields import Range
 from transept.training.data.columns import Column, is_text
-from transept.training.data.dataset import Row, TableDataset
-from transept.training.methods.preference import NAMES, DataCollatorForPreference, DPOTrainer
+from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options, TextRecipe
+from transept.training.trainers.preference import NAMES, DataCollatorForPreference, DPOTrainer
 
 
 class PreferenceOptions(Options):
@@ -46,7 +46,7 @@ class Preference(TextRecipe):
         options = self.options
         return {"beta": options.beta, "loss_type": options.loss_type, "label_smoothing": options.label_smoothing}
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         columns = [dataset.column(self.found[name]) for name in NAMES]
         return [dict(zip(NAMES, texts)) for texts in zip(*columns)]
 

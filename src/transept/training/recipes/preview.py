@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.training.loop import plan
+from transept.training.data.table import TableDataset
 from transept.training.recipes.run import Run
+from transept.training.run import RunLength
 
 EXAMPLES, TIMED = 3, 3
 STATE_BYTES = 8  # of AdamW, a parameter
@@ -30,11 +31,11 @@ def preview(run: Run) -> dict[str, Any]:
     batch = run.recipe.collator()([rows[index] for index in range(min(EXAMPLES, len(rows)))])
     examples = [run.recipe.shown(batch, index) for index in range(_rows_of(batch))]
     loader = trainer.get_train_dataloader()
-    updates = plan(trainer.args, loader).max_steps
+    updates = RunLength.of(trainer.args, loader).max_steps
     parameters = [each.numel() for each in model.parameters()]
     trainable = sum(each.numel() for each in model.parameters() if each.requires_grad)
     width = next(model.parameters()).element_size()
-    lengths = [len(row["input_ids"]) for row in rows] if isinstance(rows[0].get("input_ids"), list) else []
+    lengths = rows.lengths("input_ids").tolist() if isinstance(rows, TableDataset) and "input_ids" in rows.column_names else []
     longest = sorted(range(len(rows)), key=lambda index: -lengths[index]) if lengths else range(len(rows))
     widest = [rows[index] for index in longest[: trainer.args.train_batch_size]]
     with torch.random.fork_rng():

@@ -9,10 +9,9 @@ import numpy as np
 
 from transept.core.auto import AutoModelForQuestionAnswering
 from transept.errors import InputError
-from transept.training.collate.padding import DataCollatorWithPadding
 from transept.training.data.columns import Column, is_mapping, is_text
-from transept.training.data.dataset import Row, TableDataset
-from transept.training.metrics.tokens import normal_answer, word_overlap
+from transept.training.data.table import Row, TableDataset
+from transept.training.metrics.tokens import AnswerF1
 from transept.training.recipes.base import Options, TextRecipe
 
 MOST_ANSWER_TOKENS = 30
@@ -43,13 +42,17 @@ class QuestionAnswering(TextRecipe):
     has_default_model = True
     batch_size = 16
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode(self, dataset: TableDataset) -> TableDataset:
+        self.windows: list[tuple[int, list[Any]]] = []
+        self.dataset, self.golds = dataset, list[list[str]]()
+        return super().encode(dataset)
+
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         question, context, answers = (dataset.column(self.found[role]) for role in ("question", "context", "answers"))
         rows: list[Row] = []
-        self.windows: list[tuple[int, list[Any]]] = []
-        self.dataset, self.golds = dataset, [_texts(answer) for answer in answers]
         for index, (asked, text, answer) in enumerate(zip(question, context, answers)):
             span = _span(answer, text, dataset.place(index))
+            self.golds.append(_texts(answer))
             encoded = self.reader(
                 [asked],
                 [text],
@@ -67,24 +70,16 @@ class QuestionAnswering(TextRecipe):
                 start, end = _tokens(offsets, span)
                 named = {name: encoded[name][window] for name in self.reader.model_input_names if name in encoded}
                 rows.append(named | {"start_positions": start, "end_positions": end})
-                self.windows.append((index, offsets))
+                self.windows.append((len(self.golds) - 1, offsets))
         return rows
-
-    def collator(self) -> Callable[[list[Any]], Any]:
-        return DataCollatorWithPadding(self.reader)
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         windows, golds, texts = self.windows, self.golds, self.dataset.column(self.found["context"])
 
         def scores(prediction: Any) -> dict[str, float]:
-            said = _answers(prediction.predictions[0], prediction.predictions[1], windows, texts)
-            pairs = [(said.get(index, ""), gold) for index, gold in enumerate(golds)]
-            exact = [max(float(normal_answer(one) == normal_answer(text)) for text in gold) for one, gold in pairs]
-            shared = [
-                max(word_overlap(normal_answer(one).split(), normal_answer(text).split()) for text in gold)
-                for one, gold in pairs
-            ]
-            return {"f1": float(np.mean(shared)), "exact_match": float(np.mean(exact))}
+            answers = _answers(prediction.predictions[0], prediction.predictions[1], windows, texts)
+            percents = AnswerF1()([answers.get(index, "") for index in range(len(golds))], golds)
+            return {name: value / 100 for name, value in percents.items()}
 
         return scores
 

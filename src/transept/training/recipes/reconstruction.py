@@ -14,8 +14,8 @@ from transept.errors import ConfigError, InputError
 from transept.fields import Count, Deviation
 from transept.training.collate.padding import default_data_collator
 from transept.training.data.columns import Column, find_columns, told, values_of
-from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import opened, resolved
+from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.regression import Regression
 from transept.training.recipes.base import LazyRows, Options, Recipe
 from transept.training.recipes.images import IMAGE
@@ -86,10 +86,10 @@ class Reconstruction(Recipe):
     def numbers(self, dataset: TableDataset, index: int) -> list[float]:
         """The numbers of a row (``InputError``: one is missing or infinite)."""
         row = dataset[index]
-        found = [row[name] for name in self.numeric] or row[self.found["values"]]
-        if not all(is_number(value) and np.isfinite(value) for value in found):
-            raise InputError(f"a row needs finite numbers, but has {found!s:.80}.", path=dataset.place(index))
-        return [float(value) for value in found]
+        numbers = [row[name] for name in self.numeric] or row[self.found["values"]]
+        if not all(is_number(value) and np.isfinite(value) for value in numbers):
+            raise InputError(f"a row needs finite numbers, but has {numbers!s:.80}.", path=dataset.place(index))
+        return [float(value) for value in numbers]
 
     def new_settings(self) -> dict[str, Any]:
         given = {name: getattr(self.options, name) for name in OF_MODEL if getattr(self.options, name) is not None}
@@ -127,10 +127,9 @@ class Reconstruction(Recipe):
         return default_data_collator
 
     def reduce(self) -> Callable[[Any, Any], Any]:
-        return self.made
+        return self.reconstructed
 
-    def made(self, outputs: Any, labels: Any) -> Tensor:
-        """The rows made again."""
+    def reconstructed(self, outputs: Any, labels: Any) -> Tensor:
         logits: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
         return logits.sigmoid() if self.model.config.loss_type == BERNOULLI else logits
 
@@ -138,10 +137,9 @@ class Reconstruction(Recipe):
         return reconstruction_scores
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
-        found = super().defaults(rows, parameters, evaluated=evaluated)
-        found |= {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
-        found |= {"num_train_epochs": 20 if rows < 20_000 else 4}
-        return found | ({"greater_is_better": False} if evaluated else {})
+        defaults = super().defaults(rows, parameters, evaluated=evaluated)
+        defaults |= {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
+        return defaults | {"num_train_epochs": 20 if rows < 20_000 else 4}
 
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         row = batch["values"][index]
@@ -156,6 +154,5 @@ def numeric_columns(dataset: TableDataset) -> list[str]:
 def reconstruction_scores(prediction: Any) -> dict[str, float]:
     """The mean squared error of a number, and the share of the rows' variance about their mean that is explained."""
     rows = prediction.label_ids.reshape(len(prediction.label_ids), -1).astype(np.float64)
-    error = Regression()(prediction.predictions, prediction.label_ids)["mse"]
-    spread = float(rows.var(axis=0).mean())
+    error, spread = Regression()(prediction.predictions, prediction.label_ids)["mse"], float(rows.var(axis=0).mean())
     return {"mse": error, "explained_variance": 1 - error / spread if spread else float("nan")}

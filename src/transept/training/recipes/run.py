@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
-import shlex
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from transept.core.auto import AutoConfig
 from transept.environment import set_seed
-from transept.errors import ConfigError, FileError, InputError, TranseptWarning, nearest
-from transept.fields import specs
-from transept.files import dump_json, load_object, make_directory, write_text
-from transept.parallel.launch import everywhere, join, same_on_all
-from transept.training.callbacks import PrinterCallback, ProgressCallback
+from transept.errors import ConfigError, InputError, TranseptWarning, nearest
+from transept.fields import specs, without_secrets
+from transept.files import PathName, dump_json, write_text
+from transept.parallel.processes import everywhere, join, same_on_all
+from transept.training.callbacks.plot import PlotCallback
+from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.checks import warn_of_equal_rows, warn_of_tokenizer, warn_of_truncation
-from transept.training.data.dataset import Row, TableDataset, split_by_hash
-from transept.training.data.sources import digest_of, load_dataset_file
+from transept.training.data.files import digest_of, load_dataset_file
+from transept.training.data.table import Row, TableDataset, as_dataset, split_by_hash
+from transept.training.model_card import Answers, Card, write_card
 from transept.training.recipes import recipe_named
 from transept.training.recipes.base import Recipe, TextRecipe, option_names
 from transept.training.recipes.characters import character_tokenizer
 from transept.training.recipes.settings import RUN_NAME, RunSettings
-from transept.training.reports.card import Answers, Card, write_card
-from transept.training.reports.plot import PlotCallback
+from transept.training.run_directory import check_empty, free_directory, run_directory
+from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 Told = Callable[[str], object]
@@ -91,8 +93,7 @@ class Run:
         if held_out is not None:
             self.eval_rows = recipe.encode(held_out)
         else:
-            split = split_by_hash(TableDataset(self.train_rows), recipe.options.eval_share)
-            self.train_rows, self.eval_rows = ([*part] for part in split)
+            self.train_rows, self.eval_rows = split_by_hash(as_dataset(self.train_rows), recipe.options.eval_share)
         self.check()
 
     def read(self, path: str) -> TableDataset:
@@ -142,7 +143,7 @@ class Run:
             return None
         name = self.settings.tokenizer
         if name == "characters" and self.source is None:
-            return character_tokenizer(train.column(self.recipe.found["text"]))
+            return character_tokenizer(train.values(self.recipe.found["text"]))
         source = self.source if name in (None, "characters") else name
         if source is None:
             raise InputError("a model with new weights needs a tokenizer.", hint="Pass --tokenizer PATH, or characters.")
@@ -184,41 +185,45 @@ class Run:
                 self.trainer.pop_callback(shown)
         return self.trainer
 
-    def train(self, *, resume: str | bool | None = None) -> dict[str, float]:
+    def train(self, *, resume: str | bool | None = None, force: bool = False) -> dict[str, float]:
         """Train, keep the best model, and write what the run's directory tells; gives the metrics of the evaluation.
 
+        Args:
+            resume: the checkpoint to go on from.
+            force: begin in a directory that holds other files, too.
+
         Raises:
-            FileError: the directory holds a run already.
+            FileError: the directory holds a run already, or files that no run wrote.
         """
         output, about = self._directory(), dict[str, Any]()
         trainer = self.make_trainer(output)
-        with same_on_all():
-            if trainer.is_world_process_zero():
-                if resume is None and Path(output, RUN_NAME).exists():
-                    hint = f"Go on with `transept resume {shlex.quote(output)}`, or pass another --output."
-                    raise FileError("holds a run already.", path=output, hint=hint)
-                make_directory(output)
-                about = self.about() if resume is None else load_object(Path(output, RUN_NAME))
-                write_text(Path(output, RUN_NAME), dump_json(about))
-        began = time.monotonic()
-        trainer.train(resume_from_checkpoint=resume)
-        seconds = time.monotonic() - began
-        metrics, answers = self.evaluate(self.eval_rows) if len(self.eval_rows) else ({}, None)
-        trainer.save_model(output)
-        with same_on_all():
-            if trainer.is_world_process_zero():
-                about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
-                write_text(Path(output, RUN_NAME), dump_json(about))
-                write_card(self.card(about, metrics, answers, seconds), output)
+        is_first = trainer.is_world_process_zero()
+        with contextlib.ExitStack() as held:
+            with same_on_all():
+                if is_first:
+                    about = self.about()
+                    folder = held.enter_context(run_directory(output, lambda: trainer.state.global_step > 0))
+                    if resume is None:
+                        self.say(check_empty(folder, self.recipe.model, self.recipe.reader, force=force))
+                    write_about(about, folder)
+            began = time.monotonic()
+            trainer.train(resume_from_checkpoint=resume)
+            seconds = time.monotonic() - began
+            metrics, answers = self.evaluate(self.eval_rows) if len(self.eval_rows) else ({}, None)
+            trainer.save_model(output)
+            with same_on_all():
+                if is_first:
+                    about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
+                    write_about(about, output)
+                    write_card(self.card(about, metrics, answers, seconds), output)
         return metrics
 
     def _directory(self) -> str:
         """The run's directory: that of the settings, or a free one, which the first process chooses."""
-        chosen = self.settings.output
-        if chosen is None:
-            join()
-            chosen = everywhere(free_directory(self.settings.task))[0]
-        return chosen
+        if self.settings.output is not None:
+            return self.settings.output
+        join()
+        return everywhere(free_directory(self.settings.task))[0]
 
     def evaluate(self, rows: Sequence[Row]) -> tuple[dict[str, float], Answers | None]:
         """The metrics on some rows, and what a card tells of a classifier."""
@@ -253,29 +258,31 @@ class Run:
         }
 
     def card(self, about: dict[str, Any], metrics: dict[str, float], answers: Answers | None, seconds: float) -> Card:
-        files = [
-            f"`{os.path.basename(each['path'])}` ({name}), SHA-256 `{each['sha256'][:16]}…`"
-            for name, each in about["data"].items()
+        data = [
+            f"`{os.path.basename(file['path'])}` ({name}), SHA-256 `{file['sha256'][:16]}…`"
+            for name, file in about["data"].items()
         ]
-        rows = about["rows"]
-        split = (
-            "a file of their own" if self.settings.eval_data else f"{self.recipe.options.eval_share:.0%} by a hash of the row"
-        )
-        files += [f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"]
+        rows, share = about["rows"], f"{self.recipe.options.eval_share:.0%} by a hash of the row"
+        split = "a file of their own" if self.settings.eval_data else share
         return Card(
-            task=self.settings.task,
+            title=f"A model for {self.settings.task}",
             base=self.base or f"new weights ({type(self.recipe.model).__name__})",
-            data=files,
+            metrics={name.removeprefix("eval_").replace("_", " "): value for name, value in metrics.items()},
             arguments=self.values | self.options,
-            metrics={name.removeprefix("eval_"): value for name, value in metrics.items()},
-            n=rows["eval"],
+            matter={"pipeline_tag": self.recipe.tag},
+            rows=rows["eval"],
+            answers=answers,
+            data=[*data, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
             seconds=seconds,
             updates=self.trainer.state.global_step,
-            repeat=about["command"],
-            answers=answers,
             versions=about["versions"],
-            tag=self.recipe.tag,
+            repeat=about["command"],
         )
+
+
+def write_about(about: Mapping[str, Any], folder: PathName) -> None:
+    """Write ``run.json``, without secrets."""
+    write_text(Path(folder, RUN_NAME), dump_json(json_value(without_secrets(about), "run")))
 
 
 def evaluate_model(settings: RunSettings, *, told: Told = str) -> tuple[dict[str, float], int]:
@@ -292,6 +299,10 @@ def evaluate_model(settings: RunSettings, *, told: Told = str) -> tuple[dict[str
 
 def _divided(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings as options of the recipe, and as arguments of the trainer."""
+    if "output_dir" in settings:
+        raise ConfigError(
+            "`output_dir` is no setting of a run, which is written where --output says.", hint="Pass --output PATH."
+        )
     options, known = option_names(recipe), [*specs(recipe.arguments_class)]
     own = {name: value for name, value in settings.items() if name in options}
     rest = {name: value for name, value in settings.items() if name not in options}
@@ -300,9 +311,3 @@ def _divided(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, 
         if name not in known and name not in older:
             raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *known]))
     return own, rest
-
-
-def free_directory(task: str) -> str:
-    """The first of ``runs/TASK-1``, ``runs/TASK-2``, ... that is not there."""
-    number = next(number for number in range(1, 10**6) if not Path("runs", f"{task}-{number}").exists())
-    return str(Path("runs", f"{task}-{number}"))

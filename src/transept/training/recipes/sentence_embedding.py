@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from transept.core.auto import AutoModel
 from transept.fields import Count, Range
 from transept.training.collate.sentences import DataCollatorForPairs
 from transept.training.data.columns import Column, find_pair, is_text
-from transept.training.data.dataset import Row, TableDataset
-from transept.training.methods.sentences import SentenceTrainer
+from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options, TextRecipe
+from transept.training.trainers.sentences import SentenceTrainer
 
 FIRST, SECOND = "anchor", "positive"
 TEXT = Column("text", ("anchor", "query", "sentence1", "text1"), is_text)
@@ -45,6 +45,7 @@ class SentenceEmbedding(TextRecipe):
     auto = AutoModel
     columns = (TEXT, PAIR, SCORE)
     options_class = EmbeddingOptions
+    collator_class = DataCollatorForPairs
     trainer_class = SentenceTrainer
     has_default_model = True
 
@@ -55,15 +56,12 @@ class SentenceEmbedding(TextRecipe):
         loss = "cosent" if "label" in self.found else "multiple_negatives"
         return {"loss": loss, "options": {"scale": self.options.scale}, "mini_batch_size": self.options.mini_batch_size}
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         parts = [self.rows(self.tokens(dataset.column(self.found[role]))) for role in ("text", "text_pair")]
         rows: list[Row] = [{FIRST: first, SECOND: second} for first, second in zip(*parts)]
         if "label" in self.found:
             rows = [{**row, "score": float(score)} for row, score in zip(rows, dataset.column(self.found["label"]))]
         return rows
-
-    def collator(self) -> Callable[[list[Any]], Any]:
-        return DataCollatorForPairs(self.reader)
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         found = super().defaults(rows, parameters, evaluated=evaluated)

@@ -10,10 +10,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transept.errors import ConfigError, nearest
-from transept.files import PathName, load_object
-from transept.training.options.yaml_file import load_yaml
+from transept.fields import SECRETS, without_secrets
+from transept.files import PathName
+from transept.schema import read_typed
+from transept.training.arguments.yaml_file import load_yaml
 
 RUN_NAME = "run.json"
+# Settings that name where something is written or sent to. Only the command line says them, and no file.
+DESTINATIONS = SECRETS | {
+    *("output_dir", "logging_dir", "report_to", "run_name", "project", "push_to_hub", "push_to_hub_model_id"),
+    *("push_to_hub_organization", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision", "hub_always_push"),
+    *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+}
+_LOCAL = ("none", "console", "jsonl", "plot")  # reports that stay in the run's directory
+
+
+@dataclass(frozen=True)
+class DataFile:
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """What is read of ``run.json``: the settings of the run, and the files of its data by their use."""
+
+    run: dict[str, Any]
+    data: dict[str, DataFile] = field(default_factory=dict)
 
 
 @dataclass
@@ -57,39 +80,61 @@ class RunSettings:
             if value is not None and not isinstance(value, dict if mapping else str):
                 kind = "a mapping of names to values" if mapping else "a text"
                 raise ConfigError(f"`{name}` must be {kind}, but is {value!r:.80}.", path=path)
+        for role, column in (values.get("columns") or {}).items():
+            if not isinstance(role, str) or not isinstance(column, str | None):
+                raise ConfigError(f"`columns` must be texts by role, but hold {role!r:.80}: {column!r:.80}.", path=path)
         if not values.get("task"):
             raise ConfigError("a recipe needs a `task`.", path=path)
         return cls(**{name: value for name, value in values.items() if value is not None})
 
     @classmethod
     def read(cls, path: PathName) -> RunSettings:
-        """From a recipe, a YAML file (``FileError``, ``FormatError``, ``ConfigError``)."""
+        """From a recipe, a YAML file.
+
+        Raises:
+            ConfigError: settings that are none, or that only the command line says.
+            FileError, FormatError: it cannot be read.
+        """
         values = load_yaml(path)
         if not isinstance(values, dict):
             raise ConfigError("a recipe holds values by name, such as `task: text-classification`.", path=path)
-        return cls.of(values, path)
+        settings = cls.of(values, path)
+        if named := settings.take_destinations():
+            hint = "Pass --output PATH." if "output_dir" in named else f"Pass --set {named[0]}=VALUE."
+            what = f"`{named[0]}` says where a run writes or sends something, which only the command line does."
+            raise ConfigError(what, path=path, hint=hint)
+        return settings
 
     @classmethod
-    def of_run(cls, path: PathName) -> RunSettings:
-        """From the ``run.json`` of a run."""
-        values = load_object(path).get("run")
-        if not isinstance(values, dict):
-            raise ConfigError("tells no settings of a run.", path=path)
-        return cls.of(values, path)
+    def of_run(cls, path: PathName) -> tuple[RunSettings, list[str]]:
+        """From the ``run.json`` of a run; and the settings of it that are left out, since only the command line says them."""
+        settings = cls.of(read_typed(path, RunFile).run, path)
+        settings.output = None
+        return settings, settings.take_destinations()
+
+    def take_destinations(self) -> list[str]:
+        """Remove the settings that say where something is written or sent to; gives their names."""
+        reports = self.settings.get("report_to")
+        stay = all(report in _LOCAL for report in (reports if isinstance(reports, list) else [reports]))
+        named = [name for name in self.settings if str(name).lower() in DESTINATIONS and not (name == "report_to" and stay)]
+        for name in named:
+            del self.settings[name]
+        return named
 
     def command(self) -> str:
-        """The command that runs the same."""
+        """The command that runs the same, without secrets."""
+        shown = self.to_dict()
         words = ["transept", "train", self.task]
         for name in ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "format", "encoding", "output"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := shown[name]) is not None:
                 words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value)]
         for role, column in self.columns.items():
             if column is not None:
                 words += [f"--{role.replace('_', '-')}", column]
-        for name, value in self.settings.items():
+        for name, value in shown["settings"].items():
             words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
         return shlex.join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All of it without secrets, as it may be written."""
+        return without_secrets(dataclasses.asdict(self))

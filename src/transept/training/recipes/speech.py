@@ -9,13 +9,13 @@ from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 from transept.errors import InputError
 from transept.objectives.classification import IGNORED
 from transept.preprocess.auto import AutoProcessor
-from transept.training.arguments import Seq2SeqTrainingArguments
+from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.data.columns import Column, is_media, is_text
-from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.media import heard, resolved
-from transept.training.methods.seq2seq import Seq2SeqTrainer
+from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
-from transept.training.recipes.base import LazyRows, Recipe
+from transept.training.recipes.base import LazyRows, Recipe, texts_of, written_at_evaluation
+from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
 LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
@@ -76,18 +76,14 @@ class SpeechRecipe(Recipe):
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         def scores(prediction: Any) -> dict[str, float]:
-            pair = self.said(prediction.predictions), self.right(prediction.label_ids)
+            pair = texts_of(self.reader.tokenizer, prediction.predictions), self.right(prediction.label_ids)
             return WordErrorRate()(*pair) | CharacterErrorRate()(*pair)
 
         return scores
 
-    def said(self, predictions: Any) -> list[str]:
-        """Predictions as texts."""
-        ids = [[int(token) for token in row if token != IGNORED] for row in predictions]
-        return [str(self.reader.tokenizer.decode(row, skip_special_tokens=True)) for row in ids]
-
     def right(self, labels: Any) -> list[str]:
-        return self.said(labels)
+        """Labels as texts."""
+        return texts_of(self.reader.tokenizer, labels)
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         found = super().defaults(rows, parameters, evaluated=evaluated) | {"include_num_input_tokens_seen": "no"}
@@ -135,6 +131,4 @@ class SpeechToText(SpeechRecipe):
         return None  # what is written is ids already
 
     def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
-        found = super().defaults(rows, parameters, evaluated=evaluated)
-        positions = getattr(self.model.config, "max_target_positions", None) or LONGEST
-        return found | {"predict_with_generate": True, "generation_max_length": min(LONGEST, positions)}
+        return super().defaults(rows, parameters, evaluated=evaluated) | written_at_evaluation(self.model, LONGEST)

@@ -7,18 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from transept.core.auto import AutoModelForSequenceClassification
 from transept.errors import InputError
 from transept.fields import Count, Range, Share
-from transept.training.collate.padding import DataCollatorWithPadding
 from transept.training.data.columns import LABEL, TEXT, Column, find_columns, find_pair, is_text
-from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import SINGLE
-from transept.training.methods.pseudo import RoundsTrainer, last_of_rounds
+from transept.training.data.table import Row, TableDataset
+from transept.training.model_card import Answers
 from transept.training.recipes.base import Options, TextRecipe
 from transept.training.recipes.classes import ClassRecipe, class_scores
-from transept.training.reports.card import Answers
 from transept.training.state import EvalPrediction
+from transept.training.trainers.self_training import RoundsTrainer, last_of_rounds
 
 
 class TextClassification(ClassRecipe, TextRecipe):
@@ -35,13 +36,10 @@ class TextClassification(ClassRecipe, TextRecipe):
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"problem_type": self.labels.problem}
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         self.need_pad_token()
         pairs = dataset.column(self.found["text_pair"]) if "text_pair" in self.found else None
         return self.rows(self.tokens(dataset.column(self.found["text"]), pairs), labels=self.numbers(dataset))
-
-    def collator(self) -> Callable[[list[Any]], Any]:
-        return DataCollatorWithPadding(self.reader)
 
     def shown_labels(self, labels: Any, ids: Any) -> str:
         found = labels.tolist()
@@ -88,11 +86,10 @@ class SelfTraining(TextClassification):
 
     def divided(self, dataset: TableDataset) -> tuple[TableDataset, TableDataset]:
         """The rows with a label, and those without (``InputError``: none has one)."""
-        labels = dataset.column(self.found["label"])
-        having, lacking = ([row for row, label in enumerate(labels) if has == held(label)] for has in (True, False))
-        if not having:
+        has = np.fromiter(map(held, dataset.values(self.found["label"])), bool, len(dataset))
+        if not has.any():
             raise InputError(f"no row has a label in the column {self.found['label']!r}.", path=dataset.path)
-        return dataset.select(having), dataset.select(lacking)
+        return dataset.select(np.flatnonzero(has)), dataset.select(np.flatnonzero(~has))
 
     def parted(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
         labelled, others = self.divided(dataset)
@@ -107,8 +104,9 @@ class SelfTraining(TextClassification):
         for dataset in self.unlabelled:
             given = {role: name for role, name in self.found.items() if role != "label" and name in dataset.column_names}
             found = find_columns(dataset, [each for each in self.columns[:2] if each.role in self.found], given)
-            texts = [dataset.column(found[role]) for role in ("text", "text_pair") if role in found]
-            rows += self.rows(self.tokens(*texts))
+            for chunk in dataset.chunks():
+                texts = [chunk.column(found[role]) for role in ("text", "text_pair") if role in found]
+                rows += self.rows(self.tokens(*texts))
         chosen = {"threshold": options.threshold, "top_share": options.top_share, "rounds": options.rounds}
         return {"unlabelled": rows} | chosen
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from transept.core.auto import AutoModelForTokenClassification
@@ -10,11 +10,11 @@ from transept.errors import InputError
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import DataCollatorForTokenClassification
 from transept.training.data.columns import Column, is_labels, is_texts
-from transept.training.data.dataset import Row, TableDataset
 from transept.training.data.labels import Labels, token_labels
+from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.tokens import EntityF1, is_entity_tag
 from transept.training.recipes.base import TextRecipe
-from transept.training.recipes.classes import class_scores, class_settings, known_classes
+from transept.training.recipes.classes import best_class, class_scores, class_settings, known_classes
 from transept.training.state import EvalPrediction
 
 
@@ -27,6 +27,7 @@ class TokenClassification(TextRecipe):
         Column("tokens", ("tokens", "words"), is_texts),
         Column("tags", ("tags", "ner_tags", "ner", "pos_tags", "pos", "labels", "label"), is_labels),
     )
+    collator_class = DataCollatorForTokenClassification
     metric = "f1"
     has_default_model = True
     labels: Labels
@@ -40,7 +41,7 @@ class TokenClassification(TextRecipe):
     def settings(self) -> dict[str, Any]:
         return class_settings(self.labels)
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
         tokens, tags = dataset.column(self.found["tokens"]), dataset.column(self.found["tags"])
         for index, (words, given) in enumerate(zip(tokens, tags)):
             if len(words) != len(given):
@@ -55,11 +56,8 @@ class TokenClassification(TextRecipe):
             labels.append([numbers[word] if first else IGNORED for word, first in zip(words, firsts)])
         return self.rows(encoded, labels=labels)
 
-    def collator(self) -> Callable[[list[Any]], Any]:
-        return DataCollatorForTokenClassification(self.reader)
-
     def reduce(self) -> Callable[[Any, Any], Any]:
-        return lambda logits, labels: logits.argmax(-1)
+        return best_class
 
     def scores(self) -> Callable[[Any], dict[str, float]]:
         """Precision, recall and F1 of whole entities, and the accuracy of tokens; without entities as for classes."""

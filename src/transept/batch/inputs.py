@@ -1,0 +1,279 @@
+"""What long work is done on: arguments, lines, rows of tables, media files and folders, each with what its answer belongs to.
+
+Every input knows where it stands; what cannot be read is an error in its place, and the others are answered.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from transept.batch.encode import plain
+from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
+from transept.files import reason, safe_join
+from transept.rows import (
+    CSV,
+    ENDINGS,
+    LINES,
+    PARQUET,
+    STANDARD_NAME,
+    TSV,
+    Row,
+    decoded,
+    kind_of,
+    parquet_columns,
+    read_parquet,
+    read_rows,
+    read_value,
+)
+
+STANDARD = "-"
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
+MEDIA_GROUP = 64
+_KNOWN = (*IMAGES, *SOUNDS, *ENDINGS)
+_CHOOSE = "Pass --column NAME."
+
+
+@dataclass(frozen=True)
+class Item:
+    """One input, or the error in its place; where that is; and ``about``, the columns that its answer belongs to."""
+
+    value: Any
+    where: str
+    about: Mapping[str, Any]
+
+
+Groups = Iterable[list[Item]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How inputs are read.
+
+    Args:
+        form: of lines and arguments, where the files' names do not tell.
+        columns: what is read of a row, the first of these that is there: names of columns, of which those with ``?`` may lack.
+        column: the column that is read in place of these.
+        id: the column that tells rows apart; ``id`` where there is such a one.
+        glob: which files of a folder are read.
+        media: the endings of files that are one input each; of a task for texts ``None``.
+    """
+
+    form: str | None = None
+    columns: tuple[str, ...] = ("text",)
+    column: str | None = None
+    id: str | None = None
+    glob: str | None = None
+    media: tuple[str, ...] | None = None
+
+    def pick(self, row: Mapping[str, Any]) -> Any:
+        """What is read of a row: one value, or a mapping of several (``InputError``: the columns for it are not there)."""
+        if self.column is not None:
+            if self.column in row:
+                return row[self.column]
+            raise InputError(f"there is no column {self.column!r}.", hint=nearest(self.column, row))
+        names = {name.lower(): name for name in row}
+        for wanted in self.columns:
+            known = {name.rstrip("?"): names.get(name.rstrip("?")) for name in wanted.split()}
+            if all(known[name] is not None for name in wanted.split() if not name.endswith("?")):
+                found = {name: row[column] for name, column in known.items() if column is not None}
+                return next(iter(found.values())) if len(found) == 1 else found
+        told = ", ".join(map(repr, row)) or "none"
+        raise InputError(f"it cannot be told which column is the input; there are: {told}.", hint=_CHOOSE)
+
+    def check(self, names: Sequence[str], path: str, kind: str) -> None:
+        """Raise ``InputError`` where a table with these columns holds no input."""
+        try:
+            self.pick(dict.fromkeys(names))
+            if self.id is not None and self.id not in names:
+                raise InputError(f"there is no column {self.id!r}.", hint=nearest(self.id, names))
+        except InputError as error:
+            error.path = path
+            if kind in (CSV, TSV):
+                error.hint = f"{error.hint} The first line of the file holds the names."
+            raise
+
+
+class Inputs:
+    """The inputs of arguments, or of files, folders and standard input (``-``), in order and as they come.
+
+    A folder holds inputs by their endings; what ``glob`` names is one whatever its ending, unless that is of another kind.
+    ``skipped`` are the files of folders that are no inputs.
+    """
+
+    def __init__(self, files: Sequence[str], reading: Reading, arguments: Sequence[str] = ()) -> None:
+        self.reading, self.arguments = reading, arguments
+        self.paths: list[str] = []
+        self.skipped: list[str] = []
+        for path in files:
+            if path != STANDARD and os.path.isdir(path):
+                self._take(path)
+            elif path == STANDARD or os.path.exists(path):
+                self.paths.append(path)
+            else:
+                raise FileError("there is no such file.", path=path or "''")
+        self.several = len(self.paths) > 1
+        for path in filter(os.path.isfile, self.paths):
+            self._check(path)
+
+    def _take(self, folder: str) -> None:
+        """Note what is an input of a folder, and what is not."""
+        pattern = "*" if self.reading.glob is None else self.reading.glob
+        try:
+            found = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
+        except (ValueError, NotImplementedError) as error:
+            raise InputError(f"{pattern!r} is no pattern of names in a folder ({error}).", hint="Such as '*.png'.") from error
+        for path in found:
+            if any(part.startswith(".") for part in path.relative_to(folder).parts):
+                continue
+            name = path.name.lower()
+            known = name.endswith(tuple(ENDINGS) if self.reading.media is None else self.reading.media)
+            is_input = known or (self.reading.glob is not None and not name.endswith(_KNOWN))
+            (self.paths if is_input else self.skipped).append(str(path))
+
+    def _check(self, path: str) -> None:
+        if not self.is_of_rows(path):
+            return
+        if (kind := self._kind(path)) == PARQUET:
+            self.reading.check(parquet_columns(path)[0], path, kind)
+        elif first := next(self._rows(path), None):
+            row = first[0].value
+            if isinstance(row, Mapping):
+                self.reading.check(list(row), path, kind)
+
+    def is_of_rows(self, path: str) -> bool:
+        """Whether a file holds rows or lines, and is not an input itself."""
+        media = self.reading.media
+        if media is None or path == STANDARD or kind_of(path) is not None:
+            return True
+        return self.reading.form is not None and not path.lower().endswith(media)
+
+    def _kind(self, path: str) -> str:
+        if self.reading.form is None and path.lower().endswith(".json"):
+            hint = "Name it .jsonl if it holds a JSON value a line, or pass --format."
+            raise InputError("a .json file is one document, and not one input a line.", path=path, hint=hint)
+        return self.reading.form or kind_of(path) or LINES
+
+    def groups(self) -> Iterator[list[Item]]:
+        """The inputs, in groups of what is there at a time."""
+        form = self.reading.form or LINES
+        rows = [read_value(os.fsencode(value), form, f"argument {place}") for place, value in enumerate(self.arguments, 1)]
+        if rows:
+            yield [self._item(row, place, None) for place, row in enumerate(rows, 1)]
+        number = 0
+        for of_rows, paths in groupby(self.paths, self.is_of_rows):
+            for group in self._of_rows(paths, number) if of_rows else _files(paths):
+                number += len(group)
+                yield group
+
+    def _of_rows(self, paths: Iterable[str], number: int) -> Iterator[list[Item]]:
+        for path in paths:
+            for rows in self._rows(path):
+                items = [self._item(row, number + place, path) for place, row in enumerate(rows, 1)]
+                number += len(items)
+                yield items
+
+    def _rows(self, path: str) -> Iterator[list[Row]]:
+        kind = self._kind(path)
+        if kind == PARQUET:
+            if path == STANDARD:
+                raise InputError("Parquet cannot be read from standard input.", hint="Pass its file.")
+            yield from read_parquet(path)
+            return
+        with opened(path) as file:
+            for rows in read_rows(file, STANDARD_NAME if path == STANDARD else path, kind):
+                kept = [row for row in rows if self.reading.media is None or str(row.value).strip()]
+                if kept:
+                    yield kept
+
+    def _item(self, row: Row, number: int, path: str | None) -> Item:
+        """The input of a row, a line or an argument."""
+        several = {"file": plain(path)} if self.several and path is not None and path != STANDARD else {}
+        value, about = row.value, several | {"number": number}
+        if isinstance(value, Mapping):
+            about = self._about(value, about)
+            try:
+                value = self.reading.pick(value)
+            except InputError as error:
+                value = error
+        elif not isinstance(value, TranseptError):
+            is_file = self.reading.media is not None and isinstance(value, str)
+            about = {"file": plain(value)} if is_file else about | {"text" if isinstance(value, str) else "input": value}
+        return Item(self._located(value, path), row.where, about)
+
+    def _about(self, row: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a row, without bytes; a row that has no id has its number, and one of several files the file."""
+        column = self.reading.id or "id"
+        known = {column: row[column]} if row.get(column) is not None else {}
+        place = {name: value for name, value in place.items() if name not in row and not (known and name == "number")}
+        kept = {name: _without_bytes(value) for name, value in row.items() if not isinstance(value, bytes)}
+        return {**place, **known, **kept}
+
+    def _located(self, value: Any, path: str | None) -> Any:
+        """A path of a picture or sound, which may be one from the file that names it."""
+        if self.reading.media is None or not isinstance(value, str) or path is None or path == STANDARD:
+            return value
+        if os.path.exists(value):
+            return value
+        with suppress(FormatError):  # it leads out of the folder
+            beside = safe_join(Path(path).parent, value)
+            return str(beside) if beside.exists() else value
+        return value
+
+    def count(self) -> int | None:
+        """How many they are; ``None`` where that is not known before they are read, as of pipes."""
+        if any(path == STANDARD or not os.path.isfile(path) for path in self.paths):
+            return None
+        parquet = [path for path in self.paths if self.is_of_rows(path) and self._kind(path) == PARQUET]
+        if parquet and len(parquet) == len(self.paths):
+            return sum(parquet_columns(path)[1] for path in parquet)
+        return sum(map(len, self.groups()))
+
+
+def _files(paths: Iterable[str]) -> Iterator[list[Item]]:
+    items = (Item(path, path, {"file": plain(path)}) for path in paths)
+    while some := list(islice(items, MEDIA_GROUP)):
+        yield some
+
+
+def _without_bytes(value: Any) -> Any:
+    """A picture or a sound of a data set without its content."""
+    if isinstance(value, Mapping):
+        return {name: item for name, item in value.items() if not isinstance(item, bytes)}
+    return value
+
+
+def between(groups: Groups, start: int, stop: int) -> Iterator[list[Item]]:
+    """The inputs from ``start`` up to ``stop``."""
+    at = 0
+    for group in groups:
+        if at >= stop:
+            return
+        if found := group[max(start - at, 0) : stop - at]:
+            yield found
+        at += len(group)
+
+
+def read_all() -> str:
+    """The whole of standard input; ``FormatError`` where it is no text."""
+    with opened(STANDARD) as file:
+        return decoded(file.read(), path=STANDARD_NAME)
+
+
+def opened(path: str) -> AbstractContextManager[Any]:
+    """A file, or standard input for ``-``, to read bytes from; ``FileError`` where it cannot be opened."""
+    if path == STANDARD:
+        if sys.stdin is None:
+            raise FileError("standard input is closed.", hint="Pass inputs as arguments or in files.")
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return open(path, "rb")
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot be read ({reason(error)}).", path=path) from error

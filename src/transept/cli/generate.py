@@ -1,0 +1,154 @@
+"""``transept generate``: a model writes on from a text as you watch, or from many."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from transept.batch.inputs import Inputs, Reading, read_all
+from transept.cli import arguments
+from transept.cli.terminal import Style, complain
+from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
+from transept.errors import InputTypeError, TranseptError
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def generate(parser: arguments.Parser) -> None:
+    """Write on from a text.
+
+    The text is shown as it is written. The most likely token is taken at each step, or one is drawn where a setting of the
+    drawing or a seed is given. Other settings of generation, such as --num-beams 4, are those of
+    `transept run text-generation --help`. The prompts of --file are texts, one a line, or the column `prompt`, `text` or
+    `messages` of a table; what is written after each of them goes into a row.
+
+        transept generate --model PATH "Once upon a time"
+        transept generate --model PATH "Once upon a time" --max-new-tokens 200 --temperature 0.8 --seed 1
+        transept generate --model PATH --file prompts.csv --column question --output answers.csv
+        echo "Once upon a time" | transept generate --model PATH --json
+    """
+    parser.add_argument("prompt", nargs="?", metavar="TEXT", help="what to go on from (standard input)")
+    told = "prompts: files of texts, one a line, tables, or folders; - is standard input"
+    parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=told)
+    add_settings(parser)
+    arguments.add_inputs(parser)
+    parser.add_argument("--output", metavar="PATH", help="write the answers there: .jsonl, .csv or .parquet")
+    parser.set_defaults(main=lambda args: main(args, parser), verb="generate", name="answer")
+
+
+def add_settings(parser: arguments.Parser) -> None:
+    parser.task = "text-generation"
+    arguments.add_model(parser)
+    parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
+    parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
+    parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
+    parser.add_argument("--top-p", type=float, metavar="X", help="draw among the tokens that make up this share")
+    parser.add_argument("--min-p", type=float, metavar="X", help="draw among tokens at least this share as likely as the first")
+    parser.add_argument("--seed", type=int, metavar="N", help="draw tokens, the same ones each time")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop behind this text; may be repeated")
+    arguments.add_output(parser)
+
+
+def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    arguments.check_model(args.model)
+    if arguments.load_config(args).is_encoder_decoder:
+        hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
+        raise InputTypeError("this model is an encoder–decoder, which answers a text and does not go on from it.", hint=hint)
+    pipe = arguments.make_pipeline("text-generation", args)
+    from transept.pipelines.tasks.generation import DEFAULT_NEW_TOKENS
+
+    given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
+    chosen: dict[str, Any] = dict(pipe.options.generation) | given
+    if args.seed is not None or any(name in chosen for name in SAMPLING):
+        chosen.setdefault("do_sample", True)
+    if args.stop:
+        chosen["stop_strings"] = args.stop
+    length = args.max_new_tokens or chosen.get("max_new_tokens") or pipe.model.generation_config.max_new_tokens
+    return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
+
+
+def write(
+    pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any] | None
+) -> tuple[str, list[int], Any, Any]:
+    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
+
+    Gives the text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    """
+    from transept.generation.outputs import Stats
+
+    pieces, first, start = list[Any](), 0.0, time.perf_counter()
+    with suppress(KeyboardInterrupt):
+        for piece in pipe.model.stream(pipe.tensor(ids), **settings):
+            first = first or time.perf_counter() - start
+            pieces.append(piece)
+            if show is not None:
+                show(piece.text)
+    new = [token for piece in pieces for token in piece.ids]
+    stats = Stats(len(ids), len(new), first, time.perf_counter() - start)
+    return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
+
+
+def told(stats: Any) -> str:
+    """How fast it went, in words."""
+    if not stats.new_tokens:
+        return "no token was written."
+    more = f", then {stats.tokens_per_second:.1f} a second" if stats.new_tokens > 1 else ""
+    return f"{stats.new_tokens} token{'s' if more else ''}, the first after {stats.seconds_to_first_token:.2f} s{more}."
+
+
+def main(args: argparse.Namespace, parser: arguments.Parser) -> int:
+    if args.prompt is not None and args.files:
+        parser.error("pass a prompt as an argument or prompts in files, not both")
+    check_files(args, parser)
+    arguments.check_model(args.model)
+    return write_many(args) if args.files or args.output is not None else write_on(args)
+
+
+def write_many(args: argparse.Namespace) -> int:
+    """Write on from the prompts of files, many side by side."""
+    prompts = [] if args.files else [_prompt(args)]
+    columns = arguments.COLUMNS["text-generation"]
+    inputs = Inputs(args.files, Reading(args.format, columns, args.column, args.id, args.glob), prompts)
+    tell_skipped(inputs)
+    work = Work(args, inputs, inputs.groups(), total_of(inputs))
+    return work.run(lambda: (_writer(args), 0)) if (code := work.done()) is None else code
+
+
+def _writer(args: argparse.Namespace) -> Answers:
+    """What goes on from prompts: the text alone, or a list of such for several."""
+    pipe, settings = load_writer(args)
+    options = pipe.with_options({n: v for n, v in settings.items() if n != "tokenizer"} | {"return_full_text": False})
+
+    def answers(prompts: list[Any]) -> Iterator[Any]:
+        for found in pipe.answers(prompts, options):
+            texts = [] if isinstance(found, TranseptError) else [{"text": each["generated_text"]} for each in found]
+            yield texts[0] if len(texts) == 1 else texts or found
+
+    return answers
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    return read_all().rstrip("\n") if args.prompt is None else str(args.prompt)
+
+
+def write_on(args: argparse.Namespace) -> int:
+    prompt = _prompt(args)
+    pipe, settings = load_writer(args)
+    lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
+    show = None if args.json else lambda text: print(next(lead, "") + text, end="", flush=True)
+    text, _, stats, reason = write(pipe, pipe.row(prompt).inputs["input_ids"], settings, show)
+    if args.json:
+        answer = {"prompt": prompt, "text": text, "finish_reason": reason, "new_tokens": stats.new_tokens}
+        answer["tokens_per_second"] = round(stats.tokens_per_second, 2)
+        answer["seconds_to_first_token"] = round(stats.seconds_to_first_token, 4)
+        print(json.dumps(answer, ensure_ascii=False))
+    else:
+        print(next(lead, ""))
+        if sys.stderr.isatty():
+            complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
+    return 130 if reason is None else 0

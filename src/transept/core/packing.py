@@ -1,0 +1,128 @@
+"""Backbones that read several texts in one row, none of which sees another.
+
+Shapes: B batch, T positions, R texts, N real positions of all texts, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from transept.core.inputs import (
+    BOUNDS,
+    Packing,
+    check_by_position,
+    given_states,
+    inferred_texts,
+    places_within,
+    readable,
+    told_texts,
+)
+from transept.core.model import Backbone, pooled_alone
+from transept.errors import InputError
+
+
+class PackableBackbone(Backbone):
+    """A network whose rows may hold several texts: they are told apart by the inputs, or inferred from positions."""
+
+    # Whether texts of different lengths can stand one behind the other, without padding.
+    ragged: ClassVar[bool] = True
+    # Whether positions alone tell texts apart, where there is neither a mask nor a cache, as in the reference.
+    infers_texts: ClassVar[bool] = False
+    # The inputs that have something for each position.
+    by_position: ClassVar[tuple[str, ...]] = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
+
+    @property
+    def first_position(self) -> int:
+        """The number of the first position, as ``position_ids`` count."""
+        return 0
+
+    def makes_cache(self, asked: bool | None) -> bool:
+        """Whether a pass that was given no cache makes one, where the caller ``asked`` for it, or for none, or said nothing."""
+        raise NotImplementedError
+
+    def find_packing(self, inputs: dict[str, Any]) -> Packing | None:
+        """Where the texts of packed rows stand; of the inputs, what told of them becomes positions.
+
+        Where the texts can be told apart by a mask alone, ``seq_idx`` stays among the inputs and the result is ``None``.
+
+        Raises:
+            InputError: what tells of texts does not fit the inputs, or others that are not for packed rows.
+        """
+        texts = self.find_texts(inputs)
+        if texts is None or not (torch.compiler.is_compiling() or texts.any()):
+            return None  # each row is one text
+        by_mask = torch.compiler.is_compiling() or inputs.get("encoder_hidden_states") is not None
+        by_mask = self.ragged and (by_mask or self.asks(inputs, "output_attentions"))
+        rows: Any = given_states(inputs)
+        packing = None if by_mask else Packing.of_texts(texts.expand(len(rows), -1), inputs.get("attention_mask"))
+        if packing is None and not self.ragged:
+            raise InputError("`attention_mask` hides all of a row that holds several texts.", hint="Leave such rows out.")
+        if packing is None:
+            inputs["seq_idx"] = texts
+        return packing
+
+    def find_texts(self, inputs: dict[str, Any]) -> Tensor | None:
+        """(1 or B, T) numbers of the texts in packed rows, told or inferred; ``None`` where nothing says that there are some.
+
+        Of the inputs, what told of texts is taken away, and positions are put in where there are none.
+        """
+        texts, positions, given = told_texts(inputs), inputs.get("position_ids"), given_states(inputs)
+        if texts is not None:
+            self._check_packed(inputs)
+        for name in BOUNDS:
+            inputs.pop(name, None)
+        if "position_ids" in self.reads:
+            if texts is not None and positions is None:
+                inputs["position_ids"] = places_within(texts) + self.first_position
+            uncached = self.cache_matters(inputs) and not self.makes_cache(inputs.get("use_cache"))
+            if texts is None and given is not None and uncached:
+                texts = inferred_texts(check_by_position("position_ids", positions, given))
+        elif inputs.pop("position_ids", None) is not None and given is not None:
+            self._check_counted(positions, given.new_zeros(1, given.shape[1]) if texts is None else texts)
+        return texts
+
+    def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether texts would be inferred from positions, were there no cache."""
+        absent = all(inputs.get(name) is None for name in ("attention_mask", "past_key_values", "lengths"))
+        return self.infers_texts and absent and inputs.get("position_ids") is not None
+
+    def _check_packed(self, inputs: Mapping[str, Any]) -> None:
+        """Refuse inputs that are not for rows of several texts."""
+        told, given = next(name for name in BOUNDS if inputs.get(name) is not None), given_states(inputs)
+        names = ("past_key_values", "encoder_hidden_states", "pixel_values", "mems", "perm_mask", "target_mapping", "lengths")
+        wrong = [name for name in names if inputs.get(name) is not None] + ["use_cache"] * bool(inputs.get("use_cache"))
+        if wrong:
+            what = f"`{told}` tells that rows hold several texts, which `{wrong[0]}` cannot be for."
+            raise InputError(what, hint=f"Pass one text in each row, without `{told}`.")
+        mask = inputs.get("attention_mask")
+        if mask is not None and (not isinstance(mask, Tensor) or given is None or mask.shape != given.shape[:2]):
+            shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+            raise InputError(f"`attention_mask` must be (batch, positions) beside `{told}`, but is {shape}.")
+
+    def _check_counted(self, positions: Any, texts: Tensor) -> None:
+        """Refuse positions other than those that the family counts itself, where they can be looked at."""
+        if not isinstance(positions, Tensor) or not readable(positions):
+            return
+        counted = places_within(texts) + self.first_position
+        if positions.shape[1:] != counted.shape[1:] or bool((positions != counted).any()):
+            what = f"{type(self).__name__} counts positions itself, and `position_ids` are others."
+            raise InputError(what, hint="Leave them out, and tell texts that are packed into a row by `seq_idx`.")
+
+    def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
+        """The output for a packed batch, of a forward pass that sees each text as a row."""
+        arrange = packing.flat if self.ragged else packing.padded
+        arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
+        told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
+        told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
+        with pooled_alone(False):  # all states go back to where they stood
+            output = packing.restored(forward(**inputs | arranged | told))
+        return output if self.asks(inputs, "return_dict") else output.to_tuple()
+
+    def asks(self, inputs: Mapping[str, Any], name: str) -> bool:
+        """What the caller says of an output, or the config where the caller says nothing."""
+        asked = inputs.get(name)
+        return bool(getattr(self.config, name) if asked is None else asked)

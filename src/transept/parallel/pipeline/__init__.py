@@ -1,0 +1,1 @@
+"""Pipeline parallelism: processes have other layers, and micro-batches go through them one after the other."""

@@ -1,0 +1,145 @@
+"""Every process has other layers (pipeline parallelism), of which others that take other rows have copies or shards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from transept.core.model import Model
+from transept.errors import UnsupportedError
+from transept.objectives.terms import Items
+from transept.parallel.distributed import Distributed
+from transept.parallel.forms import local
+from transept.parallel.mesh import DistributedConfig
+from transept.parallel.pipeline.pipeline import Pipeline
+from transept.parallel.sharded import Sharded
+from transept.parallel.streams import Piece
+from transept.parallel.tensor.apply import tensor_parallel
+from transept.parallel.tensor.plan import Plan
+
+
+class Staged(Distributed):
+    """A model whose layers are divided by a :class:`transept.parallel.pipeline.pipeline.Pipeline`.
+
+    Args:
+        mesh: all processes, with the axes of :mod:`transept.parallel.mesh`.
+        config: the schedule, the plan of what is split within layers, and the numbers of processes.
+        precision: makes the context of a forward pass.
+        rows: how layers are sharded between processes that take other rows; where it is absent, these have copies.
+    """
+
+    def __init__(
+        self,
+        mesh: Any,
+        config: DistributedConfig,
+        precision: Callable[[], contextlib.AbstractContextManager[Any]],
+        rows: Sharded | None = None,
+    ) -> None:
+        self.mesh, self.config, self.precision, self.rows = mesh, config, precision, rows
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Leave in the model what this process computes.
+
+        Raises:
+            UnsupportedError: it is none of this library, or cannot be cut.
+            ConfigError: it has too few layers; or an unknown schedule.
+        """
+        if not isinstance(model, Model):
+            what = f"{type(model).__name__} cannot be cut into stages: it is no model of this library by itself."
+            raise UnsupportedError(what, hint="Leave out `pp_size`.")
+        names, tensor = {*model.state_dict()}, self.mesh["tp"]
+        plan = Plan.of(model, tensor.size(), self.config.tp_plan or "auto") if tensor.size() > 1 else None
+        self.pipeline = Pipeline(model, self.mesh, self.config)
+        own, keys = model.state_dict(), model.checkpoint_names().keys
+        here = own.keys() | {keys.recipe(name).stored for name in keys.slots(own)}
+        self.stored = self.pipeline.stored
+        self.elsewhere = (names | {*self.pipeline.stored}) - here
+        for stage in self.pipeline.stages:
+            stage.precision = self.precision
+        if plan is not None:
+            filled = {name for name, module in model.named_modules() if next(module.parameters(), None) is not None}
+            styles = {name: style for name, style in plan.styles.items() if name in filled}
+            tensor_parallel(model, tensor, replace(plan, styles=styles))
+        if self.rows is not None:
+            self._shard(self.rows)
+        self.take_whole(model)
+        return model
+
+    def _shard(self, rows: Sharded) -> None:
+        if len(self.pipeline.stages) > 1:
+            what = f"`pp_schedule={self.config.pp_schedule}` gives processes two stages, whose weights cannot be sharded too."
+            raise UnsupportedError(what, hint="Use 1F1B or GPipe beside `fsdp`.")
+        layers = (layer for stack in self.pipeline.model.stacks for layer in stack.layers)
+        rows.blocks = [layer for layer in layers if next(layer.parameters(), None) is not None]
+        rows.shard(self.pipeline.stages[0])
+
+    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.rows is None else self.rows.added_up(self.pipeline.stages[0], last)
+
+    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
+        return super().optimizer(kind, groups, options) if groups else kind([{"params": []}], **options)
+
+    def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
+        self.pipeline.train()
+        factor = share if self.rows is None else share * self.rows.mesh.size()
+        return self.pipeline.step(inputs, items, parts, factor) * share
+
+    def answering(self, model: nn.Module) -> Any:
+        return self._answer
+
+    def _answer(self, **inputs: Any) -> Mapping[str, Any]:
+        """The outputs on the process of the last stage; a loss of 0, which nobody reads, on the others."""
+        found = self.pipeline.evaluate(inputs)
+        return {"loss": torch.zeros(())} if found is None else found
+
+    # --- gradients -----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def finish_gradients(self) -> None:
+        self.pipeline.finish_gradients()
+        axis = self.mesh["dp_replicate"]
+        if axis.size() == 1 or self.rows is not None:
+            return
+        weights = [weight for weight in self.pipeline.parameters() if weight.requires_grad]
+        used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8, device=self.pipeline.device)
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=axis.get_group())
+        works = []
+        for weight, is_used in zip(weights, used.tolist()):
+            if is_used:
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad.contiguous()
+                works.append(dist.all_reduce(local(weight.grad), group=axis.get_group(), async_op=True))
+        for work in works:
+            work.wait()
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return self.pipeline.norm()
+
+    # --- files ---------------------------------------------------------------------------------------------------------
+
+    def _share_all(self, model: nn.Module, state: dict[str, Any], *args: Any) -> None:
+        for name in state.keys() - {*self.mine(state)}:
+            del state[name]
+        super()._share_all(model, state, *args)
+
+    def mine(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name not in self.elsewhere]
+
+    def joined(self, document: dict[str, Any]) -> dict[str, Any]:
+        told = [document] * self.pipeline.size
+        dist.all_gather_object(told, document, group=self.pipeline.group)
+        groups, seen = list[Any](), set[str]()
+        for group in (group for each in told for group in each["groups"]):
+            groups.append(group | {"params": [name for name in group["params"] if name not in seen]})
+            seen |= {*group["params"]}
+        state = {name: entries for each in reversed(told) for name, entries in each["state"].items()}
+        return document | {"groups": [group for group in groups if group["params"]], "state": state}
+
+    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+        return self.pipeline.pieces(tensors)

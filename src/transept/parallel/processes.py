@@ -1,0 +1,275 @@
+"""Joining the processes that torchrun started, and agreeing with them.
+
+torchrun tells each process by its environment how many there are (``WORLD_SIZE``), which of them it is (``RANK``, and on its
+machine ``LOCAL_RANK``), and where they meet (``MASTER_ADDR``, ``MASTER_PORT``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+
+from transept.errors import ConfigError, TrainingError, TranseptError
+from transept.parallel.mesh import Layout
+
+T = TypeVar("T")
+
+_ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notices
+# What PyTorch's backends say when a process does not answer.
+_LOST = re.compile(
+    r"connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group", re.IGNORECASE
+)
+_STORES: list[Store] = []  # where the processes of this run tell that they are there
+_LETS_GO_WITHIN = 0.1  # seconds; a thread that has done its work needs much less
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def world_size() -> int:
+    """How many processes were started together, whether they have met or not."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return _number("WORLD_SIZE", 1)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"the environment's {name} is {text!r}, and no number.", hint="Start the processes by torchrun.")
+    return int(text)
+
+
+def join(backend: str | None = None, timeout: float = 1800, device: str | None = None) -> int:
+    """Meet the other processes, once; returns this one's rank, 0 where it is alone. They part when the program ends.
+
+    Args:
+        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL beside it for tensors on CUDA.
+        timeout: seconds that a process waits for the others, here and later.
+        device: the kind of device that is computed on; by default that of :func:`device_kind`.
+
+    Raises:
+        ConfigError: the environment does not say where the processes meet.
+        TrainingError: the others did not come.
+    """
+    if world_size() == 1 or dist.is_initialized():
+        return dist.get_rank() if dist.is_initialized() else 0
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        what = f"WORLD_SIZE says that there are {world_size()} processes, but {', '.join(missing)} is not set."
+        raise ConfigError(what, hint="Start them by torchrun, or unset WORLD_SIZE for one process.")
+    rank, local = _number("RANK", 0), _number("LOCAL_RANK", 0)
+    if rank >= world_size():
+        raise ConfigError(f"this process is RANK={rank}, but there are only {world_size()} (WORLD_SIZE).")
+    on_cuda = (device or device_kind()) == "cuda"
+    if on_cuda:
+        if local >= torch.cuda.device_count():
+            what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
+            raise ConfigError(what, hint="Start as many processes as there are devices (--nproc-per-node).")
+        torch.cuda.set_device(local)
+    backend, limit = backend or ("cpu:gloo,cuda:nccl" if on_cuda else "gloo"), timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=limit))
+        # torchrun may use one store for all its starts, in which the addresses of the last one would be found.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        work, alive = (PrefixStore(f"{name}/{start}", store) for name in ("work", "alive"))
+        dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world_size())
+        _STORES[:] = [alive]
+        atexit.unregister(_part)  # of processes that met before
+        atexit.register(_part)
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        what = f"process {rank} of {world_size()} did not meet the others at {where} ({' '.join(str(error).split())[:200]})."
+        raise TrainingError(what, hint="Start all of them, with the same address and number of processes.") from error
+    return rank
+
+
+def _part() -> None:
+    """Leave the others when the program ends, in a way that waits for none of them."""
+    if dist.is_initialized() and _STORES:  # NCCL would wait for processes that were lost
+        dist.destroy_process_group()
+    _STORES.clear()
+    # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for this, and
+    # takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives it the lock.
+    time.sleep(_LETS_GO_WITHIN)
+
+
+def device_kind() -> str:
+    """The kind of device that processes compute on where nothing says another."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def everywhere(value: T) -> list[T]:
+    """What each process has, in the order of their ranks; the same on all. Values are pickled, so they are small."""
+    found = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(found, value)
+    return found
+
+
+def gather_numbers(numbers: Sequence[float]) -> list[list[float]]:
+    """As many float64 numbers of each process, in the order of their ranks; the same on all, by one operation."""
+    if world_size() == 1:
+        return [list(numbers)]
+    own = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
+    gathered = [torch.empty_like(own) for _ in range(world_size())]
+    dist.all_gather(gathered, own)
+    return torch.stack(gathered).tolist()
+
+
+def gather_tensors(value: T) -> list[T]:
+    """What each process has, a tree of tensors and small values, in the order of their ranks; the same on all, on the CPU.
+
+    Tensors travel as bytes of one buffer, which is as long as the longest of all processes; what describes them is pickled.
+    """
+    if world_size() == 1:
+        return [value]
+    leaves, tree = pytree.tree_flatten(value)
+    tensors = [leaf.detach().contiguous() for leaf in leaves if isinstance(leaf, Tensor)]
+    shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    described = everywhere((tree, others, [isinstance(leaf, Tensor) for leaf in leaves], shapes))
+    sizes = [sum(math.prod(shape) * dtype.itemsize for shape, dtype in each[3]) for each in described]
+    device = _device_of_messages()
+    buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=device)
+    if tensors:
+        buffer[: sizes[dist.get_rank()]] = torch.cat([tensor.reshape(-1).view(torch.uint8).to(device) for tensor in tensors])
+    buffers = [torch.empty_like(buffer) for _ in described]
+    dist.all_gather(buffers, buffer)
+    return [_restored(*description, content.cpu()) for description, content in zip(described, buffers)]
+
+
+def _restored(tree: Any, others: list[Any], are_tensors: list[bool], shapes: list[Any], content: Tensor) -> Any:
+    """The tree of values that another process described, with its tensors out of the bytes that it sent."""
+    start, waiting = 0, iter(shapes)
+    leaves: list[Any] = []
+    for other, is_tensor in zip(others, are_tensors):
+        if is_tensor:
+            shape, dtype = next(waiting)
+            stop = start + math.prod(shape) * dtype.itemsize
+            leaves.append(content[start:stop].clone().view(dtype).view(shape))
+            start = stop
+        else:
+            leaves.append(other)
+    return pytree.tree_unflatten(leaves, tree)
+
+
+def _device_of_messages() -> torch.device:
+    """Where tensors lie that processes send each other: the CPU, unless the user's group speaks through GPUs alone."""
+    kinds = dist.get_backend_config()
+    return torch.device("cpu") if "cpu:" in kinds else torch.device("cuda", torch.cuda.current_device())
+
+
+@contextlib.contextmanager
+def naming_the_lost() -> Iterator[None]:
+    """Turn the failure of a collective operation into an error that names the processes which are gone.
+
+    Each process that is left says so, and those that do not within some seconds have ended, or are stuck.
+
+    Raises:
+        TrainingError: names them.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world_size() == 1 or isinstance(error, TranseptError) or not _LOST.search(str(error)):
+            raise
+        gone = _silent()
+        _STORES.clear()
+        who = f"process{'es' if len(gone) > 1 else ''} {', '.join(map(str, gone))}" if gone else "a process"
+        what = f"{who} of {world_size()} ended or hangs, and process {dist.get_rank()} cannot go on without."
+        hint = "Its own message tells why. Start all of them again, and go on from the last checkpoint."
+        raise TrainingError(what, hint=hint) from error
+
+
+def _silent() -> list[int]:
+    """The processes that do not say that they are there; that of the store, where that cannot be reached."""
+    waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
+    if not _STORES:  # another program let them meet
+        return []
+    try:
+        store = _STORES[0]
+        store.set(str(dist.get_rank()), "here")
+        while waiting and time.monotonic() < end:
+            waiting = {rank for rank in waiting if not store.check([str(rank)])}
+            time.sleep(0.1)
+    except RuntimeError:
+        return [0]
+    return sorted(waiting)
+
+
+@contextlib.contextmanager
+def same_on_all() -> Iterator[None]:
+    """Let all processes fail where one does: what is done inside needs no other process, and may raise.
+
+    Without this the others would wait for one that has ended.
+
+    Raises:
+        TrainingError: on the processes that were well, with the message of the first that was not.
+    """
+    try:
+        yield
+    except Exception as error:
+        everywhere(f"{type(error).__name__}: {error}")
+        raise
+    for rank, text in enumerate(everywhere("")):
+        if text:
+            raise TrainingError(f"process {rank} failed, and so all {world_size()} end: {text}")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The R processes, or groups of them, that take other rows.
+
+    Args:
+        size: R.
+        rank: which of the R shares this process takes.
+        members: for each share the process that speaks for it.
+    """
+
+    size: int = 1
+    rank: int = 0
+    members: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, layout: Layout, is_v: bool = False) -> Replicas:
+        """Those of this process's grid; the first tensor rank of the last stage, which has the outputs, speaks for a share.
+
+        ``is_v`` tells that the process of a pipeline's first stage has the last one too.
+        """
+        if layout.world == 1:
+            return cls()
+        last = 0 if is_v else layout.world - layout.data * layout.tp
+        members = tuple(last + share * layout.tp for share in range(layout.data))
+        return cls(layout.data, layout.data_rank(dist.get_rank()), members)
+
+    def gathered(self, value: T) -> list[T]:
+        """What each share's process has, in order; the same on all. Values are pickled, so they are small.
+
+        The order of a sum over them is the same everywhere, and so is the sum to the last bit.
+        """
+        return self.among(everywhere(value))
+
+    def among(self, found: Sequence[T]) -> list[T]:
+        """What each share's process has, in order, of what all processes have."""
+        return [found[member] for member in self.members]
+
+    def from_first(self, value: T) -> T:
+        """What the first process of all has."""
+        if world_size() == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]

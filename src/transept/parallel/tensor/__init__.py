@@ -1,0 +1,1 @@
+"""Tensor parallelism: several processes hold parts of each matrix, and compute each layer together."""

@@ -1,0 +1,226 @@
+"""Dataclasses as options of a command: the reference's ``HfArgumentParser``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import types
+import typing
+from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+from transept.errors import FormatError, InputError, InputTypeError, nearest
+from transept.fields import Derived
+from transept.files import PathName, load_object, parse_json, read_text
+from transept.training.arguments.yaml_file import load_yaml
+
+_TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+_UNIONS = (types.UnionType, typing.Union)
+
+
+def HfArg(  # noqa: N802 (the reference's name)
+    *,
+    aliases: str | list[str] | None = None,
+    help: str | None = None,
+    default: Any = dataclasses.MISSING,
+    default_factory: Any = dataclasses.MISSING,
+    metadata: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """A field of a dataclass with other names (such as ``-e``) and a help for :class:`HfArgumentParser`."""
+    words = {name: value for name, value in {"aliases": aliases, "help": help}.items() if value is not None}
+    return dataclasses.field(metadata=(metadata or {}) | words, default=default, default_factory=default_factory, **settings)
+
+
+class HfArgumentParser(ArgumentParser):
+    """A parser with an option for each field of some dataclasses: ``--learning_rate`` and ``--learning-rate``.
+
+    A field without a default must be given. One of type ``bool`` takes a truth value or none (then it is true), and one that is
+    true by default has a ``--no_`` form. A list takes several values. A field of several types takes the first that reads the
+    text. ``metadata`` of a field may hold ``help`` and ``aliases``, and ``_argument_group_name`` of a class names its group.
+
+    Args:
+        dataclass_types: a dataclass, or several, whose instances are made.
+        settings: those of ``argparse.ArgumentParser``.
+
+    Raises:
+        InputTypeError: a class that is no dataclass, or a field whose type no text can be read as.
+    """
+
+    def __init__(self, dataclass_types: Any = None, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": ArgumentDefaultsHelpFormatter, **settings})
+        several = isinstance(dataclass_types, Iterable) and not isinstance(dataclass_types, type)
+        self.dataclass_types: list[Any] = list(dataclass_types) if several else [dataclass_types] if dataclass_types else []
+        for cls in self.dataclass_types:
+            if not dataclasses.is_dataclass(cls):
+                raise InputTypeError(f"options are made of dataclasses, not of {cls!r:.80}.")
+            group = self.add_argument_group(cls._argument_group_name) if hasattr(cls, "_argument_group_name") else self
+            kinds = _kinds(cls)
+            for field in dataclasses.fields(cls):
+                if field.init:
+                    _add_field(group, field, kinds[field.name])
+
+    def parse_args_into_dataclasses(
+        self,
+        args: Sequence[str] | None = None,
+        return_remaining_strings: bool = False,
+        look_for_args_file: bool = True,
+        args_filename: str | None = None,
+        args_file_flag: str | None = None,
+    ) -> tuple[Any, ...]:
+        """Parse options into the dataclasses.
+
+        Args:
+            args: the options; those of the process when absent.
+            return_remaining_strings: give what is no option as a list at the end, where it is an error otherwise.
+            look_for_args_file: put the words of a file named like the script, with the ending ``.args``, before the options.
+            args_filename: another file for that.
+            args_file_flag: an option that names more such files; later ones count more, the options most.
+
+        Returns:
+            An instance of each class, in their order; a namespace of options that were added by hand, if there are any.
+
+        Raises:
+            InputError: words that are no options.
+        """
+        words = list(sys.argv[1:] if args is None else args)
+        files = [args_filename] if args_filename else []
+        if not files and look_for_args_file and sys.argv and sys.argv[0]:
+            files = [str(Path(sys.argv[0]).with_suffix(".args"))]
+        if args_file_flag is not None:
+            finder = ArgumentParser(add_help=False)
+            finder.add_argument(args_file_flag, action="append", default=[], dest="files")
+            named, words = finder.parse_known_args(words)
+            files += named.files
+        before = [word for file in files if os.path.exists(file) for word in read_text(file).split()]
+        namespace, rest = self.parse_known_args([*before, *words])
+        if rest and not return_remaining_strings:
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            raise InputError(f"these are no options: {' '.join(rest)}.", hint=nearest(rest[0], known))
+        values = vars(namespace)
+        own = [cls(**{name: values.pop(name) for name in _names(cls) if name in values}) for cls in self.dataclass_types]
+        return (*own, *([namespace] if values else []), *([rest] if return_remaining_strings else []))
+
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """An instance of each class from values by name (``InputError``: a name that is no field, unless that is allowed)."""
+        known = {name for cls in self.dataclass_types for name in _names(cls)}
+        unknown = sorted(str(name) for name in args if name not in known)
+        if unknown and not allow_extra_keys:
+            raise InputError(f"these are no fields: {', '.join(unknown)}.", hint=nearest(unknown[0], known))
+        return tuple(cls(**{name: args[name] for name in _names(cls) if name in args}) for cls in self.dataclass_types)
+
+    def parse_json_file(self, json_file: PathName, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """Like :meth:`parse_dict` for a JSON file (``FileError``, ``FormatError``: it cannot be read)."""
+        return self.parse_dict(load_object(json_file), allow_extra_keys)
+
+    def parse_yaml_file(self, yaml_file: PathName, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """Like :meth:`parse_dict` for a YAML file; see :func:`transept.training.arguments.yaml_file.load_yaml` for errors."""
+        values = load_yaml(yaml_file)
+        if not isinstance(values, dict):
+            raise FormatError(f"must hold values by name, but holds {type(values).__name__}.", path=yaml_file)
+        return self.parse_dict(values, allow_extra_keys)
+
+
+def _names(cls: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def _kinds(cls: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except NameError as error:
+        hint = "Declare it at the top of its module, with types that exist there."
+        raise InputTypeError(f"a type of a field of {cls.__name__} is not known ({error}).", hint=hint) from error
+
+
+def _add_field(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
+    options = dict(field.metadata)
+    aliases = options.pop("aliases", [])
+    names = [f"--{field.name}", *([f"--{field.name.replace('_', '-')}"] if "_" in field.name else [])]
+    names += [aliases] if isinstance(aliases, str) else aliases
+    members = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+    members = tuple(member for member in members if member is not type(None))
+    _check_members(field.name, members)
+    if field.default_factory is not dataclasses.MISSING:
+        options["default"] = field.default_factory()
+    elif isinstance(field.default, Derived):
+        options["default"] = SUPPRESS
+    elif field.default is not dataclasses.MISSING:
+        options["default"] = field.default
+    elif kind is not bool:
+        options["required"] = True
+    group.add_argument(*names, **options | _reading(members, kind, field))
+    if field.default is True and members == (bool,):
+        words = [f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}"]
+        help = {name: options[name] for name in ("help",) if name in options}
+        group.add_argument(*dict.fromkeys(words), action="store_false", dest=field.name, default=False, **help)
+
+
+def _check_members(name: str, members: tuple[Any, ...]) -> None:
+    named = any(member is str or typing.get_origin(member) is Literal for member in members)
+    if len(members) > 1 and not named:
+        hint = "Use one type, X | None, or a union with str."
+        raise InputTypeError(f"the field {name!r} has several types, so that its text could be read as any.", hint=hint)
+
+
+def _reading(members: tuple[Any, ...], kind: Any, field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """How argparse reads the text of a field."""
+    only = members[0]
+    if members == (bool,):
+        missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        optional = kind is bool or (not missing and field.default is not None)
+        flag = {"nargs": "?", "const": True} if optional else {}
+        return {"type": _truth, **flag, **({"default": False} if missing and kind is bool else {})}
+    if len(members) == 1 and typing.get_origin(only) is list:
+        return {"type": _reader((typing.get_args(only)[0],)), "nargs": "+"}
+    choices = _choices(only) if len(members) == 1 else None
+    if choices is not None:
+        by_text = {str(choice): choice for choice in choices}
+        return {"type": lambda text: by_text.get(text, text), "choices": choices}
+    return {"type": _reader(members)}
+
+
+def _choices(kind: Any) -> list[Any] | None:
+    if typing.get_origin(kind) is Literal:
+        return list(typing.get_args(kind))
+    return [name.value for name in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ArgumentTypeError(f"{text!r} is no truth value: yes or no, true or false, t or f, y or n, 1 or 0")
+    return text.lower() in _TRUE
+
+
+def _reader(members: tuple[Any, ...]) -> Callable[[str], Any]:
+    """Reads a text as the first of some types that it can be, ``str`` last."""
+
+    def read(text: str) -> Any:
+        for member in sorted(members, key=lambda kind: kind is str):
+            with contextlib.suppress(ValueError, TypeError, KeyError, ArgumentTypeError):
+                return _read_as(member, text)
+        names = " or ".join(getattr(member, "__name__", str(member)) for member in members)
+        raise ArgumentTypeError(f"{text!r} is not of type {names}")
+
+    return read
+
+
+def _read_as(kind: Any, text: str) -> Any:
+    if kind is bool:
+        return _truth(text)
+    origin = typing.get_origin(kind) or kind
+    if origin is Literal:
+        return {str(choice): choice for choice in typing.get_args(kind)}[text]
+    if kind is Any:
+        return text
+    if origin in (dict, list):
+        value = parse_json(text)
+        if not isinstance(value, origin):
+            raise FormatError(f"{text!r:.80} is no {origin.__name__}.")
+        return value
+    return kind(text) if callable(kind) else text

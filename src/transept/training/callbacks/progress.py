@@ -1,0 +1,170 @@
+"""Progress for a person: bars, the logs as they are, and lines with the speed and the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, ClassVar
+
+from tqdm.auto import tqdm
+
+from transept.training.callbacks.base import TrainerCallback, length_of
+from transept.training.state import TrainerControl, TrainerState
+
+# Figures of an evaluation that are no metrics of the model.
+TIMINGS = ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time")
+LOGGED = {"loss": "loss", "learning_rate": "rate", "grad_norm": "norm"}
+SMOOTHING = 0.9  # of the loss beside the bar
+
+
+class ProgressBars(TrainerCallback):
+    """The base of callbacks with a bar for training and one for each evaluation."""
+
+    stream: Any = None  # standard error
+    training_options: ClassVar[dict[str, Any]] = {}
+    evaluation_options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.training_bar: Any = None
+        self.prediction_bar: Any = None
+
+    def is_shown(self, args: Any, state: TrainerState) -> bool:
+        return state.is_world_process_zero
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.is_shown(args, state):
+            size = {"total": state.max_steps, "initial": state.global_step}
+            self.training_bar = tqdm(file=self.stream, dynamic_ncols=True, **size, **self.training_options)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            self.training_bar.total = state.max_steps  # rounds of self-training add to it
+            self.training_bar.update(state.global_step - self.training_bar.n)
+
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        if not self.is_shown(args, state):
+            return
+        if self.prediction_bar is None:
+            options = {"leave": self.training_bar is None, **self.evaluation_options}
+            self.prediction_bar = tqdm(total=length_of(eval_dataloader), file=self.stream, dynamic_ncols=True, **options)
+        self.prediction_bar.update(1)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.prediction_bar is not None:
+            self.prediction_bar.close()
+        self.prediction_bar = None
+
+    on_predict = on_evaluate
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            self.training_bar.close()
+        self.training_bar = None
+
+
+class ProgressCallback(ProgressBars):
+    """Shows progress bars, and logs above them; texts longer than ``max_str_len`` are left out of the logs."""
+
+    def __init__(self, max_str_len: int = 100) -> None:
+        super().__init__()
+        self.max_str_len = max_str_len
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            shown = {name: value for name, value in _shown(logs).items() if len(str(value)) <= self.max_str_len}
+            self.training_bar.write(str(shown))
+
+
+class PrinterCallback(TrainerCallback):
+    """Prints the logs, a line each."""
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        if state.is_local_process_zero:
+            tqdm.write(str(_shown(logs)))
+
+
+def _shown(logs: dict[str, Any]) -> dict[str, Any]:
+    return {name: _number(value) if isinstance(value, float) else value for name, value in logs.items() if name != "total_flos"}
+
+
+class ConsoleCallback(ProgressBars):
+    """Shows updates, loss, tokens a second and the time left: a bar on a terminal, elsewhere a line for each log.
+
+    Args:
+        stream: where to; standard error when absent.
+    """
+
+    training_options: ClassVar = {
+        "desc": "train",
+        "leave": False,
+        "bar_format": "{desc} {n_fmt}/{total_fmt} |{bar}| {postfix}{elapsed}<{remaining}",
+    }
+    evaluation_options: ClassVar = {"desc": "evaluate", "leave": False}
+
+    def __init__(self, stream: Any = None) -> None:
+        super().__init__()
+        self.stream = stream or sys.stderr
+        self.started = 0.0
+        self.first_step = self.first_tokens = 0
+        self.loss: float | None = None
+
+    def is_shown(self, args: Any, state: TrainerState) -> bool:
+        return state.is_world_process_zero and self.stream.isatty() and not args.disable_tqdm
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.started, self.first_step, self.first_tokens = time.monotonic(), state.global_step, state.num_input_tokens_seen
+        super().on_train_begin(args, state, control)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
+            self.training_bar.postfix = f"{loss}{self.speed(args, state)}  "
+        super().on_step_end(args, state, control)
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        if isinstance(loss := logs.get("loss"), float):
+            self.loss = loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * loss
+        if "train_loss" in logs:  # the summary at the end
+            return
+        evaluated = any(name.startswith("eval_") for name in logs)
+        line = metrics_line(logs) if evaluated else self._line(args, state, logs)
+        if line and (evaluated or not self.stream.isatty()):
+            tqdm.write(f"{state.global_step}/{state.max_steps}  epoch {state.epoch or 0:.2f}  {line}", file=self.stream)
+
+    def _line(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> str:
+        figures = [f"{name} {_number(logs[key])}" for key, name in LOGGED.items() if key in logs]
+        return "  ".join([*figures, self.speed(args, state), self.left(state)]) if figures else ""
+
+    def speed(self, args: Any, state: TrainerState) -> str:
+        """Tokens a second, or rows where tokens are not counted."""
+        seconds = max(time.monotonic() - self.started, 1e-6)
+        if (tokens := state.num_input_tokens_seen - self.first_tokens) > 0:
+            return f"{tokens / seconds:,.0f} tokens/s"
+        rows = (state.global_step - self.first_step) * args.train_batch_size * args.gradient_accumulation_steps
+        return f"{rows / seconds:,.1f} rows/s"
+
+    def left(self, state: TrainerState) -> str:
+        """The time that the remaining updates take, at the speed so far."""
+        done = max(state.global_step - self.first_step, 1)
+        return f"{clock((time.monotonic() - self.started) / done * (state.max_steps - state.global_step))} left"
+
+
+def metrics_line(logs: dict[str, Any]) -> str:
+    """The metrics of an evaluation in one line, without its timings."""
+    metrics = {name: value for name, value in logs.items() if name.startswith("eval_") and not name.endswith(TIMINGS)}
+    return "  ".join(f"{name.removeprefix('eval_').replace('_', ' ')} {_number(value)}" for name, value in metrics.items())
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as ``1:02:03`` or ``2:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,336 @@
+"""Checkpoint directories of a run: committed by a rename, checked by a manifest, found, and rotated.
+
+``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the size and a
+digest of each of them, and one rename puts them in place. What a killed process left is removed by the next run. Only files
+that a manifest names are ever replaced or removed; what others put into a checkpoint stays.
+
+The digest of a file is the SHA-256 digest of those of its pieces of 16 MiB, one after the other, which threads compute at the
+same time, while the disk writes the file. With the file's size beside it, it is as hard to forge as SHA-256 itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, cast
+
+from transept.directory import replace_directory, sweep
+from transept.errors import CheckpointError, FileError, InputError, TranseptError, TranseptWarning
+from transept.fields import Range
+from transept.files import dump_json, make_directory, open_regular, plain_name, safe_join, sync, write_text
+from transept.schema import read_typed
+from transept.training.state import STATE_NAME
+
+PREFIX = "checkpoint"
+MANIFEST_NAME = "MANIFEST.json"
+_FORMAT = 1
+_NAME = re.compile(rf"{PREFIX}-(\d{{1,18}})")
+_DELETED = ".deleted"  # what a checkpoint is renamed to before its files are removed one by one
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+_SPARE_BYTES = 2**20  # for the manifest, the log and directories
+_DIGEST = "sha256-16MiB"
+_PIECE = 2**24
+_READ = 2**17  # bytes at once, which the processor's cache holds
+_THREADS = 4
+_REMEDY = "Move it away, or train in another directory."
+
+Fill = Callable[[Path], Iterable[Path]]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a manifest tells of a file."""
+
+    size: Annotated[int, Range(0)]
+    digest: str = field(metadata={"key": _DIGEST})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds."""
+
+    step: Annotated[int, Range(0)]
+    world_size: Annotated[int, Range(1)]
+    version: str
+    files: dict[str, Listed]
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What manifests of all versions tell."""
+
+    format: int
+    version: str
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------------
+
+
+def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
+    """Commit ``RUN/checkpoint-STEP``.
+
+    Args:
+        run: the run's directory, made where needed.
+        step: the number of updates that were made.
+        fill: see :func:`write_directory`.
+        world_size: the number of processes whose state is in it.
+        needed: bytes that will be written, as far as is known; compared with those that are free before anything is.
+
+    Raises:
+        FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.
+    """
+    target = make_directory(run) / f"{PREFIX}-{step}"
+    check_space(run, needed)
+    return write_directory(target, fill, step=step, world_size=world_size)
+
+
+def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int = 1) -> Path:
+    """Commit a directory with a manifest, in the place of the one that an earlier manifest tells of.
+
+    ``fill`` writes the files into the directory that it is called with. It may give the path of each as soon as it is whole,
+    which saves time with large ones.
+
+    Raises:
+        FileError: it cannot be written, is a link, or holds files of these names that no manifest names.
+    """
+    from transept import __version__
+
+    if target.is_symlink():
+        raise FileError("is a link, and a save would replace what is behind it.", path=target, hint=_REMEDY)
+    named, others = _named(target), other_files(target)
+    kept = {_top(name) for name in others}
+    with replace_directory(target, drop=lambda name: name not in kept) as stage:
+        # A file goes to the disk, and is digested, while the next one is written.
+        with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(_THREADS) as pool:
+            work = {path: (_pieces(path, pool), disk.submit(sync, path)) for path in fill(stage)}
+            rest = {path: _pieces(path, pool) for path in stage.rglob("*") if path.is_file() and path not in work}
+            listed = {
+                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: _whole(pieces)}
+                for path, pieces in (rest | {path: pieces for path, (pieces, _) in work.items()}).items()
+            }
+            for _, synced in work.values():
+                synced.result()
+        folders = {_top(name) for name in (*named, *listed) if "/" in name}  # which are replaced as a whole
+        if lost := sorted(name for name in others if name in listed or name == MANIFEST_NAME or _top(name) in folders):
+            raise FileError(f"holds {lost[0]!r}, which no manifest names and a save would replace.", path=target, hint=_REMEDY)
+        manifest = {"format": _FORMAT, "step": step, "world_size": world_size, "version": __version__, "files": listed}
+        write_text(stage / MANIFEST_NAME, dump_json(manifest))
+    return target
+
+
+def _top(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def other_files(folder: Path) -> set[str]:
+    """The files and links below a directory that its manifest does not name; all of them where it has none."""
+    present = {
+        Path(parent, name).relative_to(folder).as_posix()
+        for parent, folders, files in os.walk(folder)
+        for name in (*files, *(name for name in folders if Path(parent, name).is_symlink()))
+    }
+    return present - _named(folder)
+
+
+def _named(folder: Path) -> set[str]:
+    """The files that a directory's manifest names, itself among them; none where it has no readable one."""
+    with suppress(TranseptError):
+        return {*read_manifest(folder).files, MANIFEST_NAME}
+    return set()
+
+
+def check_free(run: str | os.PathLike[str], after: int, until: int) -> None:
+    """Refuse to begin a run whose saves would meet a checkpoint of these steps that transept did not write (``FileError``)."""
+    for step, path in list_checkpoints(run):
+        is_other = path.is_symlink() or ((path / STATE_NAME).exists() and not _is_ours(step, path))
+        if after < step <= until and is_other:
+            raise FileError("was not written by transept, and this run might save there.", path=path, hint=_REMEDY)
+
+
+def _is_ours(step: int, path: Path) -> bool:
+    with suppress(TranseptError):
+        return not path.is_symlink() and read_manifest(path).step == step
+    return False
+
+
+def check_space(run: str | os.PathLike[str], needed: int) -> None:
+    """Refuse to write more bytes than the disk has left (``FileError``)."""
+    try:
+        free = shutil.disk_usage(run).free
+    except OSError:  # a system that does not say
+        return
+    if needed and needed + _SPARE_BYTES > free:
+        what = f"a checkpoint needs {needed / 1e6:.1f} MB, but the disk has {free / 1e6:.1f} MB left."
+        raise FileError(what, path=run, hint="Free some space, or keep fewer checkpoints (`save_total_limit`).")
+
+
+# --- digests ---------------------------------------------------------------------------------------------------------------
+
+
+def _pieces(path: Path, pool: ThreadPoolExecutor) -> list[Future[bytes]]:
+    """The digests of a file's pieces, which are computed at the same time."""
+    return [pool.submit(_digest, path, start) for start in range(0, max(1, path.stat().st_size), _PIECE)]
+
+
+def _digest(path: Path, start: int) -> bytes:
+    digest, buffer, left = hashlib.sha256(), memoryview(bytearray(_READ)), _PIECE
+    with open_regular(path) as opened:
+        file = cast(io.BufferedReader, opened)
+        file.seek(start)
+        while left and (count := file.readinto(buffer[: min(left, _READ)])):
+            digest.update(buffer[:count])
+            left -= count
+    return digest.digest()
+
+
+def _whole(pieces: Iterable[Future[bytes]]) -> str:
+    """The digest of a file, of those of its pieces."""
+    return hashlib.sha256(b"".join(piece.result() for piece in pieces)).hexdigest()
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(checkpoint: str | os.PathLike[str]) -> Manifest:
+    """The manifest of a checkpoint (``FileError``: it has none; ``FormatError``: one that cannot be)."""
+    path = Path(checkpoint, MANIFEST_NAME)
+    written = read_typed(path, _Format)
+    if written.format > _FORMAT:
+        what = f"is of format {written.format}, which transept {written.version[:40]} wrote"
+        raise CheckpointError(
+            f"{what}; this version reads up to {_FORMAT}.", path=path, hint="Install that version or a newer one."
+        )
+    manifest = read_typed(path, Manifest)
+    for name in manifest.files:
+        plain_name(name, path)
+    return manifest
+
+
+def check_checkpoint(checkpoint: str | os.PathLike[str], *, digests: bool = True) -> Manifest:
+    """The manifest of a checkpoint, whose files are all there, of their sizes and with ``digests`` of their content.
+
+    Raises:
+        CheckpointError: a file is missing or was altered; names it.
+        FileError, FormatError: there is no readable manifest.
+    """
+    manifest = read_manifest(checkpoint)
+    hint = "Go on from another checkpoint; find_last_checkpoint() gives the last whole one."
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for name, listed in manifest.files.items():
+            path = safe_join(checkpoint, name)
+            if not path.is_file():
+                raise CheckpointError("is missing; the manifest of its checkpoint lists it.", path=path, hint=hint)
+            if (size := path.stat().st_size) != listed.size:
+                what = f"has {size} bytes, but had {listed.size} when its checkpoint was saved."
+                raise CheckpointError(what, path=path, hint=hint)
+            if digests and _whole(_pieces(path, pool)) != listed.digest:
+                raise CheckpointError("was altered since its checkpoint was saved (SHA-256).", path=path, hint=hint)
+    return manifest
+
+
+def list_checkpoints(run: str | os.PathLike[str]) -> list[tuple[int, Path]]:
+    """The directories of a run that are named ``checkpoint-STEP``, with their steps, in order."""
+    folder = Path(run)
+    if not folder.is_dir():
+        return []
+    named = ((_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir())
+    return sorted((int(match[1]), entry) for match, entry in named if match and entry.is_dir())
+
+
+def find_last_checkpoint(run: str | os.PathLike[str]) -> Path | None:
+    """The checkpoint of the highest step that is whole: all files of its manifest are there, of their sizes.
+
+    One that is not is passed over with a warning. ``None``: there is none.
+    """
+    for _, path in reversed(list_checkpoints(run)):
+        try:
+            check_checkpoint(path, digests=False)
+        except TranseptError as error:
+            warnings.warn(f"{path} is passed over: {error}", TranseptWarning, stacklevel=2)
+        else:
+            return path
+    return None
+
+
+def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """The name of the last checkpoint, under the reference's name for it, or ``None``.
+
+    Checkpoints that the reference wrote count too; they have no manifest that could show that they are whole.
+    """
+    for step, path in reversed(list_checkpoints(folder)):
+        foreign = not (path / MANIFEST_NAME).exists()
+        if foreign and (path / STATE_NAME).is_file() and any((path / name).is_file() for name in _WEIGHTS):
+            return str(path)
+        with suppress(TranseptError):
+            if not foreign and check_checkpoint(path, digests=False).step == step:
+                return str(path)
+    return None
+
+
+# --- removing --------------------------------------------------------------------------------------------------------------
+
+
+def rotate(run: str | os.PathLike[str], limit: int | None, *, last: Path, keep: Iterable[str | Path | None] = ()) -> list[Path]:
+    """Remove the oldest checkpoints above a number of ``limit``, never ``last`` and those of ``keep``; returns the removed.
+
+    Those with a higher step than ``last`` are of an earlier run in the same directory, and the first to go. Directories
+    without a manifest, and links, are no checkpoints of a run.
+    """
+    if limit is None:
+        return []
+    if limit < 1:
+        raise InputError(f"`save_total_limit` must be at least 1, but is {limit}.", hint="Leave it out to keep all.")
+    step = int(last.name.rpartition("-")[2])
+    ours = [(number, path) for number, path in list_checkpoints(run) if _is_ours(number, path)]
+    oldest = sorted(ours, key=lambda item: (item[0] <= step, item[0]))
+    safe = {os.path.realpath(path) for path in (last, *keep) if path is not None}
+    free = [path for _, path in oldest if os.path.realpath(path) not in safe]
+    removed = free[: max(0, len(ours) - limit)]
+    for path in removed:
+        remove_checkpoint(path)
+    return removed
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove the files of a checkpoint so that a crash leaves it whole or out of sight."""
+    hidden = path.with_name(f".{path.name}{_DELETED}")
+    with suppress(OSError):  # what cannot be removed takes space, and is no reason to end a run
+        _empty(hidden, path)
+        os.rename(path, hidden)
+        _empty(hidden, path)
+
+
+def _empty(hidden: Path, path: Path) -> None:
+    """Remove the files that the manifest of a hidden checkpoint names; others go back to where they were."""
+    with suppress(TranseptError):
+        named = read_manifest(hidden).files
+        for name in other_files(hidden):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(path / name):
+                os.rename(hidden / name, path / name)
+        for name in named:
+            if safe_join(hidden, name).is_file():
+                (hidden / name).unlink()
+        (hidden / MANIFEST_NAME).unlink()
+    for parent, _, _ in os.walk(hidden, topdown=False):
+        with suppress(OSError):  # what was put there since
+            os.rmdir(parent)
+
+
+def clean(run: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left in a run's directory of checkpoints that they were writing or removing."""
+    sweep(Path(run), _NAME.pattern)
+    for hidden in [*Path(run).glob(f".{PREFIX}-*{_DELETED}")]:
+        name = hidden.name.removeprefix(".").removesuffix(_DELETED)
+        if _NAME.fullmatch(name) and not hidden.is_symlink():
+            with suppress(OSError):
+                _empty(hidden, hidden.with_name(name))

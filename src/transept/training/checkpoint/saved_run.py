@@ -1,0 +1,157 @@
+"""A run as it is kept on the disk: it is begun or gone on with, saved between updates, and ended by signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Self
+
+from transept.errors import FileError, TranseptWarning
+from transept.logging import get_logger
+from transept.parallel.processes import same_on_all
+from transept.training.checkpoint.contents import Parts, Rewind
+from transept.training.checkpoint.digests import digest_rows
+from transept.training.checkpoint.directory import check_free, check_space
+from transept.training.checkpoint.generators import Generators
+from transept.training.checkpoint.lock import only_run
+from transept.training.checkpoint.resume import find_checkpoint, go_on
+from transept.training.checkpoint.saver import CheckpointSaver, save_run
+from transept.training.checkpoint.signals import SignalWatch
+from transept.training.run import TrainingRun
+from transept.training.state import SaveStrategy
+
+
+class SavedRun:
+    """The disk's side of one call of ``train()``, as a context around it.
+
+    It keeps other runs out of the directory, goes on from a checkpoint where one is given, watches for signals, and saves.
+
+    Args:
+        run: what is trained.
+        trainer: whose run it is.
+        resume: a checkpoint to go on from; ``True`` for the last whole one in ``output_dir``.
+
+    Raises:
+        InputError: there is no checkpoint to go on from.
+        CheckpointError: the checkpoint was altered, or is of another model, optimizer or schedule.
+        FileError: another run is in the directory, it holds checkpoints that transept did not write, or cannot be read.
+    """
+
+    def __init__(self, run: TrainingRun, trainer: Any, resume: str | os.PathLike[str] | bool | None = None) -> None:
+        self.run, self.trainer, self.args, self.resume = run, trainer, run.args, resume
+        self.folder, self.saves = Path(self.args.output_dir or "."), self.args.save_strategy != SaveStrategy.NO
+        self.alone = run.devices.alone
+        self.signals = SignalWatch(self.args.save_on_signal and self.saves)
+        self.parts = Parts.of(run)
+        self.rows = digest_rows(trainer.train_dataset) if self.saves else None
+        self.rewind = Rewind(run.model)
+        self.generators: Generators | None = None
+        self.ended = False
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        is_first, checkpoint = self.args.process_index == 0, None
+        with contextlib.ExitStack() as undo:
+            with same_on_all():
+                if is_first:
+                    undo.enter_context(only_run(self.folder))
+                    checkpoint = find_checkpoint(self.folder, self.resume, saves=self.saves)
+            self.resumed = checkpoint = self.run.devices.replicas.from_first(checkpoint)
+            with same_on_all():
+                if checkpoint is not None:
+                    self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.parts, self.rows)
+                if self.saves and is_first:
+                    check_free(self.folder, self.run.state.global_step, self.run.state.max_steps)
+                    self._warn_of_space()
+                self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
+            self.begin()
+            undo.enter_context(self.signals)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _warn_of_space(self) -> None:
+        """Say before training where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
+        weights = sum(weight.nbytes for weight in self.run.model.parameters() if weight.requires_grad)
+        try:
+            check_space(self.folder, self.parts.bytes + 2 * weights)
+        except FileError as error:
+            warnings.warn(str(error), TranseptWarning, stacklevel=4)
+
+    def restore_generators(self) -> None:
+        """Put the random generators where the run was; the loop calls this where the run goes on."""
+        if self.generators is not None:
+            self.generators.restore()
+            self.generators = None
+
+    def save(self, *, final: bool = False) -> Path | None:
+        """Save the checkpoint of the last update, which all processes do together; ``None`` where the run goes on without."""
+        return save_run(self.run, self.trainer, self.saver, self.parts, self.rows, final=final)
+
+    # --- within an update ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """An update begins."""
+        self.rewind.note()
+        self._counted = self.run.tally.flops, self.run.state.num_input_tokens_seen
+
+    def _go_back(self) -> None:
+        """Be where the update began."""
+        self.run.optimizer.zero_grad()
+        self.rewind.back()
+        self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counted
+
+    def keep(self) -> str:
+        """Save the run as it was when this update began, which failed; a sentence about where that is, if it is anywhere."""
+        step = self.run.state.global_step
+        if not self.saves or not step:
+            return ""
+        path = next((path for path in (self.saver.saved, self.resumed) if path and path.name.endswith(f"-{step}")), None)
+        if path is None:
+            self._go_back()
+            try:
+                path = self.save(final=True)
+            except FileError as error:
+                return f" The state after update {step} could not be saved: {error.message}"
+            self.trainer.event("on_save")
+        return f" {path} has the state after update {step}, to go on from."
+
+    # --- signals ------------------------------------------------------------------------------------------------------------
+
+    def between(self) -> None:
+        """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
+        # Several processes look before an update, all at the same one.
+        if self.alone and self.signals.ended_by is not None:
+            self._go_back()
+            self._obey()
+
+    def heed(self, told: list[tuple[int, int]]) -> None:
+        """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
+        if not self.alone:
+            for signals in told:
+                self.signals.heed(signals)
+            self._obey()
+
+    def after(self) -> None:
+        """Do what a signal asked for, after an update."""
+        if self.alone:
+            self._obey()
+
+    def _obey(self) -> None:
+        step, signals = self.run.state.global_step, self.signals
+        if signals.ended_by is None and not signals.save:
+            return
+        target = self.folder / f"checkpoint-{step}"
+        is_new = step > self.run.first_step and self.saver.saved != target
+        if is_new and self.save(final=signals.ended_by is not None):
+            self.trainer.event("on_save")
+        signals.save = False
+        if signals.ended_by is not None:
+            where = f"; {target} has all of it, and resume_from_checkpoint=True goes on from there" if target.is_dir() else ""
+            message = f"{signals.ended_by.name} ended training after {step} updates{where}."
+            get_logger(__name__).warning(message)
+            signals.end(message)

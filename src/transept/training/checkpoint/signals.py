@@ -1,0 +1,88 @@
+"""Signals while a model is trained: SIGTERM and Ctrl-C save and end, SIGUSR1 saves and goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, Self
+
+_ENDING = ("SIGTERM", "SIGINT")
+_SAVING = ("SIGUSR1",)  # not on Windows
+
+
+class SignalWatch:
+    """Notes signals while the block runs; the loop asks after each micro-batch what came.
+
+    Handlers are set in the main thread only, elsewhere nothing is noted, and are put back at the end. The second of the signals
+    that end does what it would have done without this.
+
+    Attributes:
+        ended_by: the signal that asks to save and to end, if one came.
+        save: whether a checkpoint was asked for.
+    """
+
+    def __init__(self, active: bool = True) -> None:
+        self.ended_by: signal.Signals | None = None
+        self.save = False
+        self._active = active
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if self._active and threading.current_thread() is threading.main_thread():
+            for name in (*_ENDING, *_SAVING):
+                if (number := getattr(signal.Signals, name, None)) is not None:
+                    before = signal.getsignal(number)
+                    # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
+                    if before is not None and (before is not signal.SIG_IGN):
+                        self._before[number] = before
+                        signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        came = signal.Signals(number)
+        if came.name in _SAVING:
+            self.save = True
+            return
+        if self.ended_by is not None:
+            signal.signal(came, self._before[came])
+            signal.raise_signal(came)
+            return
+        self.ended_by = came
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """What came so far, for other processes: the signal that ends, or 0, and whether a checkpoint was asked for."""
+        return int(self.ended_by or 0), int(self.save)
+
+    def heed(self, numbers: tuple[int, int]) -> None:
+        """Take over what came to another process."""
+        ending, save = numbers
+        self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
+        self.save = self.save or bool(save)
+
+    @property
+    def exit_code(self) -> int:
+        """What a program that was ended by the signal exits with: 130 after Ctrl-C, 143 after SIGTERM, else 0."""
+        return 0 if self.ended_by is None else 128 + self.ended_by
+
+    def end(self, message: str) -> None:
+        """End the program if a signal asked to, with the code of that signal; ``message`` tells the user."""
+        if self.ended_by is not None:
+            raise Ended(self.exit_code, message)
+
+
+class Ended(SystemExit):
+    """Training ended since a signal asked for it; all is saved. A program that does not catch it exits with ``code``."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code, self.message = code, message
+
+    def __str__(self) -> str:
+        return self.message

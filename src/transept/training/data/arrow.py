@@ -1,0 +1,245 @@
+"""Rows in files of Arrow that are mapped, and not read: more of them than the memory holds.
+
+Few rows stay in memory as they are. More are written to a temporary folder, which goes when the process ends. Texts, numbers
+and flat lists of numbers have Arrow's own types; what else a column holds, or a column of several kinds, is text in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transept.errors import FileError, MissingExtraError
+from transept.files import parse_json, reason
+
+Row = dict[str, Any]
+BATCH_BYTES = 4 * 2**20  # about so much stays in memory
+MOST_CELLS = 2**20  # of a batch
+PURPOSE = "Data of more than some megabytes"
+_JSON = {b"json": b"1"}  # the mark of a column of JSON
+
+
+def arrow(what: str) -> Any:
+    """The package pyarrow (``MissingExtraError``: it is not there)."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "train", what) from error
+    return pyarrow
+
+
+class _Column:
+    """A column of a batch, by row; lists of numbers are read by NumPy, which is some 20 times as fast."""
+
+    def __init__(self, array: Any, field: Any) -> None:
+        self.array, self.is_json = array, bool(field.metadata) and b"json" in field.metadata
+        self.offsets: NDArray[Any] | None = None
+        types = arrow(PURPOSE).types
+        is_numbers = types.is_list(field.type) and types.is_primitive(field.type.value_type)
+        if is_numbers and not array.null_count and not array.values.null_count:
+            self.offsets, self.values = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
+
+    def __getitem__(self, row: int) -> Any:
+        if self.offsets is not None:
+            return self.values[self.offsets[row] : self.offsets[row + 1]].tolist()
+        value = self.array[row].as_py()
+        return parse_json(value, finite=False) if self.is_json and value is not None else value
+
+    @property
+    def lengths(self) -> NDArray[Any]:
+        """The length of each row's value."""
+        if self.offsets is not None:
+            return np.diff(self.offsets)
+        return np.array([len(self[row]) for row in range(len(self.array))])
+
+
+class _Folder:
+    """A temporary folder that goes with this object, or when the process ends; processes that it starts leave it alone."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="transept-rows-"))
+        weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"cannot be written ({reason(error)}).", path=path, hint="TMPDIR names another folder.") from error
+
+
+class ArrowRows(Sequence[Row]):
+    """Rows of mapped files, by number; the files' folder stays as long as these rows."""
+
+    def __init__(self, paths: Sequence[Path], folder: _Folder | None = None) -> None:
+        package = arrow(PURPOSE)
+        self.paths, self.folder = list(paths), folder
+        files = [package.ipc.open_file(package.memory_map(str(path))) for path in paths]
+        self.batches = [file.get_batch(number) for file in files for number in range(file.num_record_batches)]
+        self.ends = [*accumulate(batch.num_rows for batch in self.batches)]
+        self._columns: list[dict[str, _Column] | None] = [None] * len(self.batches)
+
+    def __reduce__(self) -> Any:
+        return ArrowRows, (self.paths,)  # for processes that this one starts
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        row, columns = self._find(range(len(self))[index])
+        return {name: column[row] for name, column in columns.items()}
+
+    def value(self, index: int, name: str) -> Any:
+        """One value of a row; ``None`` where it has no such column."""
+        row, columns = self._find(index)
+        return columns[name][row] if name in columns else None
+
+    def lengths(self, name: str) -> NDArray[Any]:
+        """The length of each row's value in a column (``KeyError``: some rows have none)."""
+        return np.concatenate([self._batch(number)[name].lengths for number in range(len(self.batches))])
+
+    def _find(self, index: int) -> tuple[int, dict[str, _Column]]:
+        number = bisect_right(self.ends, index)
+        return index - (self.ends[number - 1] if number else 0), self._columns[number] or self._batch(number)
+
+    def _batch(self, number: int) -> dict[str, _Column]:
+        found = self._columns[number]
+        if found is None:
+            batch = self.batches[number]
+            found = {field.name: _Column(batch.column(place), field) for place, field in enumerate(batch.schema)}
+            self._columns[number] = found
+        return found
+
+
+class ArrowValues(Sequence[Any]):
+    """The values of one column of rows in files."""
+
+    def __init__(self, rows: ArrowRows, name: str) -> None:
+        self.rows, self.name = rows, name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows.value(index, self.name)
+
+
+class RowWriter:
+    """Takes rows one after the other, and gives them back by number: few from memory, more from mapped files."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.bytes = 0
+        self.columns: dict[str, None] = {}  # of all rows, in the order in which they came
+        self._kinds: dict[str, Any] = {}
+        self._folder: _Folder | None = None
+        self._paths: list[Path] = []
+        self._file: Any = None
+        self._schema: Any = None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a row (``FileError``: the disk has no room; ``MissingExtraError``: there are many, and pyarrow is not there)."""
+        self.rows.append(dict(row))
+        self.bytes += _bytes(row)
+        if not row.keys() <= self.columns.keys():
+            self.columns |= dict.fromkeys(row)
+        if self.bytes > BATCH_BYTES or len(self.rows) * len(self.columns) > MOST_CELLS:
+            self._flush()
+
+    def add_batch(self, batch: Any) -> None:
+        """Add rows that are a batch of Arrow already."""
+        self.columns |= dict.fromkeys(batch.schema.names)
+        with _writing(self._begin(batch.schema)):
+            self._file.write_batch(batch)
+
+    def finish(self) -> Sequence[Row]:
+        """All rows."""
+        if self._folder is None:
+            return self.rows
+        if self.rows:
+            self._flush()
+        with _writing(self._folder.path):
+            self._file.close()
+        return ArrowRows(self._paths, self._folder)
+
+    def _flush(self) -> None:
+        package = arrow(PURPOSE)
+        arrays, fields = [], []
+        for name in self.columns:
+            array, is_json = self._array([row.get(name) for row in self.rows], name)
+            arrays.append(array)
+            fields.append(package.field(name, array.type, metadata=_JSON if is_json else None))
+        self.add_batch(package.RecordBatch.from_arrays(arrays, schema=package.schema(fields)))
+        self.rows, self.bytes = [], 0
+
+    def _array(self, values: list[Any], name: str) -> tuple[Any, bool]:
+        """The values of a column as an array, and whether they are JSON; a column that was of another kind is from then on."""
+        package = arrow(PURPOSE)
+        before, kind = self._kinds.get(name), _kind(values, package)
+        kind = before if kind is None else kind
+        if kind is not None and kind != "json" and before in (None, kind):
+            try:
+                array = package.array(values, kind)
+                self._kinds[name] = kind
+                return array, False
+            except (package.ArrowException, OverflowError):  # numbers that are too large
+                pass
+        self._kinds[name] = "json"
+        texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+        return package.array(texts, package.large_string()), True
+
+    def _begin(self, schema: Any) -> Path:
+        """The file for batches of a schema, which is the one before as long as they have the same."""
+        if self._folder is None:
+            with _writing(Path(tempfile.gettempdir())):
+                self._folder = _Folder()
+        if self._file is None or not self._schema.equals(schema, check_metadata=True):
+            path = self._folder.path / f"{len(self._paths)}.arrow"
+            with _writing(path):
+                if self._file is not None:
+                    self._file.close()
+                self._file = arrow(PURPOSE).ipc.new_file(str(path), schema)
+            self._schema = schema
+            self._paths.append(path)
+        return self._paths[-1]
+
+
+def _bytes(value: Any) -> int:
+    """About how much memory a value takes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_bytes, value.values()))
+    if isinstance(value, list | tuple) and value:
+        return sum(map(_bytes, value)) if isinstance(value[0], list | tuple | str | Mapping) else 8 * len(value)
+    return 8
+
+
+def _kind(values: list[Any], package: Any) -> Any:
+    """The type of Arrow that the values of a column have, ``json`` where there is none; ``None``: all of them are missing."""
+    kinds = {type(value) for value in values} - {type(None)}
+    known: dict[Any, Any] = {str: package.large_string(), int: package.int64(), float: package.float64(), bool: package.bool_()}
+    if kinds == {list}:
+        kinds = {type(part) for value in values if value for part in value} or {list}
+        known = {int: package.list_(package.int32()), float: package.list_(package.float64())}
+    if len(kinds) > 1:
+        return "json"
+    return known.get(kinds.pop(), "json") if kinds else None

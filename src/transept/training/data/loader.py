@@ -1,0 +1,245 @@
+"""Loaders whose every batch follows from its place: neither workers nor what was read before change what a row becomes.
+
+Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded from the seed
+of the run and the place, and put back afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset
+
+from transept.errors import InputError, InputTypeError
+from transept.training.callbacks.base import length_of
+from transept.training.data.order import BatchPlace, EpochBatches, place_seed
+from transept.training.data.seeds import kept_generators
+from transept.training.data.stream import Stream, StreamState
+from transept.training.data.table import TableDataset
+
+Collate = Callable[[list[Any]], Any]
+_END = object()
+
+
+@dataclass
+class Columns:
+    """Leaves columns of a row out; ``kept`` are the names that stay (``None``: all)."""
+
+    kept: frozenset[str] | None
+
+    def __call__(self, row: Any) -> Any:
+        if self.kept is None or not isinstance(row, Mapping):
+            return row
+        return {name: value for name, value in row.items() if name in self.kept}
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    """A data set that is read by batches with a place."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed = dataset, seed
+        is_stored = isinstance(dataset, list | tuple) or (isinstance(dataset, TableDataset) and dataset.is_stored)
+        self.draws = not is_stored
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.dataset[row]
+
+    def __getitems__(self, place: BatchPlace) -> tuple[BatchPlace, list[Any]]:
+        if not self.draws:
+            return place, [self.dataset[row] for row in place.rows]
+        if hasattr(self.dataset, "set_epoch"):  # here, since this may be a worker's copy
+            self.dataset.set_epoch(place.epoch)
+        with kept_generators() as seed:
+            rows = []
+            for row in place.rows:
+                seed(place_seed(self.seed, place.epoch, row, purpose="row"))
+                rows.append(self.dataset[row])
+        return place, rows
+
+
+@dataclass
+class _Collate:
+    """Collates a batch with the generators of its place."""
+
+    collate: Collate
+    columns: Columns
+    seed: int
+
+    def __call__(self, placed: tuple[BatchPlace, list[Any] | None]) -> Any:
+        place, rows = placed
+        if rows is None:
+            return None
+        with kept_generators() as seed:
+            seed(place_seed(self.seed, place.epoch, place.number, purpose="batch"))
+            reseed(self.collate, place_seed(self.seed, place.epoch, place.number, purpose="collator"))
+            return self.collate([self.columns(row) for row in rows])
+
+
+def reseed(collate: Any, seed: int) -> None:
+    """Seed a collator's own generator, where it has one."""
+    own = getattr(collate, "generator", None)
+    if hasattr(collate, "reseed"):
+        collate.reseed(seed)
+    elif isinstance(own, torch.Generator):
+        own.manual_seed(seed)
+    elif isinstance(own, np.random.Generator):
+        collate.generator = np.random.default_rng(seed)
+
+
+def make_loader(
+    dataset: Any,
+    batches: Any,
+    collate: Collate,
+    columns: Columns,
+    *,
+    seed: int,
+    batch_size: int,
+    drop_last: bool,
+    rank: int = 0,
+    ranks: int = 1,
+    **options: Any,
+) -> DataLoader[Any]:
+    """A loader of the batches of a sampler, or of an iterable where ``batches`` is ``None``.
+
+    Of ``ranks`` processes that take batches in turn this is number ``rank``. ``options`` are those of PyTorch's
+    ``DataLoader``: workers, pinned memory and such.
+    """
+    collated: Any = _Collate(collate, columns, seed)
+    options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
+    if batches is None:
+        how = {"workers": options.get("num_workers", 0), "persistent": bool(options.get("persistent_workers"))}
+        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, **how)
+        return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
+    if not isinstance(batches, EpochBatches):
+        batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
+    return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
+
+
+def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
+    """The batches of an epoch of any loader from number ``start`` on; ours begin there, others are read up to there."""
+    part = _placed(loader)
+    if part is None:
+        parts: list[Any] = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+        for other in parts:
+            if hasattr(other, "set_epoch"):
+                other.set_epoch(epoch)
+    else:
+        part.set_epoch(epoch, start)
+    batches: Iterator[Any] = iter(loader)
+    if not isinstance(part, Stream):
+        skipped = 0 if part is not None else start
+    else:
+        skipped = start if part.workers else 0
+        length = None if part.workers else length_of(loader)
+        if length is not None and length > start:
+            return _to_the_end(batches, length - start)
+        skipped += length is not None  # such an iterable has no batch left, but its own code comes to its end
+    for _ in range(skipped):
+        next(batches, None)
+    return batches
+
+
+def _to_the_end(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """So many batches of an iterable that tells its length; before the last one is given, its own code comes to its end."""
+    for left in range(count - 1, -1, -1):
+        if (batch := next(batches, _END)) is _END:
+            return
+        if not left:
+            next(batches, None)
+        yield batch
+
+
+def _placed(loader: Any) -> EpochBatches | Stream | None:
+    """What gives the batches of a loader of ours their places."""
+    parts = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+    return next((part for part in parts if isinstance(part, EpochBatches | Stream)), None)
+
+
+def is_stream(loader: Any) -> bool:
+    """Whether a loader of ours reads an iterable, whose rows cannot be read by number."""
+    return isinstance(_placed(loader), Stream)
+
+
+def stream_state(loader: Any, epoch: int, batch: int) -> StreamState | None:
+    """The state of a loader's iterable before a batch of an epoch, for :func:`restore_stream`; ``None`` where it tells none."""
+    part = _placed(loader)
+    return part.state_at(epoch, batch) if isinstance(part, Stream) else None
+
+
+def restore_stream(loader: Any, state: StreamState, epoch: int, batch: int) -> bool:
+    """Let a loader's iterable go on from a state at its next epoch, which begins at a batch; gives whether it can."""
+    part = _placed(loader)
+    if not isinstance(part, Stream) or not part.keeps_state:
+        return False
+    is_before_epoch = batch == 0 and state.epoch == epoch - 1
+    is_within_epoch = state.epoch == epoch and 0 < state.rows <= batch * part.batch_size * part.ranks
+    if is_before_epoch or is_within_epoch:
+        part.restored = state
+    return part.restored is state
+
+
+def first_batch(loader: Any, epoch: int = 0) -> Any:
+    """The first batch of an epoch of all processes, to stand in where one has none left; ``None``: there is none."""
+    if (part := _placed(loader)) is None:
+        return next(begin_epoch(loader, epoch, 0), None)
+    rank, part.rank = part.rank, 0
+    try:
+        return next(begin_epoch(loader, epoch, 0), None)
+    finally:
+        part.rank = rank
+
+
+def source_of(loader: Any) -> Any:
+    """The data set of a loader, as it was given."""
+    dataset = getattr(loader, "dataset", None)
+    return dataset.dataset if isinstance(dataset, _Rows | Stream) else dataset
+
+
+def reads_by_number(dataset: Any) -> bool:
+    """Whether rows are read by their numbers, and not one after the other."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):  # PyTorch's iterables have that method too
+        return False
+    return length_of(dataset) is not None
+
+
+def lengths_of(dataset: Any, column: str, input_name: str) -> NDArray[Any]:
+    """The number of tokens of each row: the column of lengths, or else how many inputs a row has.
+
+    Raises:
+        InputTypeError: rows that have neither.
+    """
+    is_table, names = isinstance(dataset, TableDataset), getattr(dataset, "column_names", None) or ()
+    if column in names:
+        return np.array([int(length) for length in (dataset.values(column) if is_table else dataset[column])])
+    try:
+        if is_table and input_name in names:
+            return dataset.lengths(input_name)  # type: ignore[no-any-return]
+        # Iterating might never end.
+        return np.fromiter((len(dataset[row][input_name]) for row in range(len(dataset))), np.int64, len(dataset))
+    except (KeyError, TypeError, IndexError):
+        hint = f"Add a column {column!r}, or use rows that are dictionaries with {input_name!r}."
+        raise InputTypeError(f"the lengths of rows are not known: they have no {input_name!r}.", hint=hint) from None
+
+
+def check_rows(dataset: Any, name: str) -> None:
+    """Refuse a data set without rows, and what is none (``InputError``)."""
+    if dataset is None:
+        raise InputError(f"there is no `{name}`.", hint=f"Pass one to the trainer as `{name}`.")
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise InputTypeError(f"`{name}` is {type(dataset).__name__}, which can be neither indexed nor iterated over.")
+    length: Any = None
+    with contextlib.suppress(TypeError, AttributeError, NotImplementedError):  # what some give that have no length
+        length = type(dataset).__len__(dataset)  # `len` would hide what it is
+    if length is not None and (not isinstance(length, int | np.integer) or length < 0):
+        raise InputTypeError(f"`{name}` tells its length as {length!r}, which is no number of rows.")
+    if length == 0:
+        raise InputError(f"`{name}` has no rows.")

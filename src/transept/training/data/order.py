@@ -1,0 +1,226 @@
+"""Which row comes when: pure functions of the seed and the epoch, so that any place in a run can be found again.
+
+Rows are numbers of a data set, of which an epoch has an array; a batch is a list of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from transept.errors import ConfigError
+
+Numbers = NDArray[np.int64]
+MEGA = 50  # batches that are sorted by length together
+
+
+def place_seed(seed: int, *place: int, purpose: str = "") -> int:
+    """A seed of 64 bits for a place, such as an epoch and a row, and for a purpose."""
+    packed = struct.pack(f"<{len(place) + 1}q", seed, *place) + purpose.encode()
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+
+
+class Batches(Sequence[list[int]]):
+    """Batches of an epoch, flat in memory: batch ``i`` has the rows from ``bounds[i]`` to ``bounds[i + 1]``."""
+
+    def __init__(self, rows: Sequence[int] | Numbers, bounds: Numbers) -> None:
+        self.rows, self.bounds = rows, bounds
+
+    @classmethod
+    def of(cls, rows: Sequence[int] | Numbers, size: int, drop_last: bool = False) -> Batches:
+        """Batches of that size; the last one may be smaller, or is left out."""
+        bounds = np.append(np.arange(0, len(rows), size), len(rows))
+        return cls(rows, bounds[:-1] if drop_last and len(rows) % size else bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        rows = self.rows[self.bounds[number] : self.bounds[number + 1]]
+        return rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
+
+
+def shuffled(size: int, seed: int, epoch: int) -> Numbers:
+    """All rows in the order that the reference's trainer draws in that epoch."""
+    return _permuted(size, torch.Generator().manual_seed(seed + epoch))
+
+
+def _permuted(size: int, generator: torch.Generator) -> Numbers:
+    rows: Numbers = torch.randperm(size, generator=generator).numpy()
+    return rows
+
+
+def by_falling_length(lengths: Sequence[int] | NDArray[Any]) -> Numbers:
+    """The places of lengths, the longest first."""
+    return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+
+
+def grouped_by_length(lengths: Sequence[int] | NDArray[Any], batch_size: int, generator: torch.Generator) -> Numbers:
+    """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row of all comes first.
+
+    For fewer rows there are four groups. The order is the reference's for the same generator.
+    """
+    lengths = np.asarray(lengths)
+    size = batch_size * (min(len(lengths) // (batch_size * 4), MEGA) or 1)
+    rows = _permuted(len(lengths), generator)
+    for start in range(0, len(rows), size):
+        group = rows[start : start + size]
+        group[:] = group[by_falling_length(lengths[group])]
+    longest = int(lengths[rows[::size]].argmax()) * size
+    rows[[0, longest]] = rows[[longest, 0]]
+    return rows
+
+
+def token_budget(lengths: Sequence[int] | NDArray[Any], budget: int, seed: int, epoch: int) -> Batches:
+    """Batches of rows of like length, each as large as its padded size, rows times longest, stays within the budget.
+
+    Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled.
+
+    Raises:
+        ConfigError: a row is longer than the budget.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    row = int(lengths.argmax())
+    if lengths[row] > budget:
+        what = f"row {row} has {lengths[row]} tokens, but `max_tokens_per_batch` is {budget}."
+        raise ConfigError(what, hint="Raise it, or truncate rows.")
+    generator = torch.Generator().manual_seed(place_seed(seed, epoch, purpose="token budget") >> 1)
+    rows, starts = _permuted(len(lengths), generator), list[int]()
+    size = max(1, MEGA * budget // max(1, int(lengths.sum()) // len(lengths)))
+    for first in range(0, len(rows), size):
+        group = rows[first : first + size]
+        group[:] = group[by_falling_length(lengths[group])]
+        longest = 0
+        for place, length in enumerate(lengths[group].tolist(), first):
+            if place == first or (place + 1 - starts[-1]) * longest > budget:
+                starts.append(place)
+                longest = length
+    bounds = np.array([*starts, len(rows)])
+    order = _permuted(len(starts), generator)
+    mixed = np.concatenate([rows[bounds[batch] : bounds[batch + 1]] for batch in order])
+    return Batches(mixed, np.append(0, np.diff(bounds)[order].cumsum()))
+
+
+class EpochSampler(Sampler[int]):
+    """Rows in an order that follows from the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
+
+    def __init__(self, size: int, seed: int, *, shuffle: bool = True) -> None:
+        self.size, self.seed, self.shuffle, self.epoch = size, seed, shuffle, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def batches(self, size: int, drop_last: bool) -> Batches:
+        """The batches of the epoch."""
+        return Batches.of(self.rows(), size, drop_last)
+
+    def rows(self) -> Numbers:
+        """The rows of the epoch, in order."""
+        return shuffled(self.size, self.seed, self.epoch) if self.shuffle else np.arange(self.size)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(int, self.rows())
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class LengthSampler(EpochSampler):
+    """Rows grouped by length; ``group`` is the number of rows of an update."""
+
+    def __init__(self, lengths: Sequence[int] | NDArray[Any], seed: int, group: int) -> None:
+        super().__init__(len(lengths), seed)
+        self.lengths, self.group = lengths, group
+
+    def rows(self) -> Numbers:
+        return grouped_by_length(self.lengths, self.group, torch.Generator().manual_seed(self.seed + self.epoch))
+
+
+class SortedSampler(EpochSampler):
+    """Rows by falling length, for evaluations."""
+
+    def __init__(self, lengths: Sequence[int] | NDArray[Any]) -> None:
+        super().__init__(len(lengths), 0)
+        self.lengths = lengths
+
+    def rows(self) -> Numbers:
+        return by_falling_length(self.lengths)
+
+
+class TokenBudgetSampler(EpochSampler):
+    """Rows in batches of like length that stay within a number of tokens."""
+
+    def __init__(self, lengths: Sequence[int] | NDArray[Any], seed: int, budget: int) -> None:
+        super().__init__(len(lengths), seed)
+        self.lengths, self.budget = lengths, budget
+
+    def batches(self, size: int, drop_last: bool) -> Batches:
+        return token_budget(self.lengths, self.budget, self.seed, self.epoch)
+
+    def rows(self) -> Numbers:
+        return np.asarray(self.batches(0, False).rows)
+
+
+@dataclass(frozen=True)
+class BatchPlace:
+    """Which batch it is, and which rows of the data set it has."""
+
+    epoch: int
+    number: int
+    rows: list[int]
+
+
+class EpochBatches(Sampler[BatchPlace]):
+    """The batches of an epoch, each with its place; ``start`` is the number of the first one that is given.
+
+    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r gives
+    every R-th from number r on; its length, and numbers to start from, count its own, where the last may be missing.
+    """
+
+    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        self.rank, self.ranks = rank, ranks
+        self.epoch = self.start = 0
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        self.epoch, self.start = epoch, start
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def all(self) -> Batches:
+        """All batches of the epoch, of all processes."""
+        if isinstance(self.sampler, EpochSampler):
+            return self.sampler.batches(self.batch_size, self.drop_last)
+        return Batches.of(list(self.sampler), self.batch_size, self.drop_last)
+
+    @property
+    def varies(self) -> bool:
+        """Whether batches have as many rows as their lengths allow, so that their number differs from epoch to epoch."""
+        return isinstance(self.sampler, TokenBudgetSampler)
+
+    def __iter__(self) -> Iterator[BatchPlace]:
+        batches = self.all()
+        for number in range(self.start * self.ranks + self.rank, len(batches), self.ranks):
+            yield BatchPlace(self.epoch, number, batches[number])
+
+    def __len__(self) -> int:
+        if self.varies:
+            return -(-len(self.all()) // self.ranks)
+        rows = len(self.sampler)  # type: ignore[arg-type]  # samplers of data sets with a length have one
+        batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return -(-batches // self.ranks)

@@ -1,0 +1,249 @@
+"""Rows with named columns: one class for all that is read, whatever it came from and wherever it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transept.errors import FormatError, InputError, InputTypeError, nearest
+from transept.training.data.arrow import ArrowRows, ArrowValues, RowWriter
+from transept.training.data.arrow import Row as Row
+
+MOST_ROWS = 50_000_000
+CHUNK = 1_000  # rows that are read at a time
+
+
+class TableDataset(Sequence[Row]):
+    """Rows by integer index, each a mapping of columns to values, as ``torch.utils.data.DataLoader`` reads them.
+
+    Args:
+        rows: the rows, or an object that gives them by integer index.
+        column_names: the columns; those of the rows, in the order in which they come first, when absent.
+        path: the file or folder that they were read from, for messages.
+        lines: the line of the file on which each of ``rows`` begins, for messages.
+        class_names: names of the classes that integers of a column stand for, by column.
+        notes: sentences about how the rows were read that a person should see.
+        is_one_text: whether the rows are parts of one text, one behind the other.
+        chosen: the indices of the rows that the data set has, in their order, as a range or an array; all of them when absent.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        column_names: Sequence[str] | None = None,
+        *,
+        path: str | None = None,
+        lines: Sequence[int] | None = None,
+        class_names: Mapping[str, Sequence[str]] | None = None,
+        notes: Sequence[str] = (),
+        is_one_text: bool = False,
+        chosen: range | NDArray[Any] | None = None,
+    ) -> None:
+        self.rows, self.path, self.notes, self._lines = rows, path, list(notes), lines
+        self.is_one_text = is_one_text
+        if column_names is None:
+            column_names = [name for row in rows for name in row]
+        self.column_names = list(dict.fromkeys(column_names))
+        self.class_names = {name: list(names) for name, names in (class_names or {}).items()}
+        self._chosen: Any = range(len(rows)) if chosen is None else chosen  # a range or an array
+        for name in self.column_names:
+            if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+                what = f"the name of a column, {name!r}, holds half of a surrogate pair, which is no character."
+                raise (InputError if path is None else FormatError)(what, path=path)
+
+    @property
+    def lines(self) -> list[int] | None:
+        """The line of the file on which each row begins."""
+        return None if self._lines is None else [int(self._lines[row]) for row in self._chosen]
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> TableDataset: ...
+    def __getitem__(self, index: int | slice) -> Row | TableDataset:
+        if isinstance(index, slice):
+            return self.select(range(*index.indices(len(self))))
+        row = self.rows[int(self._chosen[index])]
+        return {name: row.get(name) for name in self.column_names}
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether rows are there already, so that reading one twice gives the same."""
+        return isinstance(self.rows, list | tuple | ArrowRows)
+
+    def values(self, name: str) -> Iterator[Any]:
+        """The values of a column, one after the other (``InputError``: there is no such column)."""
+        if name not in self.column_names:
+            raise InputError(f"there is no column {name!r}.", path=self.path, hint=nearest(name, self.column_names))
+        if isinstance(self.rows, ArrowRows):
+            return (self.rows.value(int(row), name) for row in self._chosen)
+        return (self.rows[int(row)].get(name) for row in self._chosen)
+
+    def column(self, name: str) -> list[Any]:
+        """All values of a column (``InputError``: there is no such column); ``None`` in rows that lack it."""
+        return list(self.values(name))
+
+    def chunks(self, size: int = CHUNK) -> Iterator[TableDataset]:
+        """The rows in parts of some, so that not all need be in memory at once."""
+        return (self[start : start + size] for start in range(0, len(self), size))
+
+    def lengths(self, name: str) -> NDArray[Any]:
+        """The length of each row's value in a column."""
+        if isinstance(self.rows, ArrowRows):
+            found: NDArray[Any] = self.rows.lengths(name)[self._numbers()]
+            return found
+        return np.fromiter(map(len, self.values(name)), np.int64, len(self))
+
+    def _numbers(self) -> NDArray[Any]:
+        """The indices of the rows as an array, of four bytes each where that suffices."""
+        own = self._chosen
+        if not isinstance(own, range):
+            return np.asarray(own)
+        kind: Any = np.int32 if len(self.rows) < 2**31 else np.int64
+        return np.arange(own.start, own.stop, own.step, dtype=kind)
+
+    def select(self, indices: Iterable[int]) -> Self:
+        """The rows of these indices, in their order."""
+        own, chosen = self._chosen, indices
+        if isinstance(own, range) and isinstance(chosen, range):
+            chosen = range(own.start + chosen.start * own.step, own.start + chosen.stop * own.step, own.step * chosen.step)
+        else:
+            chosen = self._numbers()[np.asarray(chosen if isinstance(chosen, Sequence | np.ndarray) else [*chosen], np.int64)]
+        about: dict[str, Any] = {"path": self.path, "lines": self._lines, "class_names": self.class_names}
+        return type(self)(self.rows, self.column_names, **about, notes=self.notes, is_one_text=self.is_one_text, chosen=chosen)
+
+    def place(self, index: int) -> str:
+        """Where a row stands, as ``file:line`` or ``file, row 3``; rows are counted from 1."""
+        row = int(self._chosen[index])
+        return f"{self.path or 'data'}, row {row + 1}" if self._lines is None else f"{self.path}:{self._lines[row]}"
+
+    def key(self, index: int) -> bytes:
+        """A hash of a row's content (8 bytes), which does not depend on where the data lie."""
+        before = f"{self.path}/" if self.path is not None else None
+        content = self[index]
+        for name, value in content.items():
+            if isinstance(value, str) and before is not None:
+                content[name] = value.removeprefix(before)
+        return hashlib.blake2b(_encode(content).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+    def keys(self) -> NDArray[np.uint64]:
+        """The hashes of all rows as numbers."""
+        keys = (int.from_bytes(self.key(index)) for index in range(len(self)))
+        return np.fromiter(keys, np.uint64, len(self))
+
+    def __repr__(self) -> str:
+        return f"TableDataset({len(self)} rows, columns {', '.join(self.column_names)})"
+
+
+def _digest(value: Any) -> str:
+    """What stands for a value that JSON does not have: bytes and arrays by their content."""
+    content = value if isinstance(value, bytes) else value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_digest).encode
+
+
+def as_dataset(source: Any) -> TableDataset:
+    """Rows of any object that offers them.
+
+    Args:
+        source: a :class:`TableDataset`; an object with ``column_names`` and integer indexing, as the ``datasets`` library has
+            them; a mapping of columns to equally long lists; a sequence or any other iterable of mappings.
+
+    Raises:
+        InputTypeError: it offers nothing of that.
+        InputError: a collection of several splits, columns of unequal lengths, no rows, or rows without end.
+    """
+    if isinstance(source, TableDataset):
+        return source
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    if isinstance(names := getattr(source, "column_names", None), list) and hasattr(source, "__getitem__"):
+        return TableDataset(source, names, class_names=_class_names(source))
+    if isinstance(source, str | bytes) or not isinstance(source, Iterable):
+        hint = "Pass rows, or the path of a file to load_dataset_file."
+        raise InputTypeError(f"a data set is a collection of rows, not {source!r:.80}.", hint=hint)
+    rows: list[Any] = []
+    for number, row in enumerate(source):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise InputTypeError(f"row {number + 1} is {type(row).__name__}, not a mapping of columns to values.")
+        if number >= MOST_ROWS:
+            raise InputError(f"there are more than {MOST_ROWS} rows.", hint="Pass a data set that is read by index.")
+        rows.append(row)
+    return TableDataset(rows)
+
+
+def _from_mapping(source: Mapping[Any, Any]) -> TableDataset:
+    """A mapping of columns to lists, which collections of splits resemble."""
+    if source and all(hasattr(value, "column_names") for value in source.values()):
+        names = ", ".join(map(repr, source))
+        raise InputError(f"this is a collection of splits ({names}), not one data set.", hint="Pass one: data['train'].")
+    lengths = {str(name): len(values) if isinstance(values, Sequence) else -1 for name, values in source.items()}
+    if len(set(lengths.values())) != 1 or -1 in lengths.values():
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(f"the columns are not lists of one length: {told}.")
+    return TableDataset([dict(zip(lengths, values)) for values in zip(*source.values())], list(lengths))
+
+
+def _class_names(source: Any) -> dict[str, list[str]]:
+    """The names of classes that a data set's description of its columns tells."""
+    features = getattr(source, "features", None)
+    described = features.items() if isinstance(features, Mapping) else ()
+    pairs = ((name, getattr(getattr(kind, "feature", kind), "names", None)) for name, kind in described)
+    return {name: list(names) for name, names in pairs if isinstance(names, list)}
+
+
+def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, ...]:
+    """Split rows by a hash of their content, so that each stays in its part when rows are added, and equal rows stay together.
+
+    Args:
+        dataset: the rows.
+        shares: the share of the rows for each part after the first, which gets the rest; together below 1.
+
+    Returns:
+        ``1 + len(shares)`` data sets. A part that would be empty gets a row of the largest one.
+
+    Raises:
+        InputError: shares that leave nothing, or fewer different rows than parts.
+    """
+    if not all(0 < share < 1 for share in shares) or sum(shares) >= 1:
+        raise InputError(f"shares of the rows lie between 0 and 1 and leave a rest, but are {', '.join(map(str, shares))}.")
+    keys = dataset.keys()
+    if len(np.unique(keys[:CHUNK])) <= len(shares) and (different := len(np.unique(keys))) <= len(shares):
+        hint = "Pass data for the evaluation of their own."
+        raise InputError(f"{different} different rows cannot be split in {1 + len(shares)}.", path=dataset.path, hint=hint)
+    numbers = np.zeros(len(keys), np.int8)  # of each row's part, of which the last one is the rest
+    for edge in accumulate(shares):
+        numbers += keys >= np.uint64(edge * 2.0**64)
+    order = [len(shares), *range(len(shares))]
+    for part in order:
+        if not (numbers == part).any():
+            largest = max(order, key=lambda other: len(np.unique(keys[numbers == other])))
+            numbers[keys == keys[numbers == largest].min()] = part
+    return tuple(dataset.select(np.flatnonzero(numbers == part)) for part in order)
+
+
+_LINE = "\0line"  # a column with the line on which each row begins
+
+
+def collected(name: str, rows: Iterator[tuple[int, Row]], columns: list[str] | None = None, **about: Any) -> TableDataset:
+    """Rows with the lines on which they begin as a data set, from memory or from files."""
+    writer = RowWriter()
+    for line, row in rows:
+        writer.add({_LINE: line, **row})
+    found, columns = writer.finish(), [column for column in writer.columns if column != _LINE] if columns is None else columns
+    lines: Any = ArrowValues(found, _LINE) if isinstance(found, ArrowRows) else [row.pop(_LINE) for row in found]
+    return TableDataset(found, columns, path=name, lines=lines, **about)

@@ -1,1 +1,0 @@
-"""Updates that fail: values that are not finite, and too little memory."""

@@ -1,0 +1,232 @@
+"""The rows of an update in parts of like length, so that little padding is computed.
+
+The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are sorted by
+length and cut where more padding would cost more than another pass does. Where the family can compute rows that stand one
+behind the other, they are run together without any padding. The update stays the same but for rounding, and for which dropout
+masks are drawn.
+
+Shapes: B rows, N choices, T positions, T' of a decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.core.inputs import Packing
+from transept.core.model import Model
+from transept.objectives.classification import IGNORED
+from transept.training.objective import task_of
+
+Batch = Mapping[str, Any]
+
+# What a pass costs beside its rows, in positions: a constant, since short products are slow, and what starting the operations
+# of a layer costs, which is more positions the smaller layers are. Measured on CPU cores; an accelerator computes so many times
+# more in that time.
+PASS, START, FASTER = 120, 4e6, 500
+FEWEST = 1e12  # what a pass costs where there are to be as few as can be
+
+
+@dataclass
+class _Axes:
+    """Which inputs have something for each position (B, ..., T), and which for each of the decoder's (B, T')."""
+
+    text: dict[str, int] = field(default_factory=dict)
+    decoder: dict[str, int] = field(default_factory=dict)
+
+
+class Ragged(dict[str, Any]):
+    """A batch that is to be run without its padding (:func:`transept.core.text.unpadded`)."""
+
+
+def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[dict[str, Any]]:
+    """The rows of one update in parts of like length, the longest first, without columns at the end that all of a part pad.
+
+    The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding included, than
+    the largest batch. Where that would not be so, the batches are given as they are: for tasks whose loss is no sum over rows,
+    or depends on padding (question answering, whose softmax is over all positions), and for batches that are not of padded
+    texts and labels alone. Rows that are padded on the left keep their length: positions are counted from there.
+
+    Args:
+        model: a model, or a wrapper around one.
+        batches: the inputs of each micro-batch of an update, with ``attention_mask``; they may be padded to different lengths.
+        cost: of a further pass, in positions; by the size of the model when absent.
+        ragged: whether parts may be :class:`Ragged`, which they are where that costs less.
+    """
+    whole = [dict(batch) for batch in batches]
+    task = task_of(model)
+    if task is None or not rows_apart(task):
+        return whole
+    axes = [_axes_of(task, batch) for batch in whole]
+    if any(each is None or each != axes[0] or batch.keys() != whole[0].keys() for each, batch in zip(axes, whole)):
+        return whole
+    chosen: Any = axes[0]
+    cost = cost_of_pass(task) if cost is None else cost
+    padding = sum(batch[name].numel() - int((batch[name] != empty).sum()) for batch in whole for name, empty in _told(chosen))
+    if padding < cost:
+        return whole  # a search would cost more than it could save
+    rows = _rows(whole, chosen)
+    most = max(len(batch["attention_mask"]) * _width(batch, chosen) for batch in whole)
+    bounds = cheapest(rows[:, 2:], cost, most)
+    kind: type[dict[str, Any]] = dict
+    if ragged and _may_be_ragged(task, whole, chosen):
+        few = cheapest(rows[:, 2:], FEWEST, most)
+        if _ragged_cost(rows[:, 2], few, cost) < _padded_cost(rows[:, 2], bounds, cost):
+            bounds, kind = few, Ragged
+    fill = getattr(task.config, "pad_token_id", None) or 0
+    return [kind(_part(whole, rows[start:stop], chosen, fill)) for start, stop in bounds]
+
+
+def _may_be_ragged(task: Model, batches: Sequence[Batch], axes: _Axes) -> bool:
+    """Whether rows can stand one behind the other without padding, which must be at their ends and have no labels."""
+    if axes.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
+        return False
+    labelled = "labels" in axes.text
+    masks = [batch["attention_mask"] for batch in batches]
+    if labelled and any(((batch["labels"] != IGNORED) & (mask == 0)).any() for batch, mask in zip(batches, masks)):
+        return False
+    return all(mask.ndim == 2 and Packing.of_padded(mask) is not None for mask in masks)
+
+
+def _padded_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
+    return float(sum((stop - start) * lengths[start] + cost for start, stop in bounds))
+
+
+def _ragged_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
+    """The same without padding, where attention is computed for each length by itself."""
+    groups = sum(len(np.unique(lengths[start:stop])) for start, stop in bounds)
+    return float(lengths.sum() + cost * len(bounds) + max(cost - PASS, 0.0) * groups)
+
+
+def rows_apart(task: Model) -> bool:
+    """Whether the rows of a batch can be divided without changing the sum of their losses."""
+    return task.rows_apart and all(stack.rows_apart for stack in task.stacks)
+
+
+def cost_of_pass(model: nn.Module) -> float:
+    """What a pass through the model costs beside its rows, as so many positions."""
+    task = task_of(model)
+    layers = [layer for stack in (task.stacks if task is not None else ()) for layer in stack.layers]
+    size = sum(p.numel() for layer in layers for p in layer.parameters()) / max(len(layers), 1)
+    start = START / max(size, 1.0)
+    return PASS + start * (1 if task is None or task.device.type == "cpu" else FASTER)
+
+
+def cheapest(lengths: Any, cost: float, most: float) -> list[tuple[int, int]]:
+    """Where to cut rows so that the sum over parts of rows times longest, plus ``cost`` for each part, is smallest.
+
+    Args:
+        lengths: (R, K) of rows in their order; the longest of a part is the sum over K of its largest ones.
+        cost: of a part.
+        most: rows times longest that a part may have at most; a row by itself may have more.
+    """
+    count = len(lengths)
+    best, before = np.zeros(count + 1), np.zeros(count + 1, dtype=int)
+    for stop in range(1, count + 1):
+        longest = np.maximum.accumulate(lengths[:stop][::-1])[::-1].sum(axis=1)
+        size = np.arange(stop, 0, -1) * longest
+        size = np.where((size <= most) | (np.arange(stop) == stop - 1), size, np.inf)
+        costs = best[:stop] + size + cost
+        before[stop] = costs.argmin()
+        best[stop] = costs[before[stop]]
+    bounds = []
+    while count:
+        bounds.append((int(before[count]), count))
+        count = before[count]
+    return bounds[::-1]
+
+
+def _axes_of(task: Model, batch: Batch) -> _Axes | None:
+    """The inputs by position; ``None`` where rows cannot be taken apart."""
+    mask = batch.get("attention_mask")
+    text = batch.get("input_ids")
+    shape = text.shape if isinstance(text, Tensor) else getattr(batch.get("inputs_embeds"), "shape", (0,))[:-1]
+    if not isinstance(mask, Tensor) or mask.ndim not in (2, 3) or mask.shape != shape:
+        return None
+    axes, pair = _Axes(), bool(task.config.is_encoder_decoder)
+    known = {"attention_mask", "labels"}.union(*(getattr(stack, "by_position", ()) for stack in task.stacks))
+    for name, value in batch.items():
+        if value is None:
+            continue
+        if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != mask.shape[0]:
+            return None
+        if pair and (name.startswith("decoder_") or name == "labels"):
+            if value.ndim > 1:
+                axes.decoder[name] = 1
+        elif value.shape[: mask.ndim] == mask.shape and not name.startswith("encoder_"):
+            if name not in known:
+                return None  # nobody knows what its columns are
+            axes.text[name] = mask.ndim - 1
+    return axes if len({batch[name].shape[1] for name in axes.decoder}) < 2 else None
+
+
+def _width(batch: Batch, axes: _Axes) -> int:
+    """How many positions one row of a batch has, with its padding."""
+    mask = batch["attention_mask"]
+    decoder = next((batch[name].shape[1] for name in axes.decoder), 0)
+    return int(mask[0].numel() + decoder)
+
+
+def _rows(batches: Sequence[Batch], axes: _Axes) -> Any:
+    """(R, 4), the longest first: a row's batch, its place there, and how many of its positions and its decoder's are needed."""
+    found = []
+    for place, batch in enumerate(batches):
+        text = _lengths(batch, axes.text)
+        decoder = _lengths(batch, axes.decoder) if axes.decoder else torch.zeros_like(text)
+        index = torch.arange(len(text), device=text.device)
+        found.append(torch.stack([torch.full_like(index, place), index, text, decoder], dim=1))
+    rows = torch.cat(found).cpu().numpy()
+    return rows[np.argsort(-rows[:, 2:].sum(axis=1), kind="stable")]
+
+
+def _told(axes: _Axes) -> list[tuple[str, int]]:
+    """The inputs that tell padding, and what they have there: the mask, and what the decoder is to write."""
+    return [("attention_mask", 0), *((("labels", IGNORED),) if "labels" in axes.decoder else ())]
+
+
+def _lengths(batch: Batch, names: Mapping[str, int]) -> Tensor:
+    """Where the needed positions of each row end (B): the real ones and the labelled ones, or all where nothing tells."""
+    needed = [batch[name] != 0 for name in names if name.endswith("attention_mask")]
+    needed += [batch[name] != IGNORED for name in names if name == "labels"]
+    if not needed:
+        value = batch[next(iter(names))]
+        needed = [torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)]
+    used = torch.stack([each.flatten(1, -2).any(dim=1) if each.ndim > 2 else each for each in needed]).any(dim=0)
+    numbers = torch.arange(1, used.shape[1] + 1, device=used.device)
+    return (numbers * used).amax(dim=1).clamp(min=1)
+
+
+def _part(batches: Sequence[Batch], rows: Any, axes: _Axes, fill: int) -> dict[str, Any]:
+    """These rows as one batch, as long as the longest of them."""
+    text, decoder = (int(most) for most in rows[:, 2:].max(axis=0))
+    part: dict[str, Any] = {}
+    for name, value in batches[0].items():
+        if value is None:
+            part[name] = None
+            continue
+        pieces = []
+        for place in np.unique(rows[:, 0]):
+            piece = batches[place][name]
+            piece = piece[torch.from_numpy(rows[rows[:, 0] == place, 1]).to(piece.device)]
+            if name in axes.text:
+                piece = _fitted(name, piece, axes.text[name], text, fill)
+            elif name in axes.decoder:
+                piece = _fitted(name, piece, axes.decoder[name], decoder, fill)
+            pieces.append(piece)
+        part[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return part
+
+
+def _fitted(name: str, value: Tensor, axis: int, length: int, fill: int) -> Tensor:
+    """Rows of one input with so many positions along an axis; ``fill`` is the id that pads."""
+    more = length - value.shape[axis]
+    if more <= 0:
+        return value.narrow(axis, 0, length)
+    filler = fill if name.endswith("input_ids") else IGNORED if name == "labels" else 0
+    return F.pad(value, (0, 0) * (value.ndim - axis - 1) + (0, more), value=filler)

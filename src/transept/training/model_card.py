@@ -1,0 +1,199 @@
+"""The card of a trained model: what it was trained on, how, and how well it does, with figures that were measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transept.fields import without_secrets
+from transept.files import PathName, make_directory, write_text
+from transept.publish import CARD_NAME, pipeline_tag
+from transept.source import LIBRARY
+
+# Settings that the card of a trainer's model tells.
+SHOWN = (
+    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed"),
+    *("optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "label_smoothing_factor", "bf16", "fp16"),
+)
+MOST_CONFUSIONS = 5
+Z = 1.959963984540054  # of the standard normal distribution: 95 % of it lies within
+
+
+def wilson(correct: int, n: int) -> tuple[float, float]:
+    """The interval of 95 % for a share of which ``correct`` of ``n`` were seen (Wilson 1927)."""
+    if n == 0:
+        return 0.0, 1.0
+    share, z2 = correct / n, Z * Z
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass
+class Answers:
+    """How a classifier did on rows that it was not trained on.
+
+    Args:
+        correct, n: answers that were right, and all.
+        majority: the most frequent class and its share.
+        confusions: the most frequent mistakes: what it was, what was said, how often.
+    """
+
+    correct: int
+    n: int
+    majority: tuple[str, float]
+    confusions: list[tuple[str, str, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, predicted: Sequence[int], labels: Sequence[int], names: Mapping[int, str]) -> Answers:
+        """From the numbers of classes that were said and that are right."""
+        counts = Counter(labels)
+        most, times = counts.most_common(1)[0]
+        wrong = Counter((right, said) for right, said in zip(labels, predicted) if right != said)
+        name = {number: names.get(number, str(number)) for number in {*labels, *predicted}}
+        confusions = [(name[right], name[said], n) for (right, said), n in wrong.most_common(MOST_CONFUSIONS)]
+        n = len(labels)
+        return cls(n - wrong.total(), n, (name[most], times / n), confusions)
+
+
+@dataclass
+class Card:
+    """What a card tells; what is absent is left out.
+
+    Args:
+        title: its first line.
+        base: the model that training began with, or how a new one was made.
+        metrics: what the evaluation measured, by name.
+        arguments: the settings of the run.
+        matter: what the hub reads: ``pipeline_tag``, ``license``, ``tags`` and such.
+        rows: how many the evaluation had.
+        answers: more about a classifier.
+        data: lines about the data: files, rows, digests.
+        seconds, updates: how long training took.
+        versions: of what was used.
+        repeat: the command that does the same again.
+    """
+
+    title: str
+    base: str | None
+    metrics: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    matter: Mapping[str, Any] = field(default_factory=dict)
+    rows: int | None = None
+    answers: Answers | None = None
+    data: Sequence[str] = ()
+    seconds: float | None = None
+    updates: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    repeat: str | None = None
+
+    def text(self, plot: bool = False) -> str:
+        """The card in Markdown."""
+        from huggingface_hub import ModelCardData
+
+        given = {name: value for name, value in self.matter.items() if value is not None}
+        matter = ModelCardData(library_name=LIBRARY, **given)
+        origin = "random weights" if self.base is None else _inline(self.base)
+        sections = {
+            "How well it does": self._figures(),
+            "Data": [f"- {line}" for line in self.data],
+            "Training": self._training(plot),
+            "Do it again": [] if self.repeat is None else ["```console", f"$ {self.repeat}", "```"],
+        }
+        lines = ["---", matter.to_yaml(), "---", "", f"# {self.title}", "", f"Trained from {origin} with {LIBRARY}."]
+        for title, section in sections.items():
+            lines += ["", f"## {title}", "", *section] if section else []
+        return "\n".join([*lines, ""])
+
+    def _figures(self) -> list[str]:
+        if not self.metrics:
+            return []
+        on = "The last evaluation" if self.rows is None else f"On {self.rows} rows that it was not trained on"
+        lines = [f"{on}, measured by this run:", "", "| metric | value |", "|---|---|"]
+        lines += [f"| {name} | {_figure(value)} |" for name, value in self.metrics.items()]
+        if self.answers is not None:
+            low, high = wilson(self.answers.correct, self.answers.n)
+            share = self.answers.correct / max(self.answers.n, 1)
+            right = f"{self.answers.correct} of {self.answers.n} answers are right: {100 * share:.1f} %"
+            name, most = self.answers.majority
+            lines += ["", f"{right} (95 % interval {100 * low:.1f} to {100 * high:.1f} %, Wilson)."]
+            lines += [f"Always saying {_inline(name)}, the most frequent class, would be right in {100 * most:.1f} %."]
+        if self.answers is not None and self.answers.confusions:
+            lines += ["", "The most frequent mistakes:", "", "| it was | the model said | times |", "|---|---|---|"]
+            lines += [f"| {_cell(was)} | {_cell(said)} | {times} |" for was, said, times in self.answers.confusions]
+        return lines
+
+    def _training(self, plot: bool) -> list[str]:
+        lines = []
+        if self.seconds is not None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            lines += [f"{self.updates} updates in {self.seconds:.0f} seconds on {machine()} ({cores} processor cores).", ""]
+        if self.versions:
+            lines += [f"Made with {', '.join(f'{name} {version}' for name, version in self.versions.items())}.", ""]
+        lines += ["| setting | value |", "|---|---|"]
+        lines += [f"| {name} | {_cell(json.dumps(value))} |" for name, value in without_secrets(self.arguments).items()]
+        return [*lines, "", "![loss, evaluation, learning rate and norm](plot.png)"] if plot else lines
+
+
+def write_card(card: Card, directory: PathName) -> Path:
+    """Write a card as ``README.md`` into a model's directory (``FileError``: it cannot be written)."""
+    path = Path(make_directory(directory), CARD_NAME)
+    text = card.text(plot=Path(directory, "plot.png").exists())
+    write_text(path, text.encode(errors="backslashreplace"))
+    return path
+
+
+def card_of(
+    model: Any, settings: Mapping[str, Any], logs: Sequence[Mapping[str, Any]], name: str | None = None, **matter: Any
+) -> Card:
+    """The card of a trainer's model: what it was trained from, the settings, and the figures of the last evaluation."""
+    title = name or Path(settings.get("output_dir") or ".").resolve().name
+    matter["base_model"] = matter.get("base_model") or getattr(model, "name_or_path", None) or None
+    matter["pipeline_tag"] = matter.get("pipeline_tag") or pipeline_tag(type(model).__name__)
+    evaluated = (log for log in reversed(logs) if any(key.startswith("eval_") for key in log))
+    shown = {key: value for key, value in settings.items() if key in SHOWN}
+    return Card(title, matter["base_model"], next(evaluated, {}), shown, matter)
+
+
+def hub_matter(
+    language: str | None, license: str | None, tags: Any, base: str | None, tasks: Any, datasets: Any, dataset_args: Any
+) -> dict[str, Any]:
+    """The reference's arguments of a card as what the hub reads."""
+    tasks, datasets, dataset_args = (_listed(value) for value in (tasks, datasets, dataset_args))
+    if datasets and dataset_args:
+        datasets = [f"{name} ({argument})" for name, argument in zip(datasets, dataset_args)]
+    matter = {"language": language, "license": license, "tags": _listed(tags), "datasets": datasets, "base_model": base}
+    return matter | {"pipeline_tag": tasks[0] if tasks else None}
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def machine() -> str:
+    """The kind of device that a run used."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"a processor of the kind {platform.machine()}"
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _inline(text: str) -> str:
+    """A text from data as code, on one line."""
+    return f"`{' '.join(text.replace('`', ' ').split())}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

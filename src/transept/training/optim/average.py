@@ -1,0 +1,73 @@
+"""An exponential moving average of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from transept.errors import InputError, refuse
+from transept.parallel.forms import local
+
+
+class WeightAverage:
+    """An exponential moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
+
+    After each update it is ``decay`` times itself plus ``1 - decay`` times the weights; it begins with those at hand.
+
+    Args:
+        model: whose weights that are trained it follows.
+        decay: at least 0 and below 1, such as 0.999.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        refuse(not 0 <= decay < 1, f"`ema_decay` must be at least 0 and below 1, but is {decay}.")
+        self.decay = decay
+        self.weights = {name: _wide(weight.detach()) for name, weight in _trained(model).items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the average towards the weights, after an update of these."""
+        weights, average = _trained(model), {name: local(mean) for name, mean in self.weights.items()}
+        now = [local(weights[name].detach()).to(mean) for name, mean in average.items()]
+        if average:
+            torch._foreach_lerp_(list(average.values()), now, 1 - self.decay)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """The model with the averaged weights, to evaluate or save it; its own are put back at the end."""
+        weights = dict(model.named_parameters())
+        own = {name: weights[name].detach().clone() for name in self.weights}
+        try:
+            _copy(self.weights, weights)
+            yield
+        finally:
+            _copy(own, weights)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages by the parameters' names."""
+        return dict(self.weights)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over averages (``InputError``: names or shapes are not those of the parameters)."""
+        own, given = ({name: weight.shape for name, weight in part.items()} for part in (self.weights, state))
+        if wrong := sorted(name for name in {*own, *given} if own.get(name) != given.get(name)):
+            raise InputError(f"the averaged weights are those of another model: {wrong[0]!r} differs.")
+        _copy(state, self.weights)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    named = model.named_parameters()
+    return {name: weight for name, weight in named if weight.requires_grad and weight.is_floating_point()}
+
+
+def _wide(weight: Tensor) -> Tensor:
+    return weight.clone() if weight.dtype == torch.float64 else weight.to(torch.float32, copy=True)
+
+
+@torch.no_grad()
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, value in source.items():
+        target[name].copy_(value)

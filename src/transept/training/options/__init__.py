@@ -1,1 +1,0 @@
-"""Settings as people write them: options of a command, and YAML."""

@@ -1,0 +1,169 @@
+"""A run: the parts that the loop, its checkpoints and its evaluations share."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from transept.errors import ConfigError
+from transept.parallel.forms import Form
+from transept.parallel.processes import Replicas, gather_numbers
+from transept.training.arguments.training import TrainingArguments
+from transept.training.callbacks.base import length_of
+from transept.training.data.loader import source_of
+from transept.training.data.order import EpochBatches, TokenBudgetSampler
+from transept.training.objective import Objective
+from transept.training.state import TrainerState
+
+if TYPE_CHECKING:
+    from transept.training.devices import Devices
+    from transept.training.optim.average import WeightAverage
+
+
+@dataclass
+class Place:
+    """Where in the data a run stands: the epoch, and the number of its next batch."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: updates in all, epochs, and micro-batches of each epoch (``None``: they are not known)."""
+
+    max_steps: int
+    epochs: int
+    batches: list[int] | None
+    rows: int
+
+    @classmethod
+    def of(cls, args: TrainingArguments, loader: Any) -> RunLength:
+        """How long a run over a loader is (``ConfigError``: the loader has no length, and ``max_steps`` is not set)."""
+        length, rows = length_of(loader), length_of(source_of(loader))
+        accumulation = args.gradient_accumulation_steps
+        if length is None:
+            if args.max_steps <= 0:
+                what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
+                raise ConfigError(what, hint="Pass max_steps=... in the arguments.")
+            return cls(args.max_steps, sys.maxsize, None, args.max_steps * accumulation * args.train_batch_size)
+        epochs, batches = math.ceil(args.num_train_epochs), [length]
+        sampler = getattr(loader, "batch_sampler", None)
+        if args.max_steps <= 0 and isinstance(sampler, EpochBatches) and isinstance(sampler.sampler, TokenBudgetSampler):
+            batches = []
+            for epoch in range(epochs):  # their number differs from epoch to epoch
+                sampler.set_epoch(epoch)
+                batches.append(len(sampler.all()))
+        updates = [max(1, math.ceil(number / accumulation)) for number in batches]
+        if args.max_steps > 0:
+            return cls(args.max_steps, math.ceil(args.max_steps / updates[0]), batches, rows or length)
+        unused_share = epochs - args.num_train_epochs
+        whole = sum(updates) if len(updates) > 1 else updates[0] * epochs
+        return cls(math.ceil(whole - unused_share * updates[-1]), epochs, batches, rows or length)
+
+    def batches_in(self, epoch: int, accumulation: int) -> int:
+        """The micro-batches of an epoch."""
+        if self.batches is None:
+            return self.max_steps * accumulation
+        return self.batches[min(epoch, len(self.batches) - 1)]
+
+
+@dataclass
+class Tally:
+    """What a run adds up between logs; checkpoints keep all of it but ``waiting``.
+
+    Args:
+        loss: the sum of the losses of the updates since the last log.
+        learned: the number of these updates.
+        total_loss, all_learned: the same of the whole run, up to the last log.
+        skipped: updates that were left out, since their gradients were not finite.
+        logged_step: the update of the last log.
+        grad_norm, learning_rate: those of the last update.
+        flops: operations since they were added to the state.
+        waiting: this process's part of the losses of updates that were not added up yet. They stay where they were
+            computed: adding them up waits for the device, and for the other processes.
+    """
+
+    loss: float = 0.0
+    learned: int = 0
+    total_loss: float = 0.0
+    all_learned: int = 0
+    skipped: int = 0
+    logged_step: int = 0
+    grad_norm: float = 0.0
+    learning_rate: float | None = None
+    flops: float = 0.0
+    waiting: list[Tensor] = field(default_factory=list)
+
+    def add_up(self, replicas: Replicas, *, leave_out_nan: bool) -> None:
+        """Add the waiting losses, each summed over processes; all of these call it together."""
+        own = torch.stack(self.waiting).tolist() if self.waiting else []
+        self.waiting.clear()
+        for losses in zip(*replicas.among(gather_numbers(own))):
+            loss = sum(losses)
+            if math.isfinite(loss) or not leave_out_nan:
+                self.loss += loss
+                self.learned += 1
+
+    def mean_loss(self) -> float:
+        """The mean loss of the updates since the last log, which begins anew."""
+        mean = self.loss / max(1, self.learned)
+        self.total_loss += self.loss
+        self.all_learned += self.learned
+        self.loss, self.learned = 0.0, 0
+        return mean
+
+
+@dataclass
+class TrainingRun:
+    """One call of ``train()``: what is trained, by what, on what, and how far it is.
+
+    Args:
+        model: the model, as it is saved.
+        wrapped: the module that is called in training.
+        form: how the processes hold the model.
+        objective: what the model learns.
+        place: the next batch of the data, for a checkpoint; that of the last finished update.
+    """
+
+    args: TrainingArguments
+    model: nn.Module
+    wrapped: nn.Module
+    form: Form
+    devices: Devices
+    objective: Objective
+    optimizer: Any
+    scheduler: Any
+    scaler: Any
+    average: WeightAverage | None
+    loader: Any
+    length: RunLength
+    state: TrainerState
+    place: Place = field(default_factory=Place)
+    tally: Tally = field(default_factory=Tally)
+    began: float = field(default_factory=time.time)
+    first_step: int = 0
+    first_tokens: int = 0
+
+    @property
+    def rows_of_update(self) -> int:
+        """The rows of an update, over all processes."""
+        args = self.args
+        rows: int = args.train_batch_size * args.gradient_accumulation_steps * self.devices.replicas.size
+        return rows
+
+    def continue_from(self, state: TrainerState) -> None:
+        """Take over the state of a run that this one goes on with."""
+        self.state = state
+        self.first_step = self.tally.logged_step = state.global_step
+        self.first_tokens = state.num_input_tokens_seen
+
+    def add_up_losses(self) -> None:
+        """Bring the tally up to the last update; all processes call it together."""
+        self.tally.add_up(self.devices.replicas, leave_out_nan=self.args.logging_nan_inf_filter)

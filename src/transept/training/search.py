@@ -1,0 +1,144 @@
+"""Search for hyperparameters: at random, or all of a grid. It needs no other package."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transept.errors import InputError, InputTypeError, TrainingError, UnsupportedError, refuse
+from transept.training.data.order import place_seed
+from transept.training.metrics.base import is_better
+from transept.training.state import BestRun
+
+Space = Mapping[str, Sequence[Any]] | Callable[["Trial"], Mapping[str, Any]]
+
+
+class Trial:
+    """One try, whose settings are drawn at random; the methods are Optuna's, so that a space written for it can be used.
+
+    Args:
+        number: which try it is.
+        seed: what its draws follow from, with its number.
+    """
+
+    def __init__(self, number: int, seed: int) -> None:
+        self.number, self.params = number, dict[str, Any]()
+        self._draw = random.Random(place_seed(seed, number, purpose="trial"))  # noqa: S311 (no secret)
+
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+        """A number between two, evenly, or evenly in its logarithm."""
+        refuse(not low <= high or (log and low <= 0), f"`{name}` cannot be drawn between {low} and {high}.")
+        if step is not None:
+            value = low + step * self._draw.randint(0, math.floor((high - low) / step + 1e-9))
+        elif log:
+            value = math.exp(self._draw.uniform(math.log(low), math.log(high)))
+        else:
+            value = self._draw.uniform(low, high)
+        self.params[name] = min(max(value, low), high)
+        return float(self.params[name])
+
+    def suggest_int(self, name: str, low: int, high: int, step: int = 1, log: bool = False) -> int:
+        """A whole number between two, which both can come."""
+        value = self.suggest_float(name, low, high + 1 - 1e-9, log=True) if log else low
+        value = min(high, int(value)) if log else low + step * self._draw.randint(0, (high - low) // step)
+        self.params[name] = value
+        return int(value)
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of these."""
+        refuse(not choices, f"`{name}` has nothing to choose from.")
+        self.params[name] = self._draw.choice(list(choices))
+        return self.params[name]
+
+
+def default_space(trial: Trial) -> dict[str, Any]:
+    """The reference's space: learning rate, epochs, seed and batch size."""
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-6, 1e-4, log=True),
+        "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 5),
+        "seed": trial.suggest_int("seed", 1, 40),
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16, 32, 64]),
+    }
+
+
+def default_compute_objective(metrics: Mapping[str, float]) -> float:
+    """The sum of all metrics, or the loss where there is no other."""
+    speeds = ("_runtime", "_per_second")
+    others = {
+        name: value for name, value in metrics.items() if name not in ("eval_loss", "epoch") and not name.endswith(speeds)
+    }
+    return float(sum(others.values())) if others else float(metrics["eval_loss"])
+
+
+def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tuple[Trial, dict[str, Any]]]:
+    """The settings to try: drawn, or all of a grid.
+
+    Raises:
+        InputError: a grid without values, or that is no mapping of names to values.
+        UnsupportedError: another backend.
+    """
+    if backend not in ("random", "grid"):
+        hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
+        raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
+    if backend == "grid":
+        if not isinstance(space, Mapping) or not space or not all(space.values()):
+            raise InputError("a grid is a mapping of settings to the values to try, such as {'learning_rate': [1e-5, 1e-4]}.")
+        grid = [dict(zip(space, values)) for values in itertools.product(*space.values())]
+        drawn = [(Trial(index, seed), settings) for index, settings in enumerate(grid)]
+    else:
+        drawn = [(trial, _drawn(space, trial)) for trial in (Trial(index, seed) for index in range(number))]
+    for trial, settings in drawn:
+        trial.params.update(settings)
+    return drawn
+
+
+def _drawn(space: Space | None, trial: Trial) -> dict[str, Any]:
+    if isinstance(space, Mapping):
+        return {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+    return dict((space or default_space)(trial))
+
+
+def search(
+    trainer: Any,
+    space: Space | None,
+    objective: Callable[[dict[str, float]], float] | None,
+    number: int,
+    direction: str,
+    backend: str | None,
+    name: Callable[[Trial], str] | None,
+) -> BestRun:
+    """Train with each of the settings, in directories of their own, and give the best; see ``Trainer``."""
+    if trainer.model_init is None:
+        raise InputError("a search needs a trainer with `model_init`, since each try begins with a new model.")
+    if direction not in ("minimize", "maximize"):
+        raise InputError(f"`direction` is {direction!r}.", hint="Pass 'minimize' or 'maximize'.")
+    measure, done = objective or default_compute_objective, []
+    before = dict(vars(trainer.args))
+    try:
+        for trial, chosen in trials(space, number, trainer.args.seed, backend or "random"):
+            vars(trainer.args).update(before)
+            for setting, value in chosen.items():
+                if setting not in before:
+                    raise InputTypeError(f"`{setting}` is no setting of {type(trainer.args).__name__}.")
+                setattr(trainer.args, setting, value)
+            trainer.trial_name = name(trial) if name else f"run-{trial.number}"
+            trainer.args.output_dir = f"{before['output_dir']}/{trainer.trial_name}"
+            trainer.train(trial=chosen)
+            metrics = trainer.evaluate()
+            done.append(BestRun(str(trial.number), float(measure(metrics)), chosen))
+    finally:
+        vars(trainer.args).update(before)
+        trainer.trial_name = None
+    if not done:
+        raise InputError("there is nothing to try.", hint="Pass n_trials=1 or more.")
+    best = done[0]
+    for run in done[1:]:
+        if is_better(run.objective, best.objective, greater=direction == "maximize"):
+            best = run
+    if math.isnan(best.objective):
+        hint = "Try lower learning rates; each trial's logs are in its own directory."
+        raise TrainingError(f"no trial is the best: the objective of all {len(done)} is NaN.", hint=hint)
+    return best._replace(run_summary=done)

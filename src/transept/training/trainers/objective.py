@@ -1,0 +1,50 @@
+"""A trainer whose loss is another one than the model's own."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from transept.objectives.terms import total
+from transept.training.evaluation import Prediction
+from transept.training.objective import Objective
+from transept.training.out_of_memory import check_sums
+from transept.training.trainer import Trainer
+
+
+class ObjectiveTrainer(Trainer):
+    """Trains any module by an :class:`transept.training.objective.Objective` of its own, which ``make_objective`` gives."""
+
+    loss_is_scaled_for_ga: ClassVar[bool | None] = True
+
+    def make_objective(self) -> Objective:
+        raise NotImplementedError
+
+    def check_model(self) -> None:
+        """The model needs no loss of its own."""
+
+    def _place_model(self) -> None:
+        super()._place_model()
+        self._takes_any = True  # batches hold more than one pass reads
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        terms = self.objective.terms(model, inputs)
+        if self.rows_are_divided:
+            check_sums(terms)
+        loss = total(terms, num_items_in_batch, parts=self.share.parts)
+        return (loss, {"loss": loss}) if return_outputs else loss
+
+    def predict_batch(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Prediction:
+        with torch.no_grad(), self.compute_loss_context_manager():
+            terms = self.objective.terms(model, self._prepare_inputs(inputs))
+        return Prediction(total(terms), terms, None, None)

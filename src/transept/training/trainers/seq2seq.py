@@ -1,0 +1,99 @@
+"""The trainer of models that read one text and write another, evaluated by what ``generate`` writes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transept.errors import InputError
+from transept.generation.config import GenerationConfig
+from transept.training.evaluation import Prediction
+from transept.training.state import PredictionOutput
+from transept.training.trainer import Trainer
+
+LONGEST = 20  # what `generate` writes at most where nothing is set
+
+
+class Seq2SeqTrainer(Trainer):
+    """A trainer whose predictions are what ``generate`` writes, with ``predict_with_generate``; see :class:`Trainer`.
+
+    ``args.generation_config`` takes the place of the model's own.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._gen_kwargs: dict[str, Any] = {}
+        if (given := getattr(self.args, "generation_config", None)) is not None:
+            self.model.generation_config = self.load_generation_config(given)
+
+    @staticmethod
+    def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
+        """A copy of settings, or those of a file, a directory or a repository."""
+        if isinstance(gen_config_arg, GenerationConfig):
+            return copy.deepcopy(gen_config_arg)
+        return GenerationConfig.from_pretrained(gen_config_arg)
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, Any]:
+        """The loss and the metrics of a set; ``gen_kwargs`` are arguments of ``generate``, such as ``max_length``."""
+        if gen_kwargs or not isinstance(eval_dataset or self.eval_dataset, dict):
+            self._gen_kwargs = self._with_arguments(gen_kwargs)
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test", **gen_kwargs: Any
+    ) -> PredictionOutput:
+        """What is written for a set, its labels and its metrics; ``gen_kwargs`` as for :meth:`evaluate`."""
+        self._gen_kwargs = self._with_arguments(gen_kwargs)
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
+
+    def _with_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of ``generate``, with those of the settings where they are not given."""
+        kept = {name: value for name, value in given.items() if value is not None}
+        longest = getattr(self.args, "generation_max_length", None)
+        if longest and not {"max_length", "max_new_tokens"} & kept.keys():
+            kept["max_length"] = longest
+        if beams := getattr(self.args, "generation_num_beams", None):
+            kept.setdefault("num_beams", beams)
+        return kept
+
+    def predict_batch(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Prediction:
+        if prediction_loss_only or not getattr(self.args, "predict_with_generate", False):
+            return super().predict_batch(model, inputs, prediction_loss_only, ignore_keys)
+        found = super().predict_batch(model, inputs, True) if "labels" in inputs else Prediction(None, None, None, None)
+        inputs = self._prepare_inputs(inputs)
+        labels = inputs.get("labels")
+        made_of_labels = labels is not None and getattr(inputs.get("decoder_input_ids"), "shape", None) == labels.shape
+        left_out = {"labels", *(("decoder_input_ids", "decoder_attention_mask") if made_of_labels else ())}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            given = {name: value for name, value in inputs.items() if name not in left_out}
+            written = self.model.generate(**given, **self._gen_kwargs)
+        return Prediction(found.loss, found.terms, self._padded(written), self._padded(labels))
+
+    def _padded(self, ids: Tensor | None) -> Tensor | None:
+        """Padded to the length that the model writes by its own settings, as the reference's predictions are."""
+        settings = self.model.generation_config
+        longest, new = getattr(settings, "max_length", None), getattr(settings, "max_new_tokens", None)
+        widths = (LONGEST if longest is None else longest, 0 if new is None else new + 1)
+        width = next((width for width in widths if ids is not None and ids.shape[-1] < width), None)
+        if ids is None or width is None:
+            return ids
+        reader = self.processing_class if hasattr(self.processing_class, "pad_token_id") else self.model.config
+        fill = getattr(reader, "pad_token_id", None)
+        fill = getattr(reader, "eos_token_id", None) if fill is None else fill
+        if not isinstance(fill, int):
+            what = "texts of different lengths cannot be joined: there is no padding token."
+            raise InputError(what, hint="Set `pad_token_id`.")
+        return F.pad(ids, (0, width - ids.shape[-1]), value=fill)
