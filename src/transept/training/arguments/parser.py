@@ -58,11 +58,7 @@ class HfArgumentParser(ArgumentParser):
             if not dataclasses.is_dataclass(cls):
                 raise InputTypeError(f"options are made of dataclasses, not of {cls!r:.80}.")
             group = self.add_argument_group(cls._argument_group_name) if hasattr(cls, "_argument_group_name") else self
-            try:
-                kinds = typing.get_type_hints(cls)
-            except NameError as error:
-                hint = "Declare it at the top of its module, with types that exist there."
-                raise InputTypeError(f"a type of a field of {cls.__name__} is not known ({error}).", hint=hint) from error
+            kinds = _kinds(cls)
             for field in dataclasses.fields(cls):
                 if field.init:
                     _add_field(group, field, kinds[field.name])
@@ -130,6 +126,14 @@ class HfArgumentParser(ArgumentParser):
 
 def _names(cls: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(cls) if field.init]
+
+
+def _kinds(cls: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls)
+    except NameError as error:
+        hint = "Declare it at the top of its module, with types that exist there."
+        raise InputTypeError(f"a type of a field of {cls.__name__} is not known ({error}).", hint=hint) from error
 
 
 def _add_field(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
