@@ -15,10 +15,10 @@ from transept.errors import ConfigError, InputError, nearest
 from transept.fields import Count, Range, checked, specs
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.tables.arrow import RowWriter
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
-from transept.training.data.arrow import RowWriter
 from transept.training.data.columns import Column, find_columns, told
 from transept.training.data.table import Row, TableDataset
 from transept.training.model_card import Answers

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.errors import InputError
-from transept.training.data.arrow import RowWriter
+from transept.tables.arrow import RowWriter
 from transept.training.data.columns import TEXT, Column
 from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import TextRecipe
