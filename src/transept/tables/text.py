@@ -67,19 +67,23 @@ def undecodable(text: str) -> int | None:
     return None
 
 
-def read_lines(file: BinaryIO, name: str, codec: str = "utf-8") -> Iterator[list[str]]:
+def read_lines(file: BinaryIO, name: str, codec: str = "utf-8", *, zeros: bool = True) -> Iterator[list[str]]:
     """The lines of an open file with their ends, in groups of what is there at a time.
 
     Bytes that are no text in ``codec`` make a line that :func:`undecodable` tells.
 
     Raises:
-        FormatError: a line is too long.
+        FormatError: a line is too long, or, without ``zeros``, the file begins with a block that holds zero bytes.
     """
     read = getattr(file, "read1", file.read)  # waits for something, and takes no more than there is
     decoder = codecs.getincrementaldecoder("utf-8-sig" if codec == "utf-8" else codec)("transept.undecodable")
     unfinished, length, size, number, block = list[str](), 0, FIRST_GROUP, 1, b"-"
     while block:
         block = read(BLOCK)
+        if not zeros and b"\0" in block:
+            hint = "Texts are read as UTF-8, pictures and sounds only by the tasks for them."
+            raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
+        zeros = True
         first, *others = decoder.decode(block, not block).split("\n")
         unfinished.append(first)
         length += len(first)
@@ -102,13 +106,10 @@ def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[Row]]:
     Raises:
         FormatError: it is empty or no text, a line is too long, or its columns cannot be told apart.
     """
-    groups = read_lines(file, name)
+    groups = read_lines(file, name, zeros=False)
     first = next(groups, [])
     if not first and name != STANDARD_NAME:
         raise FormatError("is empty.", path=name)
-    if any("\0" in line for line in first):
-        hint = "Texts are read as UTF-8, pictures and sounds only by the tasks for them."
-        raise FormatError("is no text file, since it holds zero bytes.", path=name, hint=hint)
     groups = chain([first], groups)
     if kind in (CSV, TSV):
         yield from _rows_of_table(read_records(groups, name, kind), name)
