@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transept.errors import ConfigError, InputError
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.training.data.arrow import RowWriter
+from transept.tables.arrow import RowWriter
 from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Recipe
 
