@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+import transept
 from tests.training.collate.texts import both, same
 from transept.errors import InputError, InputTypeError
 from transept.training.collate import packing, padding
@@ -238,3 +240,9 @@ def test_labels_that_cannot_be() -> None:
         padding.default_data_collator([{"a": torch.ones(2)}, {"a": [1, 2]}])
     with pytest.raises(InputError, match="`return_tensors` is 'tf'"):
         padding.DefaultDataCollator()([{"a": 1}], return_tensors="tf")
+
+
+@pytest.mark.parametrize("name", ["WithPadding", "ForTokenClassification", "ForSeq2Seq", "ForMultipleChoice"])
+def test_arguments_have_the_order_of_the_reference(name: str) -> None:
+    ours, theirs = (getattr(library, f"DataCollator{name}") for library in (transept, transformers))
+    assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)

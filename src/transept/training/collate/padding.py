@@ -52,8 +52,33 @@ class DefaultDataCollator(Collator):
         return default_data_collator(features)
 
 
+class PaddingCollator(Collator):
+    """A collator whose tokenizer pads; the settings are fields of the subclasses, in the order of their signatures."""
+
+    tokenizer: Any
+    padding: bool | str
+    max_length: int | None
+    pad_to_multiple_of: int | None
+
+    def pad(self, rows: list[Row]) -> Any:
+        """The rows as a batch, padded as the settings say."""
+        return padded(self.tokenizer, rows, self.padding, self.max_length, self.pad_to_multiple_of)
+
+    def split(self, features: Any) -> tuple[list[Row], list[Any] | None]:
+        """The rows without their labels, and these, ``None`` where there are none."""
+        rows = checked_rows(features)
+        name = "label" if "label" in rows[0] else "labels"
+        labels = [row.pop(name, None) for row in rows]
+        if all(label is None for label in labels):
+            return rows, None
+        lacking = next((number for number, label in enumerate(labels) if label is None), None)
+        if lacking is not None:
+            raise InputError(f"row {lacking}: `{name}` is None, but other rows have labels.")
+        return rows, labels
+
+
 @dataclass
-class DataCollatorWithPadding(Collator):
+class DataCollatorWithPadding(PaddingCollator):
     """Pads rows of tokens to the longest of the batch; ``label`` and ``label_ids`` become ``labels``.
 
     Args:
@@ -77,25 +102,9 @@ class DataCollatorWithPadding(Collator):
                 batch["labels"] = batch.pop(name)
         return batch
 
-    def pad(self, rows: list[Row]) -> Any:
-        """The rows as a batch, padded as the settings say."""
-        return padded(self.tokenizer, rows, self.padding, self.max_length, self.pad_to_multiple_of)
-
-    def split(self, features: Any) -> tuple[list[Row], list[Any] | None]:
-        """The rows without their labels, and these, ``None`` where there are none."""
-        rows = checked_rows(features)
-        name = "label" if "label" in rows[0] else "labels"
-        labels = [row.pop(name, None) for row in rows]
-        if all(label is None for label in labels):
-            return rows, None
-        lacking = next((number for number, label in enumerate(labels) if label is None), None)
-        if lacking is not None:
-            raise InputError(f"row {lacking}: `{name}` is None, but other rows have labels.")
-        return rows, labels
-
 
 @dataclass
-class DataCollatorForTokenClassification(DataCollatorWithPadding):
+class DataCollatorForTokenClassification(PaddingCollator):
     """Pads rows of tokens, and with them the ``label`` or ``labels`` of each token, which become ``labels``.
 
     Args:
@@ -126,7 +135,7 @@ class DataCollatorForTokenClassification(DataCollatorWithPadding):
 
 
 @dataclass
-class DataCollatorForSeq2Seq(DataCollatorWithPadding):
+class DataCollatorForSeq2Seq(PaddingCollator):
     """Pads rows of tokens, and their ``labels`` to a length of their own.
 
     Args:

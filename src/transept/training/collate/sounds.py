@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from transept.objectives.classification import IGNORED
-from transept.training.collate.padding import DataCollatorWithPadding, labels_of
+from transept.training.collate.padding import PaddingCollator, labels_of
 from transept.training.collate.rows import DrawingCollator, Row, checked_rows, filled, listed, multiple, padded
 
 
 @dataclass
-class DataCollatorForAudio(DataCollatorWithPadding):
+class DataCollatorForAudio(PaddingCollator):
     """Pads sounds by their feature extractor, and labels that are lists by ``label_pad_token_id``.
 
     Args:
