@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
@@ -11,12 +11,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from transept.parallel.pipeline.stage import Stage
 
-
-class Ends(NamedTuple):
-    """Tensors without values, of the shapes and types that a stage receives, and that it sends."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+Wires = tuple[Tensor, ...]  # without values, of the shapes and types of what travels
 
 
 class _Stage(PipelineStage):
@@ -30,36 +25,35 @@ class _Stage(PipelineStage):
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
 
 
-def schedule_named(name: str, stages: Sequence[tuple[int, Stage, Ends]], parts: int, *, training: bool, **options: Any) -> Any:
-    """The schedule of a process that has these ``stages``, with their numbers, for so many micro-batches.
+def schedule_named(
+    name: str, stages: Iterable[tuple[int, Stage, Wires, Wires]], parts: int, *, training: bool, split: bool, **options: Any
+) -> Any:
+    """The schedule of a process for so many micro-batches.
 
     Args:
         name: PyTorch's.
-        stages: their numbers, modules, and what travels; PyTorch would else run a pass to find that out.
+        stages: the number and the module of each of the process's stages, what it receives and what it sends; PyTorch would
+            else run a pass to find that out.
         parts: micro-batches.
         training: whether there is a backward pass, of what the last stage gives.
-        options: ``num_stages``, ``device``, ``group``, and ``split``, whether gradients of weights may be left for later.
+        split: whether gradients of weights may be left for later.
+        options: ``num_stages``, ``device`` and ``group``.
     """
-    split = options.pop("split")
-    own: list[Any] = []
-    for number, module, ends in stages:
-        late: Callable[..., Any] | None = None if split else _done
-        made = _Stage(module, number, input_args=ends.inputs, output_args=ends.outputs, dw_builder=late, **options)
-        own.append(made)
+    if not split:
+        options["dw_builder"] = _leave_nothing
+    own = [
+        _Stage(module, number, input_args=received, output_args=sent, **options) for number, module, received, sent in stages
+    ]
     kind: Any = get_schedule_class(name)
     given = own if issubclass(kind, PipelineScheduleMulti) else own[0]
-    return kind(given, parts, loss_fn=_own if training else None, scale_grads=False)
+    return kind(given, parts, loss_fn=_loss if training else None, scale_grads=False)
 
 
-def _own(output: Tensor, target: Any) -> Tensor:
-    """The loss, which the last stage gives itself."""
+def _loss(output: Tensor, target: Any) -> Tensor:
+    """What the last stage gives is the loss."""
     return output.sum()
 
 
-def _done() -> Callable[[], None]:
-    """What is left of a backward pass after one for states and weights at once: nothing."""
-    return _nothing
-
-
-def _nothing() -> None:
-    pass
+def _leave_nothing() -> Callable[[], None]:
+    """What is left of a backward pass after one for states and weights at once."""
+    return lambda: None
