@@ -25,16 +25,16 @@ from transept.outputs import ModelOutput
 from transept.parallel.files import Division
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.pipeline.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
+from transept.parallel.pipeline.microbatches import joined, padded_rows, rows_of, spread_texts
 from transept.parallel.pipeline.partition import keep, partition
-from transept.parallel.pipeline.stage import Share, Stage, States
+from transept.parallel.pipeline.stage import Share, Stage, States, Wires, schedule_named
 from transept.parallel.pipeline.weights import initialize, leave_out_absent
 from transept.parallel.streams import ModelFiles, Piece, whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-KEPT = 16  # schedules, one for each shape of states
+KEPT = 4  # schedules, one for each shape of states, whose memory they hold
 
 
 class Pipeline(Division):
@@ -189,15 +189,10 @@ class Pipeline(Division):
                 with labels.
         """
         inputs, states, real, counted = self._prepared(batch, training=True)
-        schedule = self._schedule(states, training=True)
-        for stage in self.stages:
-            stage.real, stage.share, stage.failure = real, Share(counted if items is None else items, parts, scale), None
-        losses: list[Tensor] = []
-        last = {"target": inputs["part"], "losses": losses} if self.has_last else {}
-        self._run(schedule, inputs, last)
+        losses = self._run(inputs, states, real, Share(counted if items is None else items, parts, scale))
         loss = torch.zeros((), device=self.device)
         if losses and scale:
-            loss += torch.stack([each.detach() for each in losses]).sum() / scale
+            loss += torch.stack([of_part.detach() for of_part in losses]).sum() / scale
         dist.broadcast(loss, group=self.group, group_src=self.rank_of[self.count - 1])
         return loss
 
@@ -208,13 +203,16 @@ class Pipeline(Division):
         Other processes get ``None``. Raises as :meth:`step` does.
         """
         inputs, states, real, _ = self._prepared(batch, training=False)
-        schedule = self._schedule(states, training=False)
-        for stage in self.stages:
-            stage.real, stage.share, stage.failure, stage.outputs = real, None, None, []
-        self._run(schedule, inputs, {})
+        self._run(inputs, states, real, None)
         return joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
 
-    def _run(self, schedule: Any, inputs: dict[str, Any], last: dict[str, Any]) -> None:
+    def _run(self, inputs: dict[str, Any], states: tuple[States, ...], real: list[int], share: Share | None) -> list[Tensor]:
+        """Train where there is a share, or else evaluate; the losses of micro-batches, on the process of the last stage."""
+        schedule = self._schedule(states, training=share is not None)
+        for stage in self.stages:
+            stage.expect(real, share)
+        losses: list[Tensor] = []
+        last = {"target": inputs["part"], "losses": losses} if self.has_last and share is not None else {}
         try:
             schedule.step(**inputs, **last, return_outputs=False)
         except RuntimeError as error:
@@ -223,6 +221,7 @@ class Pipeline(Division):
             raise
         failure = next((stage.failure for stage in self.stages if stage.failure is not None), None)
         self._agree(0 if failure is None else -1, failure)
+        return losses
 
     def _prepared(self, batch: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], tuple[States, ...], list[int], Any]:
         """A batch that fits, what travels for each of its parts, how many rows of each are real, and the items of the batch."""
@@ -234,7 +233,6 @@ class Pipeline(Division):
             if "use_cache" in (*self.model.arguments(), *self.model.options()):
                 inputs["use_cache"] = False
             inputs = spread_texts(self.model, inputs, self.parts if training else 0)
-            inputs = padded_lengths(self.model, inputs) if training else inputs
             inputs, real = padded_rows(inputs, self.parts)
             told = {name: value for name, value in inputs.items() if name != "part"}
             whole = self.stages[0].shapes(told)
@@ -261,8 +259,6 @@ class Pipeline(Division):
 
     def _schedule(self, states: tuple[States, ...], training: bool) -> Any:
         """The schedule for states of these shapes: PyTorch's keep those that they met first."""
-        from transept.parallel.pipeline.schedules import schedule_named
-
         key = states, training
         schedule = self.schedules.pop(key, None)
         if schedule is None:
@@ -277,10 +273,10 @@ class Pipeline(Division):
             del self.schedules[next(iter(self.schedules))]
         return schedule
 
-    def _wire(self, stage: int, states: tuple[States, ...], training: bool) -> tuple[Tensor, ...]:
+    def _wire(self, stage: int, states: tuple[States, ...], training: bool) -> Wires:
         """What a stage receives, as tensors without values."""
         if stage == self.count:
-            states = (States((1,), torch.float32),)
+            states = (States((1,), torch.get_default_dtype()),)
         elif len(self.partition.sizes) == 1 or self.partition.bounds[stage] < self.partition.sizes[0]:
             states = states[:1]
         else:  # of the encoder, the decoder, and the encoder's output
