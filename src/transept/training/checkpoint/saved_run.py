@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from transept.errors import FileError, TranseptWarning
 from transept.logging import get_logger
-from transept.parallel.processes import same_on_all
+from transept.parallel.processes import everywhere, same_on_all
 from transept.training.checkpoint.contents import Parts, Rewind
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_free, check_space
@@ -58,7 +58,7 @@ class SavedRun:
                 if is_first:
                     undo.enter_context(only_run(self.folder))
                     checkpoint = find_checkpoint(self.folder, self.resume, saves=self.saves)
-            self.resumed = checkpoint = self.run.devices.replicas.from_first(checkpoint)
+            self.resumed = checkpoint = everywhere(checkpoint)[0]
             with same_on_all():
                 if checkpoint is not None:
                     self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.parts, self.rows)

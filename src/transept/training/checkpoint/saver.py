@@ -102,7 +102,7 @@ def save_run(
         if run.args.process_index == 0:
             path = _write(run, saver, lambda stage: _fill(stage, run, trainer, collected, weights, rows), parts.bytes, final)
     told: tuple[Path | None, int, str | None] = (path, saver.failures, run.state.best_model_checkpoint)
-    path, saver.failures, run.state.best_model_checkpoint = run.devices.replicas.from_first(told)
+    path, saver.failures, run.state.best_model_checkpoint = everywhere(told)[0]
     saver.saved = path or saver.saved
     return path
 
