@@ -27,7 +27,6 @@ _NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "res
 _NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
 # How several processes share a model, which the room for that knows; by name, since it stands above.
 _SHARING, _SHARED = ("tp_plan", "tp_size", "distributed_config"), "transept.parallel.files"
-_STREAMS = "transept.parallel.streams"
 
 
 class Pretrained(ForLibraries, Pushable):
@@ -245,9 +244,7 @@ class Pretrained(ForLibraries, Pushable):
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
         state = {name: tensor for name, tensor in state.items() if name not in names.tied}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
-            streams = importlib.import_module(_STREAMS)
-            pieces = {name: streams.Piece.of(tensor) for name, tensor in state.items()}
-            files = streams.ModelFiles(pieces, names.keys, max_shard_size)
+            files = importlib.import_module(_SHARED).ModelFiles.of(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
         elif is_main_process:
             stored = names.keys.save(state)

@@ -15,6 +15,7 @@ from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import device_kind, join, world_size
+from transept.parallel.streams import ModelFiles as ModelFiles  # which write what this room loads
 from transept.parallel.tensor.apply import apply, check_sequence, from_first, tensor_parallel
 from transept.parallel.tensor.plan import Plan
 

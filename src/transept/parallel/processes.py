@@ -153,7 +153,7 @@ def _tensors_of(tree: Any) -> list[Tensor]:
 def _filled(tree: Any, content: Tensor) -> Any:
     """The tree that another process described by tensors without values, with the bytes that it sent."""
     sizes = [tensor.nbytes for tensor in _tensors_of(tree)]
-    parts = iter(content[: sum(sizes)].split(sizes))
+    parts = iter(torch.split(content[: sum(sizes)], sizes))
     return pytree.tree_map_only(Tensor, lambda like: next(parts).clone().view(like.dtype).view(like.shape), tree)
 
 

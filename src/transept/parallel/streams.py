@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -150,6 +150,11 @@ class ModelFiles:
         self.shards = split(self.sizes, size_in_bytes(max_shard_size))
         files = (self._entries(names) for names in self.shards)
         self.stream = Stream(entries[name] for entries in files for name in in_order(entries))
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor], keys: KeyMap, max_shard_size: int | str) -> Self:
+        """The files of tensors of which all processes have a part, or which they have whole."""
+        return cls({name: Piece.of(tensor) for name, tensor in state.items()}, keys, max_shard_size)
 
     def _entries(self, names: Iterable[str]) -> dict[str, Piece]:
         return {name: self.stored[name] for name in names}
