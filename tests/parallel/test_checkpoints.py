@@ -200,7 +200,7 @@ def test_parts_of_tensors_that_do_not_fill_them(tmp_path: Path, parts: list[Any]
 
 
 def test_mutated_places_of_parts_are_refused_or_right(tmp_path: Path) -> None:
-    """A shape that is read is that of the parts, whatever a file says of where they belong."""
+    """What is read is that of the parts, whatever a file says of where they belong, and PyTorch reads it as it was checked."""
     places = {"w": {"saved_offsets": [0, 2]}, "v": {"saved_offsets": [0]}}
     refused = 0
     for number in range(100):
@@ -209,10 +209,64 @@ def test_mutated_places_of_parts_are_refused_or_right(tmp_path: Path) -> None:
         save_file({"w": torch.zeros(3, 2)}, tmp_path / "a.safetensors")
         save_file(tensors, tmp_path / "b.safetensors", {"DCP_SHARDING_INFO": text})
         try:
-            assert shapes_in(tmp_path) == {"w": ((3, 4), torch.float32), "v": ((4,), torch.float32)}
+            known = shapes_in(tmp_path)
         except FormatError:
             refused += 1
+            continue
+        assert known == {"w": ((3, 4), torch.float32), "v": ((4,), torch.float32)}
+        read = {name: torch.empty(shape) for name, (shape, _) in known.items()}
+        read_shards(tmp_path, read, known)
+        assert read["w"].tolist() == [[0, 0, 1, 1]] * 3
+        assert read["v"].tolist() == [1] * 4
     assert 50 < refused < 100
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        5,
+        None,
+        ["w"],
+        "[" * 100_000,
+        '{"w": {"saved_offsets": [0]}, "w": {"saved_offsets": [1]}}',
+        '{"w": {"saved_offsets": [true]}}',
+        '{"w": {"saved_offsets": [1e400]}}',
+        '{"w": {"saved_offsets": [99999999999999999999]}}',
+        '{"w": {"saved_offsets": null}}',
+        '{"w": [0]}',
+        '{"v": {"saved_offsets": [0]}}',
+        "null",
+        "\x00",
+    ],
+    ids=lambda note: repr(note)[:40],
+)
+def test_hostile_notes_of_shards_are_typed_errors(note: Any, tmp_path: Path) -> None:
+    path = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": {"DCP_SHARDING_INFO": note}, "w": entry}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(FormatError, match="shard-00001"):
+        shapes_in(tmp_path)
+
+
+def test_mutated_headers_of_shards_are_refused_or_right(tmp_path: Path) -> None:
+    path = tmp_path / "shard-00001-model-00001-of-00001.safetensors"
+    save_file({"w": torch.ones(3, 2)}, path, {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [0, 0]}})})
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header, refused = json.loads(data[8 : 8 + length]), 0
+    for number in range(100):
+        text = text_of(mutated(header, Random(number)), Random(number)).encode("utf-8", "surrogatepass")
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+        try:
+            known = shapes_in(tmp_path)
+        except FormatError:
+            refused += 1
+            continue
+        read = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in known.items()}
+        read_shards(tmp_path, read, known)
+        assert all(value.view(-1).view(torch.uint8).tolist() == [0, 0, 128, 63] * 6 for value in read.values())
+    assert refused > 50
 
 
 @pytest.mark.parametrize(

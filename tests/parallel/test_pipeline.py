@@ -17,7 +17,7 @@ import transept
 from tests.thorough import crossed
 from transept.objectives.terms import total
 from transept.parallel.mesh import SCHEDULES, DistributedConfig
-from transept.parallel.pipeline.microbatches import padded_lengths, padded_rows, spread_texts
+from transept.parallel.pipeline.microbatches import padded_rows, spread_texts
 from transept.parallel.pipeline.partition import divide, partition
 from transept.parallel.pipeline.pipeline import Pipeline
 from transept.parallel.processes import join
@@ -438,18 +438,6 @@ def test_rows_are_filled_up_by_the_last_one() -> None:
     assert batch["input_ids"][:, 0].tolist() == [0, 2, 4, 6, 8, 8, 8, 8]
     assert batch["part"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert real == [2, 2, 1, 0]
-
-
-def test_lengths_are_multiples() -> None:
-    model = build("llama")
-    ids = torch.ones(2, 9, dtype=torch.long)
-    batch = padded_lengths(model, {"input_ids": ids, "labels": ids})
-    assert {name: tuple(value.shape) for name, value in batch.items()} == {"input_ids": (2, 16), "labels": (2, 16)}
-    assert batch["labels"][:, 9:].eq(-100).all()
-    batch = padded_lengths(build("bert"), {"input_ids": ids, "labels": ids})
-    assert batch["attention_mask"].sum(dim=1).tolist() == [9, 9]
-    batch = padded_lengths(build("t5"), {"input_ids": ids, "labels": ids[:, :3]})
-    assert batch["labels"].shape == (2, 16)
 
 
 def test_texts_of_one_row_are_spread() -> None:

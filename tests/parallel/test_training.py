@@ -19,7 +19,7 @@ from transept.errors import UnsupportedError
 from transept.models.bert import BertConfig, BertModel
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.processes import join
-from transept.parallel.sharded import Sharded
+from transept.parallel.sharded import Divided, Sharding
 from transept.training.objective import task_of
 from transept.training.trainers.sentences import SentenceTrainer
 
@@ -409,7 +409,8 @@ def write(name: str, beams: int) -> tuple[Any, Any]:
     rank = join()
     alone, model = ours(head(name)).eval(), ours(head(name)).eval()
     mesh = DistributedConfig(fsdp_size=2).layout(2).mesh("cpu")["dp_shard"]
-    Sharded(mesh, [layer for stack in model.stacks for layer in stack.layers]).wrap(model)
+    blocks = [layer for stack in model.stacks for layer in stack.layers]
+    Divided(DistributedConfig(), Sharding(mesh, blocks)).wrap(model)
     ids, settings = torch.tensor([[5, 6, 7 + rank]]), {"max_new_tokens": 4 + 4 * rank, "num_beams": beams, "do_sample": False}
     return tuple(each.generate(input_ids=ids, **settings).tolist() for each in (model, alone))
 

@@ -124,7 +124,7 @@ class Pretrained(ForLibraries, Pushable):
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
             report, names = plan(model, model.checkpoint_names(), store)
             check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-            part = everything if split is None else split.prepare(model)
+            part = everything if split is None else split.prepare(model, report, wanted)
             fill(model, names, store, report, dtype=wanted, device=place, part=part)
         except ConfigError as error:
             error.path = error.path or source.name
@@ -144,7 +144,7 @@ class Pretrained(ForLibraries, Pushable):
         sharing = {name: options.pop(name, None) for name in _SHARING}
         if all(value is None for value in sharing.values()):
             return None, device
-        split = importlib.import_module(_SHARED).Split(**sharing)
+        split = importlib.import_module(_SHARED).division(**sharing)
         return split, split.device if device is None and device_map is None else device
 
     @classmethod
@@ -244,8 +244,8 @@ class Pretrained(ForLibraries, Pushable):
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
         state = {name: tensor for name, tensor in state.items() if name not in names.tied}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
-            save = importlib.import_module(_SHARED).save
-            is_main_process = save(state, names.keys, is_main_process, self.texts(), where, max_shard_size, variant)
+            files = importlib.import_module(_SHARED).ModelFiles.of(state, names.keys, max_shard_size)
+            is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
         elif is_main_process:
             stored = names.keys.save(state)
             save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)

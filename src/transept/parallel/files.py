@@ -1,78 +1,93 @@
-"""Checkpoints of models that processes share: each reads its own part, and one writes the ordinary files.
-
-No process ever holds the whole model: what is read is mapped, and what is written is put together tensor by tensor.
-"""
+"""Loading checkpoints into models that processes share: each reads its own part, and none the whole model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from transept.checkpoint.load import LoadReport, put
-from transept.checkpoint.names import KeyMap
-from transept.checkpoint.store import file_names
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
-from transept.parallel.distributed import pieces
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import device_kind, join, world_size
-from transept.parallel.streams import ModelFiles
+from transept.parallel.streams import ModelFiles as ModelFiles  # which write what this room loads
 from transept.parallel.tensor.apply import apply, check_sequence, from_first, tensor_parallel
 from transept.parallel.tensor.plan import Plan
 
 
-class Split:
-    """How a model that is being loaded is split between the processes that torchrun started.
+class Division:
+    """What ``from_pretrained`` leaves to the processes that share the model which it loads."""
+
+    device: Any = None  # of this process, where it is not the default one
+
+    def divide(self, model: Model) -> None:
+        """Divide a model that has its weights."""
+        raise NotImplementedError
+
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
+        """What of each tensor this process is to read, for a model on the meta device that gets weights of a type."""
+        raise NotImplementedError
+
+    def finish(self, model: Model, report: LoadReport) -> None:
+        """Let the processes work together on what each has read."""
+        raise NotImplementedError
+
+
+def division(tp_plan: Any = None, tp_size: int | None = None, distributed_config: Any = None) -> Division:
+    """How a model that is being loaded is divided between the processes that torchrun started.
 
     Args:
         tp_plan, tp_size: those of :class:`transept.DistributedConfig`.
-        distributed_config: the whole of it, or its settings, in their place.
+        distributed_config: the whole of it, or its settings, in their place; or the answer itself.
 
     Raises:
         ConfigError: both are given, or the number of processes is another.
         UnsupportedError: there is one process and there should be more, or a pipeline is wanted.
     """
+    if isinstance(distributed_config, Division):
+        return distributed_config
+    if distributed_config is not None and (tp_plan is not None or tp_size is not None):
+        raise ConfigError("`distributed_config` has a `tp_plan` and a `tp_size` of its own.", hint="Pass it alone.")
+    if distributed_config is None:
+        distributed_config = {"tp_plan": tp_plan, "tp_size": tp_size}
+    settings = DistributedConfig(**distributed_config) if isinstance(distributed_config, Mapping) else distributed_config
+    if not isinstance(settings, DistributedConfig):
+        raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(settings).__name__}.")
+    return Split(settings)
 
-    def __init__(self, tp_plan: Any = None, tp_size: int | None = None, distributed_config: Any = None) -> None:
-        if distributed_config is not None and (tp_plan is not None or tp_size is not None):
-            raise ConfigError("`distributed_config` has a `tp_plan` and a `tp_size` of its own.", hint="Pass it alone.")
-        if distributed_config is None:
-            distributed_config = {"tp_plan": tp_plan, "tp_size": tp_size}
-        settings = DistributedConfig(**distributed_config) if isinstance(distributed_config, Mapping) else distributed_config
-        if not isinstance(settings, DistributedConfig):
-            raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(settings).__name__}.")
+
+class Split(Division):
+    """Each process reads its own parts of the matrices (tensor parallelism)."""
+
+    def __init__(self, settings: DistributedConfig) -> None:
         if world_size() == 1:
             needs_torchrun(settings)
         layout = settings.layout(world_size())
         if layout.pp > 1:
             what = "from_pretrained() splits matrices, and no layers (`pp_size` above 1)."
             raise UnsupportedError(what, hint="Pass the settings to TrainingArguments, which cut the model they are given.")
-        self.settings, self.size, self.device, self.mesh = settings, layout.tp, None, None
+        self.settings, self.size, self.mesh = settings, layout.tp, None
         if layout.world > 1:
             join()
             self.mesh = layout.mesh(device_kind())["tp"]
             self.device = f"cuda:{torch.cuda.current_device()}" if device_kind() == "cuda" else None
 
     def divide(self, model: Model) -> None:
-        """Split a model that has its weights."""
         if self.mesh is not None:
             tensor_parallel(model, self.mesh, self.settings.tp_plan, sequence=self.settings.enable_sequence_parallel)
 
-    def prepare(self, model: Model) -> Any:
-        """What of each tensor this process is to read, for a model on the meta device."""
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
         self.plan = Plan.of(model, self.size, self.settings.tp_plan)
         if self.settings.enable_sequence_parallel:
             check_sequence(model)
         return partial(self.plan.part, rank=0 if self.mesh is None else self.mesh.get_local_rank())
 
     def finish(self, model: Model, report: LoadReport) -> None:
-        """Let the processes work together on what each has read."""
         if self.mesh is None or self.size == 1:
             return
         names = model.checkpoint_names()
@@ -80,40 +95,9 @@ class Split:
         for name, shape in self.plan.shapes.items():
             axis = self.plan.axis(name)
             if axis is not None and name not in new and name not in names.tied:
-                strides = [math.prod(shape[place + 1 :]) for place in range(len(shape))]
-                form: Any = {"shape": torch.Size(shape), "stride": tuple(strides), "run_check": False}
+                strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+                form: Any = {"shape": torch.Size(shape), "stride": strides, "run_check": False}
                 put(model, name, DTensor.from_local(model.get_parameter(name).data, self.mesh, [Shard(axis)], **form))
         model.tie_weights()
         from_first(self.mesh, (tensor for name, tensor in model.state_dict().items() if name in new))
         apply(model, self.mesh, self.plan, sequence=self.settings.enable_sequence_parallel)
-
-
-# --- writing ------------------------------------------------------------------------------------------------------------
-
-
-def save(
-    state: Mapping[str, Tensor],
-    keys: KeyMap,
-    writes: bool,
-    texts: Mapping[str, str],
-    directory: str,
-    max_shard_size: int | str,
-    variant: str | None,
-) -> bool:
-    """Write the files that one process with the whole model would write; all processes call this together.
-
-    Args:
-        state: our names and tensors, distributed ones among them; no tied ones.
-        keys: how these are stored.
-        writes: whether the first process may write.
-        texts, directory, max_shard_size, variant: as for :func:`transept.checkpoint.store.save_checkpoint`.
-
-    Returns:
-        Whether this process wrote the files.
-
-    Raises:
-        TrainingError: another process failed; the old files are still there then.
-        FileError: the directory cannot be written.
-    """
-    file_names(variant)
-    return ModelFiles(pieces(state), keys, max_shard_size).save(texts, directory, variant, writes=writes)

@@ -1,8 +1,8 @@
 """The forms in which processes hold a model that is trained; here those in which each of them has all of it.
 
-The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``staged`` (other layers). A form
-adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch averages, so the
-trainer multiplies losses by the number R of these processes.
+The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form adds up the
+gradients of the processes that take other rows, once an update, and never averages them: PyTorch averages, so the trainer
+multiplies losses by the number R of these processes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ def local(tensor: Tensor) -> Tensor:
     # Asked by the method: the class takes a while to import, and those who share nothing do without.
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
-
-
-def _own(piece: Piece) -> Tensor:
-    assert piece.tensor is not None
-    return piece.tensor
 
 
 class Form:
@@ -80,8 +75,8 @@ class Form:
 
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
         """The state of each parameter, whole or sharded; on the first process at least, and asked for by all."""
-        found: Mapping[Tensor, dict[str, Any]] = optimizer.state
-        return found
+        state: Mapping[Tensor, dict[str, Any]] = optimizer.state
+        return state
 
     def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
         """Put whole states into an optimizer, of which each process keeps its own part."""
@@ -103,13 +98,15 @@ class Form:
         """What JSON has of an optimizer's state, of the parameters of all processes; asked for by all."""
         return document
 
+    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
+        """The whole tensors, to be put together one after the other."""
+        return {name: Piece.of(tensor) for name, tensor in tensors.items()}
+
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The whole tensors, on the first process; all of them ask for these together."""
-        return dict(tensors)
-
-    def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
-        """The same, to be put together one after the other."""
-        return {name: Piece.of(tensor, _own) for name, tensor in tensors.items()}
+        is_first = not dist.is_initialized() or dist.get_rank() == 0
+        gathered = ((name, piece.whole()) for name, piece in self.pieces(tensors).items())
+        return {name: tensor.cpu() for name, tensor in gathered if is_first}
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
         """The part of a whole tensor that belongs to this process, laid out like another one."""
@@ -121,7 +118,7 @@ class Form:
 
     def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
         """Multiply gradients by a number."""
-        torch._foreach_mul_(list(gradients), factor)
+        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
 
 
 class Replicated(Form):
@@ -159,10 +156,15 @@ class ShardedOptimizer(Replicated):
         return {parameter: state[number] for number, parameter in enumerate(_parameters(optimizer)) if number in state}
 
     def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        optimizer.optim.state.update({each: states[each] for each in _parameters(optimizer.optim) if each in states})
+        own = [parameter for parameter in _parameters(optimizer.optim) if parameter in states]
+        optimizer.optim.state.update({parameter: states[parameter] for parameter in own})
 
     def optimizer_name(self, optimizer: Any) -> str:
         return type(optimizer.optim).__name__
+
+
+def _parameters(optimizer: Any) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Copied(Form):
@@ -187,7 +189,3 @@ def _gathered(outputs: Sequence[Any], device: Any) -> Any:
     if not isinstance(outputs[0], ModelOutput):
         return nn.parallel.gather(outputs, device)
     return joined([pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), output) for output in outputs])
-
-
-def _parameters(optimizer: Any) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

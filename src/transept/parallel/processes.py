@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import math
 import os
 import re
 import time
@@ -136,34 +135,26 @@ def gather_tensors(value: T) -> list[T]:
     """
     if world_size() == 1:
         return [value]
-    leaves, tree = pytree.tree_flatten(value)
-    tensors = [leaf.detach().contiguous() for leaf in leaves if isinstance(leaf, Tensor)]
-    shapes = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    described = everywhere((tree, others, [isinstance(leaf, Tensor) for leaf in leaves], shapes))
-    sizes = [sum(math.prod(shape) * dtype.itemsize for shape, dtype in each[3]) for each in described]
+    described = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
+    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in described]
     device = _device_of_messages()
     buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=device)
-    if tensors:
-        buffer[: sizes[dist.get_rank()]] = torch.cat([tensor.reshape(-1).view(torch.uint8).to(device) for tensor in tensors])
+    if own := [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in _tensors_of(value)]:
+        buffer[: sizes[dist.get_rank()]] = torch.cat(own)
     buffers = [torch.empty_like(buffer) for _ in described]
     dist.all_gather(buffers, buffer)
-    return [_restored(*description, content.cpu()) for description, content in zip(described, buffers)]
+    return [_filled(tree, content.cpu()) for tree, content in zip(described, buffers)]
 
 
-def _restored(tree: Any, others: list[Any], are_tensors: list[bool], shapes: list[Any], content: Tensor) -> Any:
-    """The tree of values that another process described, with its tensors out of the bytes that it sent."""
-    start, waiting = 0, iter(shapes)
-    leaves: list[Any] = []
-    for other, is_tensor in zip(others, are_tensors):
-        if is_tensor:
-            shape, dtype = next(waiting)
-            stop = start + math.prod(shape) * dtype.itemsize
-            leaves.append(content[start:stop].clone().view(dtype).view(shape))
-            start = stop
-        else:
-            leaves.append(other)
-    return pytree.tree_unflatten(leaves, tree)
+def _tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _filled(tree: Any, content: Tensor) -> Any:
+    """The tree that another process described by tensors without values, with the bytes that it sent."""
+    sizes = [tensor.nbytes for tensor in _tensors_of(tree)]
+    parts = iter(torch.split(content[: sum(sizes)], sizes))
+    return pytree.tree_map_only(Tensor, lambda like: next(parts).clone().view(like.dtype).view(like.shape), tree)
 
 
 def _device_of_messages() -> torch.device:
@@ -255,21 +246,6 @@ class Replicas:
         members = tuple(last + share * layout.tp for share in range(layout.data))
         return cls(layout.data, layout.data_rank(dist.get_rank()), members)
 
-    def gathered(self, value: T) -> list[T]:
-        """What each share's process has, in order; the same on all. Values are pickled, so they are small.
-
-        The order of a sum over them is the same everywhere, and so is the sum to the last bit.
-        """
-        return self.among(everywhere(value))
-
     def among(self, found: Sequence[T]) -> list[T]:
-        """What each share's process has, in order, of what all processes have."""
+        """What each share's process has, in order, of what all processes have: a sum of these is the same to the last bit."""
         return [found[member] for member in self.members]
-
-    def from_first(self, value: T) -> T:
-        """What the first process of all has."""
-        if world_size() == 1:
-            return value
-        held = [value]
-        dist.broadcast_object_list(held, src=0)
-        return held[0]

@@ -1,25 +1,40 @@
-"""Every process has a part of each weight: a shard (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or of each matrix."""
+"""Every process has a part of each weight: a shard (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or of each matrix.
+
+The parts are PyTorch's distributed tensors.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+import torch.distributed.tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.optim import Optimizer
 
 from transept import tiles
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError
-from transept.parallel.distributed import Distributed
+from transept.parallel.forms import Form
 from transept.parallel.mesh import DistributedConfig
+from transept.parallel.streams import whole
 from transept.parallel.tensor.apply import tensor_parallel
 
 
-class Sharded(Distributed):
-    """Every process has a shard of each weight, and collects a block's when it is needed (``fully_shard``; ZeRO 2 and 3).
+@dataclass
+class Sharding:
+    """How weights are sharded by ``fully_shard``: every process has a shard, and collects a block's when it is needed.
 
     Args:
         mesh: of one axis, the processes that share the weights; or of two, of which the first repeats the second's shards.
@@ -30,65 +45,58 @@ class Sharded(Distributed):
         mixed: compute with bfloat16 weights, and add up gradients in float32.
     """
 
-    def __init__(
-        self, mesh: Any, blocks: Iterable[nn.Module], *, reshard: bool = True, offload: bool = False, mixed: bool = False
-    ) -> None:
-        self.mesh, self.blocks, self.reshard, self.offload, self.mixed = mesh, list(blocks), reshard, offload, mixed
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        self.shard(model)
-        self.take_whole(model)
-        return model
+    mesh: Any
+    blocks: Iterable[nn.Module]
+    reshard: bool = True
+    offload: bool = False
+    mixed: bool = False
 
     def shard(self, root: nn.Module) -> None:
         """Divide the weights of the blocks and of what is around them."""
         options: dict[str, Any] = {"mesh": self.mesh, "reshard_after_forward": self.reshard}
+        is_on_cpu = self.mesh.device_type == "cpu"
         if self.offload:
             # Pinned memory belongs to an accelerator, and asking for it without one is an error.
-            options["offload_policy"] = CPUOffloadPolicy(pin_memory=self.mesh.device_type != "cpu")
+            options["offload_policy"] = CPUOffloadPolicy(pin_memory=not is_on_cpu)
         if self.mixed:
-            if self.mesh.device_type == "cpu":
+            if is_on_cpu:
                 tiles.check()
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for block in self.blocks:
-            fully_shard(block, **options)
-        fully_shard(root, **options)
+        for module in (*self.blocks, root):
+            fully_shard(module, **options)
         if hasattr(root, "encode_prompt"):  # reads weights without a forward pass of the whole
             register_fsdp_forward_method(root, "encode_prompt")
 
-    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
-        wrapped.set_requires_gradient_sync(last)  # type: ignore[operator]  # of the class that `fully_shard` gives it
-        return contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def ordinary(self, model: nn.Module) -> Iterator[None]:
-        sharded = type(model)  # made by `fully_shard` of its own class and the model's
-        model.__class__ = sharded.__bases__[-1]
-        try:
-            yield
-        finally:
-            model.__class__ = sharded
-
-
-class Divided(Distributed):
-    """A model that is split by :func:`transept.parallel.tensor.apply.tensor_parallel`.
+class Divided(Form):
+    """A model whose weights are sharded, split by :func:`transept.parallel.tensor.apply.tensor_parallel`, or both.
 
     Args:
-        mesh: the processes between which it is split.
-        config: the plan, and whether positions are split.
-        rows: how it is sharded between processes that take other rows, where there are any.
+        config: the plan for matrices, and whether positions are split.
+        sharding: between the processes that take other rows, where weights are sharded.
+        mesh: the processes between which matrices are split, where they are.
     """
 
-    def __init__(self, mesh: Any, config: DistributedConfig, rows: Sharded | None = None) -> None:
-        self.mesh, self.config, self.rows = mesh, config, rows
+    same_passes = True
+
+    def __init__(self, config: DistributedConfig, sharding: Sharding | None = None, mesh: Any = None) -> None:
+        self.config, self.sharding, self.mesh = config, sharding, mesh
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Split the model, where ``from_pretrained`` did not.
+        """Divide the model.
 
         Raises:
-            ConfigError: it is split between another number of processes.
-            UnsupportedError: it is none of this library.
+            ConfigError: ``from_pretrained`` split it between another number of processes.
+            UnsupportedError: its matrices are to be split, and it is no model of this library.
         """
+        if self.mesh is not None:
+            self._split(model)
+        if self.sharding is not None:
+            self.sharding.shard(model)
+        self.take_whole(model)
+        return model
+
+    def _split(self, model: nn.Module) -> None:
         if not isinstance(model, Model):
             what = f"{type(model).__name__} cannot be split between processes: it is no model of this library by itself."
             raise UnsupportedError(what, hint="Leave out `tp_size`.")
@@ -97,13 +105,78 @@ class Divided(Distributed):
             tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=self.config.enable_sequence_parallel)
         elif size != self.mesh.size():
             raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
-        if self.rows is not None:
-            return self.rows.wrap(model)
-        self.take_whole(model)
-        return model
+
+    def take_whole(self, model: nn.Module) -> None:
+        """Let ``load_state_dict`` of a model take whole tensors."""
+        model.register_load_state_dict_pre_hook(self._share_all)  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def _share_all(self, model: nn.Module, state: dict[str, Any], *_: Any) -> None:
+        own = model.state_dict()
+        state.update({name: self.share(tensor, own[name]) for name, tensor in state.items() if name in own})
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self.rows is None else self.rows.added_up(wrapped, last)
+        if isinstance(wrapped, FSDPModule):
+            wrapped.set_requires_gradient_sync(last)
+        return contextlib.nullcontext()
 
-    def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self.rows is None else self.rows.ordinary(model)
+    @contextlib.contextmanager
+    def ordinary(self, model: nn.Module) -> Iterator[None]:
+        made = type(model)
+        if isinstance(model, FSDPModule):  # of a class that `fully_shard` made of its own and the model's
+            model.__class__ = made.__bases__[-1]
+        try:
+            yield
+        finally:
+            model.__class__ = made
+
+    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
+        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture.
+
+        Raises:
+            UnsupportedError: it cannot update weights of which each process has a part.
+        """
+        weights = (weight for group in groups for weight in group["params"])
+        mesh = next((weight.device_mesh for weight in weights if isinstance(weight, DTensor)), None)
+        if mesh is not None:
+            _check_optimizer(kind, options, mesh)
+        return kind([of_grid for group in groups for of_grid in _by_grid(group)], **options)
+
+    def share(self, tensor: Tensor, like: Tensor) -> Tensor:
+        if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or not tensor.ndim:
+            return tensor
+        # A mean over some of a weight's axes, as Adafactor keeps, is whole everywhere.
+        where = like.placements if tensor.shape == like.shape else [Replicate()] * like.device_mesh.ndim
+        # No source: every process has read the whole tensor, and takes its part without asking another.
+        return distribute_tensor(tensor.to(like.device), like.device_mesh, where, src_data_rank=None)
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of gradients, of which those of one grid of processes are added up together."""
+        by_grid: dict[Any, list[Tensor]] = {}
+        for gradient in gradients:
+            by_grid.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
+        norms = [whole(nn.utils.get_total_norm(of_grid)) for of_grid in by_grid.values()]
+        return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: Any) -> None:
+    """Make an update of a small weight that the processes share, and refuse an optimizer that cannot."""
+    size = 2 * mesh.size()
+    weight = nn.Parameter(torch.distributed.tensor.ones(size, size, device_mesh=mesh, placements=[Shard(0)] * mesh.ndim))
+    weight.grad = torch.ones_like(weight)
+    try:
+        kind([{"params": [weight]}], **options).step()
+    except Exception as error:  # whatever a class of anybody's may raise
+        what = f"{kind.__name__} cannot update weights of which each process has a part ({str(error).splitlines()[0][:200]})."
+        hint = "Use `zero_stage=1` or plain data parallelism with it, or AdamW, Adafactor, SGD, Adagrad or RMSprop."
+        raise UnsupportedError(what, hint=hint) from error
+
+
+def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same settings for the parameters of each grid of processes."""
+    grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
+    lists = [name for name in ("params", "param_names") if name in group]
+
+    def of(grid: Any) -> dict[str, Any]:
+        return {name: [item for item, own in zip(group[name], grids) if own == grid] for name in lists}
+
+    return [group | of(grid) for grid in dict.fromkeys(grids)]

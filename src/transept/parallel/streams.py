@@ -11,25 +11,33 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from transept.checkpoint.names import KeyMap, Recipe
-from transept.checkpoint.store import TensorStore, size_in_bytes, split, write_checkpoint
+from transept.checkpoint.store import TensorStore, file_names, size_in_bytes, split, write_checkpoint
 from transept.checkpoint.writing import in_order, write_stream
 from transept.errors import CheckpointError, FileError
 from transept.fields import Range
 from transept.files import parse_json
-from transept.parallel.processes import same_on_all
+from transept.parallel.processes import everywhere, same_on_all
 from transept.schema import typed
 
 _PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that tells where its parts belong
 _Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends in the whole tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor; the processes that have parts of it must ask for it together."""
+    # Asked by the method: the class takes a while to import, and those who share nothing do without.
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
 
 
 @dataclass(frozen=True)
@@ -48,12 +56,19 @@ class Piece:
     gather: Callable[[Piece], Tensor]
 
     @classmethod
-    def of(cls, tensor: Tensor, gather: Callable[[Piece], Tensor]) -> Piece:
-        return cls(tuple(tensor.shape), tensor.dtype, tensor.detach(), gather)
+    def of(cls, tensor: Tensor) -> Piece:
+        """A tensor of which all processes have a part, or one that this process has whole."""
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.detach(), _gather_parts)
+
+    @classmethod
+    def stored(cls, recipe: Recipe, parts: Sequence[Piece]) -> Piece:
+        """A tensor as a file has it, which is made of some of ours."""
+        shape = recipe.stored_shape([torch.Size(part.shape) for part in parts])
+        return cls(tuple(shape), parts[0].dtype, None, partial(_join, recipe, parts))
 
     @property
     def nbytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __iter__(self) -> Iterator[Piece]:
         """The rows of a stack of tensors."""
@@ -65,17 +80,28 @@ class Piece:
         return self.gather(self)
 
 
+def _gather_parts(piece: Piece) -> Tensor:
+    assert piece.tensor is not None
+    return whole(piece.tensor)
+
+
+def _join(recipe: Recipe, parts: Sequence[Piece], piece: Piece) -> Tensor:
+    tensors = [part.whole() for part in parts]
+    # Others may have nothing of it, and so no shape that it could be made of.
+    return recipe.join(tensors).contiguous() if dist.get_rank() == 0 else tensors[0]
+
+
 class Stream:
     """Pieces in the order in which files have them, the same on all processes.
 
     The first process takes each of them while it writes, and the others by :meth:`finish`, which is called on all, whatever
-    failed before, since the others wait until all were taken. Pieces have the method ``whole``.
+    failed before, since the others wait until all were taken.
     """
 
-    def __init__(self, pieces: Iterable[Any]) -> None:
+    def __init__(self, pieces: Iterable[Piece]) -> None:
         self._left = iter(pieces)
 
-    def write(self, entries: Mapping[str, Any], path: Path) -> None:
+    def write(self, entries: Mapping[str, Piece], path: Path) -> None:
         """Write a file of the next pieces; raises as :func:`transept.checkpoint.writing.write_stream` does."""
         write_stream(entries, lambda name: next(self._left).whole(), path)
 
@@ -97,32 +123,6 @@ def written_together(*streams: Any) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A stored tensor that is put together when it is written, of those of ours that it is made of."""
-
-    recipe: Recipe
-    parts: list[Piece]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.recipe.stored_shape([torch.Size(part.shape) for part in self.parts])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.parts[0].dtype
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def whole(self) -> Tensor:
-        """The tensor, on the first process; all processes ask for it together."""
-        parts = [part.whole() for part in self.parts]
-        # Others may have nothing of it, and so no shape that it could be made of.
-        return self.recipe.join(parts).contiguous() if dist.get_rank() == 0 else parts[0]
-
-
 class ModelFiles:
     """The files of a model that processes share: those that one process with the whole model would write.
 
@@ -138,23 +138,34 @@ class ModelFiles:
     def __init__(
         self, state: Mapping[str, Piece], keys: KeyMap, max_shard_size: int | str = "50GB", order: Sequence[str] = ()
     ) -> None:
-        made = dict[str, Stored]()
-        slots: Mapping[str, Any] = keys.slots(cast("Mapping[str, Tensor]", state))
+        pieces: Any = state
+        slots: Any = keys.slots(pieces)
+        made = dict[str, Piece]()
         for name, piece in slots.items():
             recipe = keys.recipe(name)
-            made.setdefault(recipe.stored, Stored(recipe, [slots[part] for part in recipe.parts] or [piece]))
+            if recipe.stored not in made:
+                made[recipe.stored] = Piece.stored(recipe, [slots[part] for part in recipe.parts] or [piece])
         self.stored = {name: made[name] for name in order} if order else made
-        self.sizes = {name: each.nbytes for name, each in self.stored.items()}
+        self.sizes = {name: piece.nbytes for name, piece in self.stored.items()}
         self.shards = split(self.sizes, size_in_bytes(max_shard_size))
-        names = (name for shard in self.shards for name in in_order({each: self.stored[each] for each in shard}))
-        self.stream = Stream(self.stored[name] for name in names)
+        files = (self._entries(names) for names in self.shards)
+        self.stream = Stream(entries[name] for entries in files for name in in_order(entries))
+
+    @classmethod
+    def of(cls, state: Mapping[str, Tensor], keys: KeyMap, max_shard_size: int | str) -> Self:
+        """The files of tensors of which all processes have a part, or which they have whole."""
+        return cls({name: Piece.of(tensor) for name, tensor in state.items()}, keys, max_shard_size)
+
+    def _entries(self, names: Iterable[str]) -> dict[str, Piece]:
+        return {name: self.stored[name] for name in names}
 
     def write(self, texts: Mapping[str, str], directory: Any, variant: str | None = None) -> None:
         """Write all files; the arguments and errors are those of :func:`transept.checkpoint.store.save_checkpoint`."""
-        write_checkpoint(self.shards, self.sizes, texts, directory, self._write_file, variant=variant)
 
-    def _write_file(self, names: list[str], path: Path) -> None:
-        self.stream.write({name: self.stored[name] for name in names}, path)
+        def write_file(names: list[str], path: Path) -> None:
+            self.stream.write(self._entries(names), path)
+
+        write_checkpoint(self.shards, self.sizes, texts, directory, write_file, variant=variant)
 
     def finish(self) -> None:
         """Take what is left, for which other processes wait."""
@@ -167,9 +178,11 @@ class ModelFiles:
             Whether this process wrote them.
 
         Raises:
+            InputError: ``variant`` is no plain word.
             TrainingError: another process failed; the old files are still there then.
             FileError: the directory cannot be written.
         """
+        file_names(variant)
         first = writes and dist.get_rank() == 0
         with written_together(self):
             if first:
@@ -199,16 +212,15 @@ class Shards:
 
     def _write(self, folder: Path | None) -> None:
         self.is_done = True
-        held: list[Any] = [folder]
-        dist.broadcast_object_list(held, src=0)
-        if held[0] is None:
+        folder = everywhere(folder)[0]
+        if folder is None:
             return
         dcp = _dcp()
         try:
-            dcp.save(self.tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(held[0]), save_distributed=True))
+            dcp.save(self.tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
         except dcp.CheckpointException as error:  # the same in all processes
             what = next(iter(error.failures.values()))[0]
-            raise FileError(f"cannot be written ({' '.join(str(what).split())[:200]}).", path=held[0]) from error
+            raise FileError(f"cannot be written ({' '.join(str(what).split())[:200]}).", path=folder) from error
 
 
 @dataclass(frozen=True)
@@ -227,20 +239,22 @@ def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     parts, kinds = dict[str, list[_Box]](), dict[str, tuple[int, torch.dtype]]()
     for path in sorted(folder.glob("*.safetensors")):
         store = TensorStore([path])
-        told = store.metadata(path).get(_PLACES)
+        note = store.metadata(path).get(_PLACES)
         # Files without such a note hold whole tensors.
-        of_all: Any = dict.fromkeys(store, _Place)
-        places = typed(parse_json(told, path=path), of_all, path=path) if told else {}
+        all_places: Any = dict.fromkeys(store, _Place)
+        places = typed(parse_json(note, path=path), all_places, path=path) if note else {}
         for name, tensor in store.items():
             begin = tuple(places[name].saved_offsets) if name in places else (0,) * tensor.ndim
             kind = (len(begin), tensor.dtype)
             if len(begin) != tensor.ndim or kinds.setdefault(name, kind) != kind:
                 what = f"holds a part of {name[:200]!r} of {tensor.dtype} and {tuple(tensor.shape)} at {begin[:20]}"
                 raise CheckpointError(f"{what}, which does not belong to the others.", path=path)
-            parts.setdefault(name, []).append((begin, tuple(at + size for at, size in zip(begin, tensor.shape))))
+            end = tuple(start + size for start, size in zip(begin, tensor.shape))
+            parts.setdefault(name, []).append((begin, end))
     shapes = {name: tuple(map(max, zip(*(end for _, end in boxes)))) for name, boxes in parts.items()}
-    if (torn := next((name for name, boxes in parts.items() if not _fills(boxes, shapes[name])), None)) is not None:
-        raise CheckpointError(f"does not hold all parts of {torn[:200]!r}, or some of them twice.", path=folder)
+    for name, boxes in parts.items():
+        if not _fills(boxes, shapes[name]):
+            raise CheckpointError(f"does not hold all parts of {name[:200]!r}, or some of them twice.", path=folder)
     return {name: (shape, kinds[name][1]) for name, shape in shapes.items()}
 
 
@@ -257,6 +271,8 @@ def _fills(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:
     """Fill tensors, of which each process reads its own part; those of names that are not ``known`` stay as they are.
+
+    PyTorch reads the files' metadata by itself, which :func:`shapes_in` must have checked before.
 
     Raises:
         CheckpointError: the files do not hold all parts of a tensor.

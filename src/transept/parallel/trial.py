@@ -19,11 +19,11 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from transept.files import dump_json
-from transept.parallel.distributed import whole
 from transept.parallel.forms import Form, Replicated, ShardedOptimizer
-from transept.parallel.mesh import Layout
+from transept.parallel.mesh import DistributedConfig, Layout
 from transept.parallel.processes import device_kind, everywhere, join
-from transept.parallel.sharded import Sharded
+from transept.parallel.sharded import Divided, Sharding
+from transept.parallel.streams import whole
 
 _BYTES, _TIMES, _WIDTH, _TOLERANCE = 2**24, 5, 8, 1e-5
 
@@ -32,9 +32,9 @@ _BYTES, _TIMES, _WIDTH, _TOLERANCE = 2**24, 5, 8, 1e-5
 FORMS: dict[str, Callable[[Any, nn.Sequential], Form]] = {
     "data parallel": lambda mesh, model: Replicated(),
     "ZeRO 1": lambda mesh, model: ShardedOptimizer(),
-    "ZeRO 2": lambda mesh, model: Sharded(mesh, model, reshard=False),
-    "ZeRO 3": Sharded,
-    "ZeRO 3 with offload": lambda mesh, model: Sharded(mesh, model, offload=True),
+    "ZeRO 2": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model, reshard=False)),
+    "ZeRO 3": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model)),
+    "ZeRO 3 with offload": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model, offload=True)),
 }
 
 

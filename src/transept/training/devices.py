@@ -251,20 +251,17 @@ class Devices:
 
     def _in_parts(self, model: nn.Module) -> Form:
         """The form in which each process has a part of the weights."""
-        from transept.parallel.sharded import Divided, Sharded  # PyTorch's parts of these take a while to import
+        from transept.parallel.sharded import Divided, Sharding  # PyTorch's parts of these take a while to import
 
-        config, task, rows = self.config, task_of(model), None
+        config, task, sharding = self.config, task_of(model), None
         if self.layout.data > 1 and (self.layout.pp == 1 or config.zero_stage in (2, 3)):
             axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
             blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
             whole = config.zero_stage == 3
             offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
-            rows = Sharded(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
+            sharding = Sharding(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
         if self.layout.pp > 1:
             from transept.parallel.pipeline.form import Staged
 
-            return Staged(self.mesh, config, partial(precision, self.args), rows)
-        if self.layout.tp == 1:
-            assert rows is not None
-            return rows
-        return Divided(self.mesh["tp"], config, rows)
+            return Staged(config, sharding, self.mesh, partial(precision, self.args))
+        return Divided(config, sharding, self.mesh["tp"] if self.layout.tp > 1 else None)

@@ -15,34 +15,34 @@ from torch.optim import Optimizer
 from transept.core.model import Model
 from transept.errors import UnsupportedError
 from transept.objectives.terms import Items
-from transept.parallel.distributed import Distributed
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.pipeline.pipeline import Pipeline
-from transept.parallel.sharded import Sharded
+from transept.parallel.sharded import Divided, Sharding
 from transept.parallel.streams import Piece
 from transept.parallel.tensor.apply import tensor_parallel
 from transept.parallel.tensor.plan import Plan
 
 
-class Staged(Distributed):
+class Staged(Divided):
     """A model whose layers are divided by a :class:`transept.parallel.pipeline.pipeline.Pipeline`.
 
     Args:
-        mesh: all processes, with the axes of :mod:`transept.parallel.mesh`.
         config: the schedule, the plan of what is split within layers, and the numbers of processes.
+        sharding: between the processes that take other rows; where it is absent, these have copies.
+        mesh: all processes, with the axes of :mod:`transept.parallel.mesh`.
         precision: makes the context of a forward pass.
-        rows: how layers are sharded between processes that take other rows; where it is absent, these have copies.
     """
 
     def __init__(
         self,
-        mesh: Any,
         config: DistributedConfig,
+        sharding: Sharding | None,
+        mesh: Any,
         precision: Callable[[], contextlib.AbstractContextManager[Any]],
-        rows: Sharded | None = None,
     ) -> None:
-        self.mesh, self.config, self.precision, self.rows = mesh, config, precision, rows
+        super().__init__(config, sharding, mesh)
+        self.precision = precision
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Leave in the model what this process computes.
@@ -64,31 +64,31 @@ class Staged(Distributed):
         for stage in self.pipeline.stages:
             stage.precision = self.precision
         if plan is not None:
-            filled = {name for name, module in model.named_modules() if next(module.parameters(), None) is not None}
+            filled = {name for name, module in model.named_modules() if _has_weights(module)}
             styles = {name: style for name, style in plan.styles.items() if name in filled}
             tensor_parallel(model, tensor, replace(plan, styles=styles))
-        if self.rows is not None:
-            self._shard(self.rows)
+        if self.sharding is not None:
+            self._shard(self.sharding)
         self.take_whole(model)
         return model
 
-    def _shard(self, rows: Sharded) -> None:
+    def _shard(self, sharding: Sharding) -> None:
         if len(self.pipeline.stages) > 1:
             what = f"`pp_schedule={self.config.pp_schedule}` gives processes two stages, whose weights cannot be sharded too."
             raise UnsupportedError(what, hint="Use 1F1B or GPipe beside `fsdp`.")
         layers = (layer for stack in self.pipeline.model.stacks for layer in stack.layers)
-        rows.blocks = [layer for layer in layers if next(layer.parameters(), None) is not None]
-        rows.shard(self.pipeline.stages[0])
+        sharding.blocks = [layer for layer in layers if _has_weights(layer)]
+        sharding.shard(self.pipeline.stages[0])
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if self.rows is None else self.rows.added_up(self.pipeline.stages[0], last)
+        return super().added_up(self.pipeline.stages[0], last)
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
         return super().optimizer(kind, groups, options) if groups else kind([{"params": []}], **options)
 
     def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
         self.pipeline.train()
-        factor = share if self.rows is None else share * self.rows.mesh.size()
+        factor = share if self.sharding is None else share * self.sharding.mesh.size()
         return self.pipeline.step(inputs, items, parts, factor) * share
 
     def answering(self, model: nn.Module) -> Any:
@@ -96,8 +96,7 @@ class Staged(Distributed):
 
     def _answer(self, **inputs: Any) -> Mapping[str, Any]:
         """The outputs on the process of the last stage; a loss of 0, which nobody reads, on the others."""
-        found = self.pipeline.evaluate(inputs)
-        return {"loss": torch.zeros(())} if found is None else found
+        return self.pipeline.evaluate(inputs) or {"loss": torch.zeros(())}
 
     # --- gradients -----------------------------------------------------------------------------------------------------
 
@@ -105,7 +104,7 @@ class Staged(Distributed):
     def finish_gradients(self) -> None:
         self.pipeline.finish_gradients()
         axis = self.mesh["dp_replicate"]
-        if axis.size() == 1 or self.rows is not None:
+        if axis.size() == 1 or self.sharding is not None:
             return
         weights = [weight for weight in self.pipeline.parameters() if weight.requires_grad]
         used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8, device=self.pipeline.device)
@@ -132,14 +131,18 @@ class Staged(Distributed):
         return [name for name in names if name not in self.elsewhere]
 
     def joined(self, document: dict[str, Any]) -> dict[str, Any]:
-        told = [document] * self.pipeline.size
-        dist.all_gather_object(told, document, group=self.pipeline.group)
+        documents = [document] * self.pipeline.size
+        dist.all_gather_object(documents, document, group=self.pipeline.group)
         groups, seen = list[Any](), set[str]()
-        for group in (group for each in told for group in each["groups"]):
+        for group in (group for of_stage in documents for group in of_stage["groups"]):
             groups.append(group | {"params": [name for name in group["params"] if name not in seen]})
             seen |= {*group["params"]}
-        state = {name: entries for each in reversed(told) for name, entries in each["state"].items()}
+        state = {name: entries for of_stage in reversed(documents) for name, entries in of_stage["state"].items()}
         return document | {"groups": [group for group in groups if group["params"]], "state": state}
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
         return self.pipeline.pieces(tensors)
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None

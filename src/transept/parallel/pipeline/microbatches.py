@@ -1,24 +1,22 @@
-"""Batches as a pipeline takes them: rows that are divisible by the micro-batches, and few different lengths.
+"""Batches as a pipeline takes them: rows that are divisible by the micro-batches.
 
-PyTorch's schedules wait forever for states of another shape than before, and for rows that are left over. So both are made to
-fit before: rows by repeating the last one, which the last stage leaves out before there is a loss, and lengths by padding that
-is masked, and ignored by labels. Shapes: B rows, T positions, M micro-batches.
+PyTorch's schedules wait forever for rows that are left over. So the last row is repeated, and the last stage leaves the copies
+out before there is a loss. Shapes: B rows, M micro-batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from transept.core.inputs import BOUNDS, Packing, given_states, places_within, told_texts
 from transept.core.model import Model
-from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.core.text import TextBackbone
 from transept.errors import InputError, UnsupportedError
 from transept.layers.context import within
@@ -26,7 +24,6 @@ from transept.objectives.classification import IGNORED
 from transept.objectives.terms import LossTerm, total
 from transept.outputs import ModelOutput
 
-MULTIPLE = 16  # of positions; states of so many different lengths are few
 _BETWEEN = ("past_key_values", "encoder_outputs", "lengths")
 
 
@@ -108,85 +105,30 @@ def padded_rows(batch: Mapping[str, Any], parts: int) -> tuple[dict[str, Any], l
 
     It also has ``part`` (B), the number of each row's micro-batch.
     """
-    rows = next(value.shape[0] for value in batch.values() if isinstance(value, Tensor) and value.ndim)
-    each = -(-rows // parts)
-    more = each * parts - rows
-    padded = {name: _repeated(value, more) for name, value in batch.items()}
-    first = next(value for value in batch.values() if isinstance(value, Tensor) and value.ndim)
-    padded["part"] = torch.arange(parts, device=first.device).repeat_interleave(each)
-    return padded, [min(max(rows - each * part, 0), each) for part in range(parts)]
-
-
-def _repeated(value: Any, more: int) -> Any:
-    if not isinstance(value, Tensor) or not value.ndim or not more:
-        return value
-    return torch.cat([value, value[-1:].expand(more, *value.shape[1:])])
-
-
-def padded_lengths(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of texts whose lengths are multiples of :data:`MULTIPLE`; as it is, where padding would change the loss."""
-    if not (model.rows_apart and all(getattr(stack, "rows_apart", False) for stack in model.stacks)):
-        return dict(batch)
-    backbone, found = model.backbone, dict(batch)
-    pairs = [("", backbone)]
-    if isinstance(backbone, EncoderDecoderBackbone):
-        pairs = [("", backbone.encoder), ("decoder_", backbone.decoder)]
-    labelled = pairs[-1][0]
-    for prefix, stack in pairs:
-        if isinstance(stack, TextBackbone):
-            found = _padded_side(stack, prefix, found, prefix == labelled)
-    return found
-
-
-def _padded_side(stack: TextBackbone, prefix: str, batch: dict[str, Any], labelled: bool) -> dict[str, Any]:
-    """The same for what one stack reads, the names of which have a prefix, and for the labels of what it gives."""
-    ids, labels = batch.get(f"{prefix}input_ids"), batch.get("labels")
-    if not (labelled and isinstance(labels, Tensor) and labels.ndim == 2 and not labels.is_floating_point()):
-        labels = None
-    main = labels if ids is None and prefix else ids
-    if not isinstance(main, Tensor) or main.ndim != 2 or not main.shape[1] % MULTIPLE:
-        return batch
-    mask, length, more = batch.get(f"{prefix}attention_mask"), main.shape[1], -main.shape[1] % MULTIPLE
-    most = stack.max_positions
-    more = more if most is None else min(more, most - length)
-    if more <= 0 or (mask is not None and mask.shape != main.shape):
-        return batch
-    if labels is not None and (
-        labels.shape != main.shape or stack.config.problem_type not in (None, "single_label_classification")
-    ):
-        return batch
-    if mask is None and ids is not None and (not stack.causal or f"{prefix}position_ids" in batch):
-        known = stack.infer_mask(ids)
-        batch = batch | {f"{prefix}attention_mask": torch.ones_like(ids) if known is None else known.long()}
-    padded = ("attention_mask", "seq_idx", *stack.by_position)
-    known_names = {f"{prefix}{name}" for name in padded} | {"labels"}
-    others = [v for n, v in batch.items() if n not in known_names and not n.startswith("decoder_")]
-    if any(isinstance(value, Tensor) and value.shape[1:2] == main.shape[1:] for value in others):
-        return batch  # something by position that nobody knows how to pad
-    fill = {"input_ids": stack.config.pad_token_id or 0, "position_ids": stack.first_position}
-    for name in padded:
-        value = batch.get(f"{prefix}{name}")
-        if isinstance(value, Tensor) and value.shape[1:2] == main.shape[1:]:
-            after = (0, 0) * (value.ndim - 2) + (0, more)
-            batch = batch | {f"{prefix}{name}": F.pad(value, after, value=fill.get(name, 0))}
-    return batch if labels is None else batch | {"labels": F.pad(labels, (0, more), value=IGNORED)}
+    by_row = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+    first = next(iter(by_row.values()))
+    rows, of_part = len(first), -(-len(first) // parts)
+    if more := of_part * parts - rows:
+        by_row = {name: torch.cat([value, value[-1:].expand(more, *value.shape[1:])]) for name, value in by_row.items()}
+    part = torch.arange(parts, device=first.device).repeat_interleave(of_part)
+    real = [min(max(rows - of_part * number, 0), of_part) for number in range(parts)]
+    return {**batch, **by_row, "part": part}, real
 
 
 def joined(outputs: list[ModelOutput]) -> ModelOutput:
     """The output for a batch, of those for its micro-batches: rows behind one another, and sums of losses."""
-    first, found = outputs[0], dict[str, Any]()
+    first, fields = outputs[0], dict[str, Any]()
     for name, value in first.items():
         if name != "loss" and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in pytree.tree_leaves(value)):
             parts = [output[name] for output in outputs[1:]]
-            found[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), value, *parts)
-    whole = type(first)(**found)
+            fields[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), value, *parts)
+    whole = type(first)(**fields)
     if all_terms := [terms for output in outputs if (terms := getattr(output, "loss_terms", None))]:
-        terms = {name: _added([each[name] for each in all_terms]) for name in all_terms[0]}
+        terms = {name: _added([terms[name] for terms in all_terms]) for name in all_terms[0]}
         whole["loss"], whole["loss_terms"] = total(terms), terms
     return whole
 
 
 def _added(terms: Sequence[LossTerm]) -> LossTerm:
-    first = terms[0]
-    counts, sums = torch.stack([t.count for t in terms]).sum(0), torch.stack([t.sum for t in terms]).sum(0)
-    return LossTerm(sums, counts, first.weight, first.additive, first.averaged, first.least)
+    sums, counts = (torch.stack(values).sum(0) for values in zip(*((term.sum, term.count) for term in terms)))
+    return replace(terms[0], sum=sums, count=counts)

@@ -8,10 +8,10 @@ all of them. A parameter that several stages need is on each of them, and its gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -68,21 +68,18 @@ def partition(model: Model, stages: int, ties: dict[str, str]) -> Partition:
     """
     stacks = _stacks(model)
     sizes = tuple(len(stack.layers) for stack in stacks)
-    if stages > sum(sizes):
-        what = f"a pipeline of {stages} stages needs as many layers, but {type(model).__name__} has {sum(sizes)}."
-        raise ConfigError(what, hint=f"Set `pp_size` to {sum(sizes)} at most, or half of it where processes have two stages.")
-    paths = {id(module): path for path, module in model.named_modules()}
-    where = _Places({paths[id(stack)]: _reached(model, stack) for stack in stacks})
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    bounds = divide(_costs(model, where, names, sizes), stages)
-    found = Partition(bounds, sizes, {}, any(reached.context for reached in where.reached.values()))
-    of_layer = [stage for stage in range(stages) for _ in range(bounds[stage], bounds[stage + 1])]
+    count = sum(sizes)
+    if stages > count:
+        what = f"a pipeline of {stages} stages needs as many layers, but {type(model).__name__} has {count}."
+        raise ConfigError(what, hint=f"Set `pp_size` to {count} at most, or half of it where processes have two stages.")
+    uses = _uses(model, stacks)
+    bounds = divide(_costs(model, uses, count), stages)
+    stage_of = [stage for stage in range(stages) for _ in range(bounds[stage], bounds[stage + 1])]
     needed: dict[str, set[int]] = {}
-    for name in names:
-        needed.setdefault(_root(name, ties), set()).update(where.stages(name, of_layer, sizes))
-    for name in names:
-        found.stages[name] = tuple(sorted(needed[_root(name, ties)] or {0, stages - 1}))
-    return found
+    for name, use in uses.items():
+        needed.setdefault(_root(name, ties), set()).update(stage_of[layer] for layer in use.layers)
+    stages_of = {name: tuple(sorted(needed[_root(name, ties)] or {0, stages - 1})) for name in uses}
+    return Partition(bounds, sizes, stages_of, shares=any(use.in_context for use in uses.values()))
 
 
 def _root(name: str, ties: dict[str, str]) -> str:
@@ -106,22 +103,6 @@ def divide(costs: Sequence[float], parts: int) -> tuple[int, ...]:
     return tuple(reversed(bounds))
 
 
-def _costs(model: Model, where: _Places, names: Sequence[str], sizes: Sequence[int]) -> list[float]:
-    """What each layer costs in weights that are multiplied, the first and the last of all with what stands around them."""
-    starts = dict(zip(where.reached, [0, *accumulate(sizes)]))
-    costs = [0.0] * sum(sizes)
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
-    chosen = model.config.num_experts_per_tok / model.config.num_local_experts if experts else 1.0
-    for name in names:
-        parameter, (stack, layer) = model.get_parameter(name), where.layer(name)
-        is_output = stack is None and not name.startswith("model.")
-        size = parameter.numel() * (TABLE_SHARE if id(parameter) in tables and not is_output else 1.0)
-        size *= chosen if id(parameter) in experts else 1.0
-        costs[-1 if is_output else 0 if stack is None else starts[stack] + (layer or 0)] += size
-    return costs
-
-
 def _stacks(model: Model) -> tuple[Backbone, ...]:
     """The stacks of layers of a task model, which must all run in the common way."""
     name = type(model).__name__
@@ -138,52 +119,64 @@ def _stacks(model: Model) -> tuple[Backbone, ...]:
     return stacks
 
 
-@dataclass(frozen=True)
-class _Reached:
-    """The names of a stack's parameters that its beginning, its context and its end read."""
+class _Use(NamedTuple):
+    """The layers that a parameter is needed with, by their number in all stacks; none where nothing tells.
 
-    begin: set[str]
-    context: set[str]
-    end: set[str]
+    ``place`` is the layer that its cost is added to, and ``in_context`` tells whether all layers share it.
+    """
 
-
-@dataclass(frozen=True)
-class _Places:
-    """Where the names of a model stand: for the path of each stack, what reads its parameters outside layers."""
-
-    reached: dict[str, _Reached]
-
-    def layer(self, name: str) -> tuple[str | None, int | None]:
-        """The path of the stack that a name belongs to, and the number of its layer."""
-        for path in self.reached:
-            if name.startswith(f"{path}."):
-                part, _, rest = name.removeprefix(f"{path}.").partition(".")
-                return path, int(rest.partition(".")[0]) if part == "layers" else None
-        return None, None
-
-    def stages(self, name: str, of_layer: Sequence[int], sizes: Sequence[int]) -> set[int]:
-        """The stages that need a name, without regard to ties; none where nothing tells."""
-        path, layer = self.layer(name)
-        if path is None:
-            return set() if name.startswith("model.") else {of_layer[-1]}
-        index = list(self.reached).index(path)
-        own = of_layer[sum(sizes[:index]) : sum(sizes[: index + 1])]
-        if layer is not None:
-            return {own[layer]}
-        reached = self.reached[path]
-        found = {*own} if name in reached.context else set[int]()
-        found |= {own[0]} if name in reached.begin else set()
-        return found | ({own[-1]} if name in reached.end else set()) or {own[0], own[-1]}
+    place: int
+    layers: set[int]
+    in_context: bool = False
 
 
-def _reached(model: Model, stack: Backbone) -> _Reached:
-    """What reads which parameters of a stack, seen by passing shapes through it."""
+def _uses(model: Model, stacks: Sequence[Backbone]) -> dict[str, _Use]:
+    """Where each parameter of a model is used, by all of its names."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    last = sum(len(stack.layers) for stack in stacks) - 1
+    uses = {name: _Use(0, set()) if name.startswith("model.") else _Use(last, {last}) for name in names}
+    first = 0
+    for stack in stacks:
+        own, prefix = range(first, first + len(stack.layers)), f"{paths[id(stack)]}."
+        begin, context, end = _reached(model, stack)
+        for name in names:
+            part, _, rest = name.removeprefix(prefix).partition(".")
+            if not name.startswith(prefix):
+                continue
+            if part == "layers":
+                layer = own[int(rest.partition(".")[0])]
+                uses[name] = _Use(layer, {layer}, name in context)
+                continue
+            layers = {*own} if name in context else set[int]()
+            layers |= {own[0]} if name in begin else set()
+            layers |= {own[-1]} if name in end else set()
+            uses[name] = _Use(own[0], layers or {own[0], own[-1]}, name in context)
+        first += len(own)
+    return uses
+
+
+def _costs(model: Model, uses: Mapping[str, _Use], count: int) -> list[float]:
+    """What each layer costs in weights that are multiplied, the first and the last of all with what stands around them."""
+    costs = [0.0] * count
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
+    chosen = model.config.num_experts_per_tok / model.config.num_local_experts if experts else 1.0
+    for name, use in uses.items():
+        parameter = model.get_parameter(name)
+        is_table = id(parameter) in tables and name.startswith("model.")  # not the matrix of logits, with which it may be one
+        share = TABLE_SHARE if is_table else chosen if id(parameter) in experts else 1.0
+        costs[use.place] += parameter.numel() * share
+    return costs
+
+
+def _reached(model: Model, stack: Backbone) -> list[set[str]]:
+    """The names of the parameters that a stack's beginning, its context and its end read, seen by passing shapes through."""
     with torch.enable_grad():
         try:
             x, ctx = stack.begin(**{stack.main_input_name: _sample(stack)})
             recorded = [n for n in ("hidden_states", "attentions", "router_logits", "stages") if getattr(ctx, n) is not None]
-            states = torch.empty_like(x).requires_grad_()
-            out: Any = None if recorded else stack.end(states, ctx)
+            out: Any = () if recorded else stack.end(torch.empty_like(x).requires_grad_(), ctx)
         except (RuntimeError, TypeError, AttributeError) as error:
             what = f"{type(stack).__name__} cannot be cut into stages ({' '.join(str(error).split())[:200]})."
             raise UnsupportedError(what, hint=_NEAREST) from error
@@ -191,9 +184,9 @@ def _reached(model: Model, stack: Backbone) -> _Reached:
         what = f"{type(model).__name__} is to show the {recorded[0]} of all layers, which no stage of a pipeline has."
         raise UnsupportedError(what, hint=f"Set `output_{recorded[0]}` to False in its config.")
     _check_shapes(stack, x, ctx)
+    shared = [value for value in vars(ctx).values() if not isinstance(value, nn.Module)]
     shown = out if isinstance(out, tuple) else tuple(out.values())
-    tensors = [value for value in vars(ctx).values() if not isinstance(value, nn.Module)]
-    return _Reached(*(_names(model, leaves) for leaves in ([x], pytree.tree_leaves(tensors), pytree.tree_leaves(shown))))
+    return [_names(model, pytree.tree_leaves(values)) for values in (x, shared, shown)]
 
 
 def _check_shapes(stack: Backbone, x: Tensor, ctx: Context) -> None:
@@ -229,21 +222,16 @@ def _sample(stack: Backbone) -> Tensor:
 
 def _names(model: nn.Module, leaves: Iterable[Any]) -> set[str]:
     """The names of the parameters that the tensors among some values were made of."""
-    variables = {id(variable) for variable in _variables(leaves)}
-    return {name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in variables}
-
-
-def _variables(leaves: Iterable[Any]) -> Iterator[Any]:
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-    yield from tensors
+    variables = {id(tensor) for tensor in tensors}
     waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
-    seen: set[Any] = set()
+    seen: set[Any] = {None}
     while waiting:
-        if (node := waiting.pop()) is None or node in seen:
-            continue
-        seen.add(node)
-        yield getattr(node, "variable", None)
-        waiting.extend(parent for parent, _ in node.next_functions)
+        if (node := waiting.pop()) not in seen:
+            seen.add(node)
+            variables.add(id(getattr(node, "variable", None)))
+            waiting.extend(parent for parent, _ in node.next_functions)
+    return {name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in variables}
 
 
 def keep(model: Model, layers: Sequence[set[int]], owned: set[str], device: torch.device, dtype: torch.dtype | None) -> None:

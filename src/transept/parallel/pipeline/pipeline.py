@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,27 +16,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from transept.checkpoint.load import LoadReport, everything
 from transept.config import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError
 from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
-from transept.parallel.distributed import whole
+from transept.parallel.files import Division
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
-from transept.parallel.pipeline import weights
-from transept.parallel.pipeline.microbatches import joined, padded_lengths, padded_rows, rows_of, spread_texts
+from transept.parallel.pipeline.microbatches import joined, padded_rows, rows_of, spread_texts
 from transept.parallel.pipeline.partition import keep, partition
-from transept.parallel.pipeline.stage import Share, Stage, States
-from transept.parallel.streams import ModelFiles, Piece
+from transept.parallel.pipeline.stage import Share, Stage, States, Wires, schedule_named
+from transept.parallel.pipeline.weights import initialize, leave_out_absent
+from transept.parallel.streams import ModelFiles, Piece, whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-KEPT = 16  # schedules, one for each shape of states
+KEPT = 4  # schedules, one for each shape of states, whose memory they hold
 
 
-class Pipeline:
+class Pipeline(Division):
     """A task model whose layers are divided between the processes along the axis ``pp`` of a mesh.
 
     All processes of a pipeline are given the same batches. The model is cut in place: ``model`` keeps the layers of this
@@ -61,21 +61,19 @@ class Pipeline:
     """
 
     def __init__(self, model: Model, mesh: DeviceMesh, config: DistributedConfig) -> None:
-        twin = copy.deepcopy(model, {id(t): _shape(t) for t in (*model.parameters(), *model.buffers())})
-        self._divide(twin, mesh, config)
-        keep(model, self._layers(), self.owned, model.device, None)
-        self._start(model.to(self.device))
+        self._join(mesh, config)
+        self.divide(model)
 
     @classmethod
     def from_config(cls, kind: type[Model], settings: Config, mesh: DeviceMesh, config: DistributedConfig) -> Self:
         """A pipeline of a new model of a class, whose weights are the same for any number of stages with the same seed."""
         self = cls.__new__(cls)
+        self._join(mesh, config)
         model = kind._without_memory(settings, {})
-        self._divide(model, mesh, config)
-        device = _device(mesh)
-        weights.initialize(model, self.owned, model.checkpoint_names().tied, device)
-        keep(model, self._layers(), self.owned, device, None)
-        self._start(model)
+        self._divide(model)
+        initialize(model, self.owned, model.checkpoint_names().tied, self.device)
+        keep(model, self.layers, self.owned, self.device, None)
+        self.finish(model)
         return self
 
     @classmethod
@@ -85,14 +83,12 @@ class Pipeline:
         The arguments are those of :meth:`transept.PreTrainedModel.from_pretrained`, as are the errors.
         """
         self = cls.__new__(cls)
-        planned = weights.Planned.of(kind, path, options)
-        self._divide(planned.model, mesh, config)
-        keep(planned.model, self._layers(), self.owned, _device(mesh), planned.dtype)
-        planned.fill(self.owned, _device(mesh))
-        self._start(planned.model)
+        self._join(mesh, config)
+        kind.from_pretrained(path, **options, distributed_config=self)
         return self
 
-    def _divide(self, model: Model, mesh: DeviceMesh, config: DistributedConfig) -> None:
+    def _join(self, mesh: DeviceMesh, config: DistributedConfig) -> None:
+        """Find this process's place among the others."""
         axis = mesh["pp"]
         self.group, self.rank, self.size = axis.get_group(), axis.get_local_rank(), axis.size()
         self.mesh, self.config, self.device = mesh, config, _device(mesh)
@@ -104,26 +100,41 @@ class Pipeline:
         _check_parts(self.schedule_name, self.parts, self.size)
         indices = [[rank, *([self.count - 1 - rank if is_v else self.size + rank] * (rounds - 1))] for rank in range(self.size)]
         self.rank_of = {stage: rank for rank, stages in enumerate(indices) for stage in stages}
-        self.indices, self.partition = indices[self.rank], partition(model, self.count, model.checkpoint_names().tied)
-        self.owned = self.partition.owned(self.indices)
+        self.indices = indices[self.rank]
+
+    def _divide(self, model: Model) -> None:
+        """Decide which stage has what of a model on the meta device."""
         names = model.checkpoint_names()
+        self.partition = partition(model, self.count, names.tied)
+        self.owned = self.partition.owned(self.indices)
+        ranges = [self.partition.ranges(index) for index in self.indices]
+        stacks = range(len(self.partition.sizes))
+        self.layers = [{layer for of_stage in ranges for layer in range(*of_stage[stack])} for stack in stacks]
         self.stored = list(names.keys.save({name: t for name, t in model.state_dict().items() if name not in names.tied}))
 
-    def _layers(self) -> list[set[int]]:
-        ranges = [self.partition.ranges(index) for index in self.indices]
-        return [{layer for part in ranges for layer in range(*part[stack])} for stack in range(len(self.partition.sizes))]
+    def divide(self, model: Model) -> None:
+        self._divide(copy.deepcopy(model, {id(t): _shape(t) for t in (*model.parameters(), *model.buffers())}))
+        keep(model, self.layers, self.owned, model.device, None)
+        self.finish(model.to(self.device))
 
-    def _start(self, model: Model) -> None:
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
+        self._divide(model)
+        keep(model, self.layers, self.owned, self.device, dtype)
+        leave_out_absent(report, model)
+        return everything
+
+    def finish(self, model: Model, report: LoadReport | None = None) -> None:
         self.model = model
         last = self.count - 1
         self.stages = [Stage(model, self.partition.ranges(index), index == last) for index in self.indices]
-        self.schedules: OrderedDict[Any, Any] = OrderedDict()
-        ties, owners = model.checkpoint_names().tied, dict[str, tuple[int, ...]]()
-        for name, stages in self.partition.stages.items():
-            if ties.get(name) not in self.partition.stages:
-                owners[name] = tuple(sorted({self.rank_of[stage] for stage in stages}))
-        self.owners = owners
-        self.shared = {name: ranks for name, ranks in owners.items() if len(ranks) > 1}
+        self.schedules: dict[Any, Any] = {}
+        ties, stages_of = model.checkpoint_names().tied, self.partition.stages
+        self.owners = {
+            name: tuple(sorted({self.rank_of[stage] for stage in stages}))
+            for name, stages in stages_of.items()
+            if ties.get(name) not in stages_of
+        }
+        self.shared = {name: ranks for name, ranks in self.owners.items() if len(ranks) > 1}
         with torch.no_grad():  # new weights are drawn by each process
             for name, ranks in self.shared.items():
                 if self.rank in ranks:
@@ -178,15 +189,10 @@ class Pipeline:
                 with labels.
         """
         inputs, states, real, counted = self._prepared(batch, training=True)
-        schedule = self._schedule(states, training=True)
-        for stage in self.stages:
-            stage.real, stage.share, stage.failure = real, Share(counted if items is None else items, parts, scale), None
-        losses: list[Tensor] = []
-        last = {"target": inputs["part"], "losses": losses} if self.has_last else {}
-        self._run(schedule, inputs, last)
+        losses = self._run(inputs, states, real, Share(counted if items is None else items, parts, scale))
         loss = torch.zeros((), device=self.device)
         if losses and scale:
-            loss += torch.stack([each.detach() for each in losses]).sum() / scale
+            loss += torch.stack([of_part.detach() for of_part in losses]).sum() / scale
         dist.broadcast(loss, group=self.group, group_src=self.rank_of[self.count - 1])
         return loss
 
@@ -197,13 +203,16 @@ class Pipeline:
         Other processes get ``None``. Raises as :meth:`step` does.
         """
         inputs, states, real, _ = self._prepared(batch, training=False)
-        schedule = self._schedule(states, training=False)
-        for stage in self.stages:
-            stage.real, stage.share, stage.failure, stage.outputs = real, None, None, []
-        self._run(schedule, inputs, {})
+        self._run(inputs, states, real, None)
         return joined([output for stage in self.stages for output in stage.outputs]) if self.has_last else None
 
-    def _run(self, schedule: Any, inputs: dict[str, Any], last: dict[str, Any]) -> None:
+    def _run(self, inputs: dict[str, Any], states: tuple[States, ...], real: list[int], share: Share | None) -> list[Tensor]:
+        """Train where there is a share, or else evaluate; the losses of micro-batches, on the process of the last stage."""
+        schedule = self._schedule(states, training=share is not None)
+        for stage in self.stages:
+            stage.expect(real, share)
+        losses: list[Tensor] = []
+        last = {"target": inputs["part"], "losses": losses} if self.has_last and share is not None else {}
         try:
             schedule.step(**inputs, **last, return_outputs=False)
         except RuntimeError as error:
@@ -212,6 +221,7 @@ class Pipeline:
             raise
         failure = next((stage.failure for stage in self.stages if stage.failure is not None), None)
         self._agree(0 if failure is None else -1, failure)
+        return losses
 
     def _prepared(self, batch: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], tuple[States, ...], list[int], Any]:
         """A batch that fits, what travels for each of its parts, how many rows of each are real, and the items of the batch."""
@@ -223,7 +233,6 @@ class Pipeline:
             if "use_cache" in (*self.model.arguments(), *self.model.options()):
                 inputs["use_cache"] = False
             inputs = spread_texts(self.model, inputs, self.parts if training else 0)
-            inputs = padded_lengths(self.model, inputs) if training else inputs
             inputs, real = padded_rows(inputs, self.parts)
             told = {name: value for name, value in inputs.items() if name != "part"}
             whole = self.stages[0].shapes(told)
@@ -250,33 +259,30 @@ class Pipeline:
 
     def _schedule(self, states: tuple[States, ...], training: bool) -> Any:
         """The schedule for states of these shapes: PyTorch's keep those that they met first."""
-        from transept.parallel.pipeline.schedules import Ends, schedule_named
-
-        if (key := (states, training)) in self.schedules:
-            self.schedules.move_to_end(key)
-            return self.schedules[key]
-        ends = [Ends(self._wire(at, states, training), self._wire(at + 1, states, training)) for at in self.indices]
-        # PyTorch leaves gradients of weights for later where a weight is used once, and behind what was received, alone.
-        split = not self.partition.shares and len(self.partition.sizes) == 1
-        options: Any = {"num_stages": self.count, "device": self.device, "group": self.group, "split": split}
-        stages = list(zip(self.indices, self.stages, ends))
-        self.schedules[key] = schedule_named(self.schedule_name, stages, self.parts, training=training, **options)
+        key = states, training
+        schedule = self.schedules.pop(key, None)
+        if schedule is None:
+            ends = ((self._wire(at, states, training), self._wire(at + 1, states, training)) for at in self.indices)
+            stages = [(at, stage, *wires) for at, stage, wires in zip(self.indices, self.stages, ends)]
+            # PyTorch leaves gradients of weights for later where a weight is used once, and behind what was received, alone.
+            split = not self.partition.shares and len(self.partition.sizes) == 1
+            options: Any = {"num_stages": self.count, "device": self.device, "group": self.group, "split": split}
+            schedule = schedule_named(self.schedule_name, stages, self.parts, training=training, **options)
+        self.schedules[key] = schedule  # behind those that were asked for before
         if len(self.schedules) > KEPT:
-            self.schedules.popitem(last=False)
-        return self.schedules[key]
+            del self.schedules[next(iter(self.schedules))]
+        return schedule
 
-    def _wire(self, stage: int, states: tuple[States, ...], training: bool) -> tuple[Tensor, ...]:
+    def _wire(self, stage: int, states: tuple[States, ...], training: bool) -> Wires:
         """What a stage receives, as tensors without values."""
-        if stage == 0:
-            return ()
         if stage == self.count:
-            return (torch.empty(1, device="meta", requires_grad=training),)
-        at, encoder = self.partition.bounds[stage], self.partition.sizes[0]
-        if len(self.partition.sizes) == 1 or at < encoder:
+            states = (States((1,), torch.get_default_dtype()),)
+        elif len(self.partition.sizes) == 1 or self.partition.bounds[stage] < self.partition.sizes[0]:
             states = states[:1]
         else:  # of the encoder, the decoder, and the encoder's output
-            states = states[2:] if at == encoder else states[1:]
-        return tuple(torch.empty(s.shape, dtype=s.dtype, device="meta", requires_grad=training) for s in states)
+            states = states[2:] if self.partition.bounds[stage] == self.partition.sizes[0] else states[1:]
+        wires = (torch.empty(s.shape, dtype=s.dtype, device="meta", requires_grad=training) for s in states)
+        return tuple(wires) if stage > 0 else ()
 
     # --- gradients -----------------------------------------------------------------------------------------------------
 
@@ -296,22 +302,21 @@ class Pipeline:
             dist.send(tensor.contiguous(), group=self.group, group_dst=ranks[0])
         else:
             for other in ranks[1:]:
-                dist.recv(
-                    theirs := torch.empty_like(tensor, memory_format=torch.contiguous_format), None, self.group, group_src=other
-                )
-                tensor += theirs
+                tensor += self._received(tensor, other)
         self._send_on(tensor, ranks)
 
     def _send_on(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Give all of some processes what the first has."""
-        if self.rank == ranks[0]:
+        if self.rank != ranks[0]:
+            tensor.copy_(self._received(tensor, ranks[0]))
+        else:
             for other in ranks[1:]:
                 dist.send(tensor.contiguous(), group=self.group, group_dst=other)
-        else:
-            dist.recv(
-                theirs := torch.empty_like(tensor, memory_format=torch.contiguous_format), None, self.group, group_src=ranks[0]
-            )
-            tensor.copy_(theirs)
+
+    def _received(self, like: Tensor, rank: int) -> Tensor:
+        theirs = torch.empty_like(like, memory_format=torch.contiguous_format)
+        dist.recv(theirs, group=self.group, group_src=rank)
+        return theirs
 
     @torch.no_grad()
     def norm(self) -> Tensor:
@@ -338,12 +343,11 @@ class Pipeline:
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
         """Tensors of all stages by name, of which each process gives its own, to be put together one after the other."""
-        told: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = [{}] * self.size
-        dist.all_gather_object(told, {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}, group=self.group)
-        owner = {name: stage for stage in reversed(range(self.size)) for name in told[stage]}
+        described: list[dict[str, tuple[tuple[int, ...], torch.dtype]]] = [{}] * self.size
+        dist.all_gather_object(described, {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}, group=self.group)
+        owner = {name: rank for rank in reversed(range(self.size)) for name in described[rank]}
         own = {name: tensors[name].detach() for name, rank in owner.items() if rank == self.rank}
-        shapes = {name: told[rank][name] for name, rank in owner.items()}
-        return {name: Piece(*shapes[name], own.get(name), partial(self._sent, rank)) for name, rank in owner.items()}
+        return {name: Piece(*described[rank][name], own.get(name), partial(self._sent, rank)) for name, rank in owner.items()}
 
     def _sent(self, rank: int, piece: Piece) -> Tensor:
         """A tensor of one of this pipeline's processes, on the first of them where that is the first of all."""

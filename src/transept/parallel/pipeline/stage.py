@@ -6,7 +6,7 @@ travel: those of the layers, and behind an encoder its output too. Shapes: B row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,12 +14,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from transept.core.model import Backbone, Model
 from transept.errors import TranseptError, UnsupportedError
 from transept.layers.context import Context
 from transept.objectives.terms import Items, total
 from transept.outputs import BackboneOutput, ModelOutput
+
+Wires = tuple[Tensor, ...]  # without values, of the shapes and types of what travels
 
 
 class States(NamedTuple):
@@ -35,13 +39,9 @@ class _Leaving(Exception):  # noqa: N818 (no error: the rest of the forward pass
     def __init__(self, *states: Tensor) -> None:
         super().__init__()
         # What is sent is one piece of memory, and no view, which PyTorch could not take out of its graph.
-        own = (x.clone(memory_format=torch.contiguous_format) if _is_part(x) else x for x in states)
+        own = (x.clone(memory_format=torch.contiguous_format) if x._is_view() or not x.is_contiguous() else x for x in states)
         # PyTorch sends a gradient back for them, also where all that made them is frozen.
         self.states = tuple(x if x.requires_grad or not torch.is_grad_enabled() else x.requires_grad_() for x in own)
-
-
-def _is_part(x: Tensor) -> bool:
-    return x._is_view() or not x.is_contiguous()
 
 
 class _Received(torch.autograd.Function):
@@ -75,22 +75,26 @@ class Stage(nn.Module):
     def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_last: bool) -> None:
         super().__init__()
         self.model, self.ranges, self.is_last = model, tuple(ranges), is_last
-        self.real: list[int] = []
-        self.failure: TranseptError | None = None
         self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self.share: Share | None = None
+        self.expect([], None)
+
+    def expect(self, real: list[int], share: Share | None) -> None:
+        """Begin a batch."""
+        self.real, self.share = real, share
+        self.failure: TranseptError | None = None
         self.outputs: list[ModelOutput] = []
-        self.seen: list[States] = []
-        self.grid = (0, 0)
 
     def forward(self, *received: Tensor, part: Tensor | None = None, **inputs: Any) -> Tensor | tuple[Tensor, ...]:
         """States or, of the last stage, the loss (1) of the micro-batch that ``part`` (B) numbers; nothing without that."""
         self.grid = _grid(inputs)
         if part is None:
-            return self._look(inputs)
+            with _replaced(self.model.stacks, "run", [self._see] * (len(self.ranges) - 1) + [self._see_last]):
+                self._leave(inputs)
+            return ()
         received = tuple(_Received.apply(states) for states in received)  # type: ignore[no-untyped-call]
         if not self.is_last:
-            return self._states(received, inputs)
+            with self._cut(received):
+                return self._leave(inputs)
         real = self.real[int(part[0])]
         if self.failure is None:
             rows = real or 1  # padding alone is read, too, since weights may be collected for it with other processes
@@ -103,6 +107,15 @@ class Stage(nn.Module):
                 self.failure = error
         return torch.stack([states.sum() for states in received]).sum()[None] * 0.0
 
+    def _leave(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        """What the model's forward pass leaves for the next stage."""
+        try:
+            with self.precision():
+                self.model(**inputs, return_dict=True)
+        except _Leaving as leaving:
+            return leaving.states
+        raise UnsupportedError(f"{type(self.model).__name__} runs its layers in its own way, and cannot be cut into stages.")
+
     def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any], is_real: bool) -> Tensor:
         """The loss (1) of rows, or zero where the output of real ones is collected."""
         if self.share is None:
@@ -112,20 +125,6 @@ class Stage(nn.Module):
         if self.share is None:
             self.outputs += [output] if is_real else []
             return received[0].new_zeros(1)
-        return self._loss(output).reshape(1)
-
-    def _states(self, received: tuple[Tensor, ...], inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-        try:
-            with self._cut(received), self.precision():
-                self.model(**inputs, return_dict=True)
-        except _Leaving as leaving:
-            return leaving.states
-        raise self._went_through()
-
-    def _went_through(self) -> UnsupportedError:
-        return UnsupportedError(f"{type(self.model).__name__} runs its layers in its own way, and cannot be cut into stages.")
-
-    def _loss(self, output: ModelOutput) -> Tensor:
         terms = getattr(output, "loss_terms", None)
         if not terms:
             raise UnsupportedError(f"{type(self.model).__name__} gave no terms of a loss.", hint="Pass labels.")
@@ -133,29 +132,20 @@ class Stage(nn.Module):
             if not term.additive:
                 what = f"the term {name!r} of the loss is no sum over rows, which go through a pipeline apart."
                 raise UnsupportedError(what, hint="Train without it, or with fsdp_size in place of pp_size.")
-        assert self.share is not None
-        return total(terms, self.share.items, self.share.parts) * self.share.scale
+        loss = total(terms, self.share.items, self.share.parts) * self.share.scale
+        return loss.reshape(1)
 
     @torch.no_grad()
     def shapes(self, inputs: dict[str, Any]) -> list[States]:
         """The states (B, T, D) of each stack for these inputs, and behind an encoder its output, from no layer at all."""
-        self.seen = []
+        self.seen: list[States] = []
         devices = [self.model.device] if self.model.device.type != "cpu" else []
         with torch.random.fork_rng(devices):
             self(**inputs)  # as it is called elsewhere, too, so that what wraps it gathers weights
         return self.seen
 
-    def _look(self, inputs: dict[str, Any]) -> tuple[()]:
-        last = len(self.ranges) - 1
-        runs = [partial(self._seen, is_last=index == last) for index in range(last + 1)]
-        try:
-            with _replaced(self.model.stacks, "run", runs), self.precision():
-                self.model(**inputs, return_dict=True)
-        except _Leaving:
-            return ()
-        raise self._went_through()
-
-    def _seen(self, x: Tensor, ctx: Context, is_last: bool) -> Tensor:
+    def _see(self, x: Tensor, ctx: Context) -> Tensor:
+        """Note what would travel in place of running layers."""
         for name in ("hidden_states", "attentions", "router_logits", "stages"):
             if getattr(ctx, name) is not None:
                 what = f"`output_{name}` asks for what all layers record, which no stage of a pipeline has."
@@ -164,28 +154,27 @@ class Stage(nn.Module):
         self.seen.append(States((*rows, *x.shape[2:]), x.dtype))
         if (states := ctx.encoder_states) is not None and len(self.ranges) > 1:
             self.seen.append(States(tuple(states.shape), states.dtype))
-        if is_last:
-            raise _Leaving
         return x
+
+    def _see_last(self, x: Tensor, ctx: Context) -> Tensor:
+        self._see(x, ctx)
+        raise _Leaving
 
     @contextmanager
     def _cut(self, received: tuple[Tensor, ...]) -> Iterator[None]:
         """Inside, the stacks run the layers of this stage alone."""
         stacks = self.model.stacks
-        runs = [partial(self._run, stack, bounds, received) for stack, bounds in zip(stacks, self.ranges)]
-        before = [stop == len(stack.layers) and start == stop for stack, (start, stop) in zip(stacks, self.ranges)]
-        after = [stop == 0 for _, stop in self.ranges]
-        given: list[Any] = [None] * len(stacks)
-        for index in range(len(stacks)):
-            if before[index]:
-                given[index] = partial(_given, received[-1])
-            elif after[index]:
-                given[index] = _leave
-        with _replaced(stacks, "run", runs), _replaced(stacks, "forward", given):
+        runs, forwards = [], list[Any]()
+        for stack, (start, stop) in zip(stacks, self.ranges):
+            runs.append(partial(self._run, stack, start, stop, received))
+            if start == stop == len(stack.layers):  # an encoder before this stage, whose output was received
+                forwards.append(partial(_given, received[-1]))
+            else:
+                forwards.append(_leave_before if stop == 0 else None)
+        with _replaced(stacks, "run", runs), _replaced(stacks, "forward", forwards):
             yield
 
-    def _run(self, stack: Backbone, bounds: tuple[int, int], received: tuple[Tensor, ...], x: Tensor, ctx: Context) -> Tensor:
-        start, stop = bounds
+    def _run(self, stack: Backbone, start: int, stop: int, received: tuple[Tensor, ...], x: Tensor, ctx: Context) -> Tensor:
         if start > 0:
             x = received[0] if ctx.rows is None else received[0].flatten(0, 1)[None, : ctx.rows.total]
         out = Backbone.run(stack, x, ctx, start, stop)
@@ -208,7 +197,7 @@ def _given(states: Tensor, *args: Any, **inputs: Any) -> BackboneOutput:
     return BackboneOutput(last_hidden_state=states)
 
 
-def _leave(*args: Any, encoder_hidden_states: Tensor, **inputs: Any) -> Any:
+def _leave_before(*args: Any, encoder_hidden_states: Tensor, **inputs: Any) -> Any:
     raise _Leaving(encoder_hidden_states.view_as(encoder_hidden_states))
 
 
@@ -223,3 +212,46 @@ def _replaced(stacks: Sequence[Backbone], name: str, methods: Sequence[Any]) -> 
     finally:
         for stack in stacks:
             vars(stack).pop(name, None)
+
+
+# --- PyTorch's schedules ----------------------------------------------------------------------------------------------------
+
+
+class _Scheduled(PipelineStage):
+    """PyTorch's stage, which also evaluates where the next one is in the same process: there are no gradients to hand over."""
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
+
+
+def schedule_named(
+    name: str, stages: Iterable[tuple[int, Stage, Wires, Wires]], parts: int, *, training: bool, split: bool, **options: Any
+) -> Any:
+    """PyTorch's schedule of that name, of a process that has these stages, for so many micro-batches.
+
+    Args:
+        stages: their numbers and modules, what each receives and what it sends; PyTorch would run a pass to find that out.
+        training: whether there is a backward pass, of what the last stage gives.
+        split: whether gradients of weights may be left for later.
+        options: ``num_stages``, ``device`` and ``group``.
+    """
+    if not split:
+        options["dw_builder"] = _leave_nothing
+    own = [_Scheduled(stage, at, input_args=into, output_args=out, **options) for at, stage, into, out in stages]
+    kind: Any = get_schedule_class(name)
+    given = own if issubclass(kind, PipelineScheduleMulti) else own[0]
+    return kind(given, parts, loss_fn=_loss if training else None, scale_grads=False)
+
+
+def _loss(output: Tensor, target: Any) -> Tensor:
+    """What the last stage gives is the loss."""
+    return output.sum()
+
+
+def _leave_nothing() -> Callable[[], None]:
+    """What is left of a backward pass after one for states and weights at once."""
+    return lambda: None

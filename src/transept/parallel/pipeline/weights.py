@@ -1,61 +1,23 @@
-"""The weights of a pipeline's stages: new ones, those of a checkpoint, and one checkpoint of all stages."""
+"""The weights of a pipeline's stages: what of a checkpoint is read for them, and new ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Self
 
 import torch
 from torch import nn
 
-from transept.checkpoint.load import LoadReport, check, fill, plan, put, share
-from transept.checkpoint.names import Names
-from transept.checkpoint.store import Store, open_store
-from transept.core.loading import dtype_named
+from transept.checkpoint.load import LoadReport, put, share
 from transept.core.model import Model
-from transept.source import Source, model_name, take_source_options
 
 
-@dataclass
-class Planned:
-    """A model on the meta device, and which stored tensors are to fill it."""
-
-    model: Model
-    names: Names
-    store: Store
-    report: LoadReport
-    dtype: torch.dtype
-    source: Source
-
-    @classmethod
-    def of(cls, kind: type[Model], path: Any, options: dict[str, Any]) -> Self:
-        """The plan for a whole checkpoint, of which headers alone are read; raises as ``from_pretrained`` does."""
-        options = dict(options)
-        hub, dtype, strict = take_source_options(options), options.pop("dtype", "auto"), options.pop("strict", True)
-        variant, config = options.pop("variant", None), options.pop("config", None)
-        config = kind._config(path, config, options, hub)
-        source = Source(model_name(path), **hub)
-        store = open_store(source, variant=variant)
-        model = kind._without_memory(config, {})
-        report, names = plan(model, model.checkpoint_names(), store)
-        check(model, names, report, store, strict=strict, ignore_mismatched=False)
-        return cls(model, names, store, report, dtype_named(dtype, config, store), source)
-
-    def fill(self, owned: set[str], device: torch.device) -> None:
-        """Read what a model has that keeps ``owned`` parameters and all buffers outside the layers that were left out."""
-        kept, owner, report = self.model.state_dict().keys(), self.names.keys.owner, self.report
-        own = replace(
-            report,
-            filled={name: stored for name, stored in report.filled.items() if owner(name) in kept},
-            missing=[name for name in report.missing if owner(name) in kept],
-            fixed=[name for name in report.fixed if owner(name) in kept],
-        )
-        fill(self.model, self.names, self.store, own, dtype=self.dtype, device=device)
-        self.model.config.dtype = self.dtype
-        self.model.name_or_path = self.model.config.name_or_path = self.source.name
-        self.model.eval()
-        self.model.loaded(self.source)
+def leave_out_absent(report: LoadReport, model: Model) -> None:
+    """Leave in the report of a whole checkpoint what a model has of it from which layers were left out."""
+    present, owner = model.state_dict().keys(), model.checkpoint_names().keys.owner
+    report.filled = {name: stored for name, stored in report.filled.items() if owner(name) in present}
+    report.missing = [name for name in report.missing if owner(name) in present]
+    report.fixed = [name for name in report.fixed if owner(name) in present]
+    report.mismatched = [mismatch for mismatch in report.mismatched if owner(mismatch[0]) in present]
 
 
 def initialize(model: Model, owned: set[str], ties: dict[str, str], device: torch.device) -> None:

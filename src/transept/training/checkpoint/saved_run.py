@@ -64,7 +64,7 @@ class SavedRun:
                 if self.is_first:
                     undo.enter_context(only_run(self.folder))
                     checkpoint = find_checkpoint(self.folder, self.resume, saves=self.saves)
-            self.resumed = checkpoint = self.run.devices.replicas.from_first(checkpoint)
+            self.resumed = checkpoint = everywhere(checkpoint)[0]
             with same_on_all():
                 if checkpoint is not None:
                     self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.rows)
@@ -109,7 +109,7 @@ class SavedRun:
             if self.is_first:
                 path = self._write(collected, weights, final)
         outcome = path, self.saver.failures, run.state.best_model_checkpoint
-        path, self.saver.failures, run.state.best_model_checkpoint = run.devices.replicas.from_first(outcome)
+        path, self.saver.failures, run.state.best_model_checkpoint = everywhere(outcome)[0]
         self.saver.saved = path or self.saver.saved
         return path
 
