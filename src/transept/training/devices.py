@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transept.environment import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest
@@ -18,8 +18,8 @@ from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import Replicas, everywhere, join, world_size
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows
+from transept.training.loss import precision
 from transept.training.objective import task_of
-from transept.training.update import precision
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
@@ -94,6 +94,7 @@ def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) 
     )
 
 
+_ALIGNMENT = 64  # of PyTorch's own memory, in bytes
 _LOOKED_AT = 16  # values of each weight, to tell weights from others
 
 
@@ -228,6 +229,17 @@ class Devices:
         self.copies = model
         return cast(nn.Module, model.module)
 
+    def hold(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
+        """The form in which the processes hold a model, put into it in place, and the module that is called in training."""
+        self.begin(model, dataset)
+        form = self.form(model)
+        if not self.is_staged:
+            align(model)
+        wrapped = form.hold(model)
+        if self.is_staged:  # the layers of others are not read
+            align(model)
+        return form, wrapped
+
     def form(self, model: nn.Module) -> Form:
         """The form in which the processes hold a model."""
         if self.alone:
@@ -268,3 +280,14 @@ class Devices:
             assert rows is not None
             return rows
         return Divided(self.mesh["tp"], config, rows)
+
+
+def align(model: nn.Module) -> None:
+    """Let weights of the CPU begin where new ones do, which those of a mapped file need not.
+
+    On some processors the place of a matrix decides in which order products are summed, and so their last bits: a run that goes
+    on would not be the run that was not interrupted.
+    """
+    for weight in model.parameters():
+        if weight.device.type == "cpu" and type(weight.data) is Tensor and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()

@@ -142,7 +142,7 @@ def _fill(
     if stream is not None:
         yield from write_values(stage, STREAM, vars(stream))
     callbacks = [*trainer.callback_handler.callbacks, trainer.control]
-    trainer.store_flos()
+    run.store_flops()
     run.state.keep_callbacks([callback for callback in callbacks if isinstance(callback, ExportableState)])
     run.state.save_to_json(stage / STATE_NAME)
     write_text(stage / DATA_NAME, dump_json(asdict(_place(run, rows, ended=trainer.control.should_training_stop))))
