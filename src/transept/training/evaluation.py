@@ -149,7 +149,6 @@ class Evaluation:
     """One pass over a loader by a trainer.
 
     Args:
-        trainer: whose model, metrics and callbacks.
         loss_only: whether neither logits nor labels are wanted.
         ignored: names of outputs that are left out of the predictions.
         is_prediction: whether predictions are returned, and not metrics alone.

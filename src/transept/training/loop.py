@@ -16,13 +16,7 @@ from transept.training.update import Updates
 
 
 class Loop:
-    """Runs the epochs and the updates of a run.
-
-    Args:
-        run: what is trained.
-        trainer: what is asked for passes, evaluations and saves, and told what happens.
-        saved: what of the run is on the disk.
-    """
+    """Runs the epochs and the updates of a run; the trainer is asked for passes, evaluations and saves."""
 
     def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
@@ -86,7 +80,7 @@ class Loop:
         self.report()
         self.saved.after()
 
-    # --- what is told -------------------------------------------------------------------------------------------------------
+    # --- what is told --------------------------------------------------------------------------------------------
 
     def report(self) -> None:
         """Log, evaluate and save, as the flags say."""

@@ -62,12 +62,9 @@ class LossRules:
         perturbation: Perturbation | None,
         by_items: bool | None,
     ) -> LossRules:
-        """Those of a trainer.
+        """Those of a trainer whose methods and arguments named ``own_passes`` take the place of ours.
 
-        Args:
-            own_passes: the names of the methods and arguments that the user has in the place of the trainer's own.
-            function: ``compute_loss_func``.
-            by_items: what the trainer's class says itself; ``None``: it follows from the others.
+        ``function`` is its ``compute_loss_func``, and ``by_items`` what its class says itself, if it does.
         """
         if by_items is None:
             divides = task_of(model) is not None if function is None else takes_items(function)
@@ -128,11 +125,7 @@ def takes_items(function: Callable[..., Any]) -> bool:
 
 
 def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -> dict[str, LossTerm]:
-    """The cross-entropy with smoothed labels (Szegedy et al. 2016), in place of a task's own loss.
-
-    Raises:
-        UnsupportedError: a task without logits of classes.
-    """
+    """The cross-entropy with smoothed labels (Szegedy et al. 2016), for tasks with logits of classes."""
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else outputs[0]
     if not isinstance(logits, Tensor) or labels.is_floating_point():
         hint = "Leave out `label_smoothing_factor`."
@@ -144,11 +137,7 @@ def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -
 
 
 def loss_of(outputs: Any, inputs: Mapping[str, Any], items: Counts | None, parts: int) -> Tensor:
-    """The loss in a model's outputs, divided by the items of the update where they are given.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The loss in a model's outputs (``InputError``: there is none), divided by the items of the update where given."""
     terms = getattr(outputs, "loss_terms", None) if isinstance(outputs, Mapping) else None
     if terms is not None and items is not None:
         return total(terms, items, parts=parts)

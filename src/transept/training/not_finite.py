@@ -24,9 +24,9 @@ _SHOWN = 8  # rows that a message names
 class Fault:
     """Where the first values that are not finite were seen.
 
-    ``what`` says of which thing they are: ``output``, ``gradient of the input`` or ``gradient of the output`` of the module
-    ``path``, or ``parameter``, ``gradient of the parameter``, ``input`` or ``loss``, whose name is ``path``. ``rows`` are those
-    of the micro-batch ``batch``, where the values have rows; ``inside`` tells that the module was given such values already.
+    ``what`` they are: an output or a gradient of the module ``path``, or the parameter, input or loss of that name.
+    ``rows`` are those of the micro-batch ``batch``, where values have rows; ``inside`` tells that the module was given
+    such values already.
     """
 
     what: str
@@ -97,16 +97,11 @@ def find_fault(
     """The first values of an update that are not finite: in weights, inputs, outputs of modules, the loss, or gradients.
 
     The micro-batches are run again: once for what modules give, and where that is all finite once more for the gradients, both
-    in the order of evaluation. Gradients are cleared before and after.
+    in the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite this time.
 
     Args:
-        model: whose modules are looked at.
-        batches: the micro-batches of the update.
-        step: runs the forward and the backward pass of one, and gives its loss.
+        step: runs the forward and the backward pass of a micro-batch, and gives its loss.
         generators: the states of the random generators before the update.
-
-    Returns:
-        ``None`` where all is finite this time.
     """
     watches = [_Watch(number, count_rows(batch)) for number, batch in enumerate(batches)]
     for path, weight in model.named_parameters():

@@ -39,11 +39,19 @@ def check_arguments(args: TrainingArguments, data_collator: Any, eval_dataset: A
         raise InputTypeError(f"`data_collator` is {type(data_collator).__name__}, which cannot be called.")
     if args.eval_strategy != IntervalStrategy.NO and eval_dataset is None:
         raise InputError(f"eval_strategy={str(args.eval_strategy)!r} needs an `eval_dataset`.")
-    takes_result = compute_metrics is None or "compute_result" in inspect.signature(compute_metrics).parameters
-    if args.batch_eval_metrics and not takes_result:
+    is_stepwise = args.batch_eval_metrics and compute_metrics is not None
+    if is_stepwise and "compute_result" not in inspect.signature(compute_metrics).parameters:
         raise InputError("with `batch_eval_metrics`, `compute_metrics` must take `compute_result`.")
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         raise ConfigError("save_strategy='best' needs `metric_for_best_model`.")
+
+
+def check_optimizers(optimizers: tuple[Any, Any], kind_and_options: Any, model_init: Any) -> None:
+    """Refuse optimizers that contradict each other, or the model that they are of."""
+    if kind_and_options is not None and optimizers[0] is not None:
+        raise InputError("pass either `optimizers` or `optimizer_cls_and_kwargs`.")
+    if model_init is not None and optimizers != (None, None):
+        raise InputError("`optimizers` hold another model's weights where `model_init` makes the model.")
 
 
 def inputs_of(model: Any) -> tuple[list[str], bool, list[str]]:
@@ -93,12 +101,7 @@ def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
 def make_optimizer_of(
     model: nn.Module, args: TrainingArguments, form: Form, kind: Any, options: dict[str, Any], decayed: list[str]
 ) -> Any:
-    """The optimizer of a model's groups of parameters.
-
-    Args:
-        kind, options: its class, and what it is made with.
-        decayed: names of the parameters that weight decay applies to.
-    """
+    """The optimizer of a model's groups of parameters, of which weight decay applies to those that are ``decayed``."""
     rates = None
     if args.layerwise_lr_decay is not None:
         rates = layerwise_rates(layer_groups(own_task(model, "layerwise_lr_decay")), args.layerwise_lr_decay)
@@ -114,11 +117,7 @@ def make_schedule(args: TrainingArguments, optimizer: Any, updates: int) -> Any:
 
 @contextlib.contextmanager
 def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> Iterator[None]:
-    """The model as the arguments say while it is trained.
-
-    Args:
-        recomputes: whether activations are recomputed whatever ``activation_checkpointing`` says.
-    """
+    """The model as the arguments say while it is trained; ``recomputes`` as ``activation_checkpointing`` does."""
     task = task_of(model)
     with contextlib.ExitStack() as undo:
         if args.freeze is not None and args.unfreeze_schedule is None:

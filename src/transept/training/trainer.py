@@ -69,7 +69,7 @@ class Trainer(TrainerBase):
         training: the run of the last call of ``train()``.
     """
 
-    # --- training -----------------------------------------------------------------------------------------------------------
+    # --- training ------------------------------------------------------------------------------------------------
 
     def train(
         self,
@@ -155,7 +155,7 @@ class Trainer(TrainerBase):
         if self.training is not None:
             self.training.store_flops()
 
-    # --- evaluation ---------------------------------------------------------------------------------------------------------
+    # --- evaluation ----------------------------------------------------------------------------------------------
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -203,7 +203,7 @@ class Trainer(TrainerBase):
             self.model.to(kind)
         return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
 
-    # --- logs ---------------------------------------------------------------------------------------------------------------
+    # --- logs ----------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Keep figures in the history, and tell them to the callbacks."""
@@ -217,7 +217,7 @@ class Trainer(TrainerBase):
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.event("on_log", logs=logs)
 
-    # --- files --------------------------------------------------------------------------------------------------------------
+    # --- files ---------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
         """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""

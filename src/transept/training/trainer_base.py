@@ -34,10 +34,7 @@ from transept.training.optim.average import WeightAverage
 from transept.training.optim.groups import get_decay_parameter_names
 from transept.training.optim.optimizers import OptimizerArguments, get_optimizer_cls_and_kwargs
 from transept.training.run import TrainingRun
-from transept.training.state import (
-    TrainerControl,
-    TrainerState,
-)
+from transept.training.state import TrainerControl, TrainerState
 
 
 class TrainerBase:
@@ -78,7 +75,10 @@ class TrainerBase:
         self.model: Any = self.devices.taken(model) if model is not None else self.call_model_init()
         self.data_collator = data_collator if data_collator is not None else self._default_collator()
         self.own_passes = self._own_passes()
-        self._check()
+        self.devices.check(self.own_passes)
+        setup.check_arguments(args, self.data_collator, eval_dataset, compute_metrics)
+        setup.check_optimizers(optimizers, optimizer_cls_and_kwargs, model_init)
+        self.check_model()
         self._place_model()
         self.form = Form()  # that of the model that is being trained
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
@@ -95,17 +95,7 @@ class TrainerBase:
         self.state = self._new_state()
         self.event("on_init_end")
 
-    # --- what is checked and set up -----------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """Refuse what contradicts itself, before anything starts."""
-        self.devices.check(self.own_passes)
-        setup.check_arguments(self.args, self.data_collator, self.eval_dataset, self.compute_metrics)
-        if self.optimizer_cls_and_kwargs is not None and self.optimizer is not None:
-            raise InputError("pass either `optimizers` or `optimizer_cls_and_kwargs`.")
-        if self.model_init is not None and self.given_optimizers != (None, None):
-            raise InputError("`optimizers` hold another model's weights where `model_init` makes the model.")
-        self.check_model()
+    # --- what is checked and set up ------------------------------------------------------------------------------
 
     def _own_passes(self) -> list[str]:
         """What this trainer has in the place of a model's own loss, or of the passes of this class."""
@@ -159,7 +149,7 @@ class TrainerBase:
     def is_local_process_zero(self) -> bool:
         return self.args.local_process_index == 0
 
-    # --- callbacks ----------------------------------------------------------------------------------------------------------
+    # --- callbacks -----------------------------------------------------------------------------------------------
 
     def event(self, name: str, **kwargs: Any) -> None:
         """Tell all callbacks."""
@@ -175,7 +165,7 @@ class TrainerBase:
     def remove_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         self.callback_handler.pop_callback(callback)
 
-    # --- data ---------------------------------------------------------------------------------------------------------------
+    # --- data ----------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         check_rows(self.train_dataset, "train_dataset")
@@ -211,7 +201,7 @@ class TrainerBase:
         """The number of rows behind a loader, as far as it is known."""
         return length_of(source_of(dataloader)) or (length_of(dataloader) or 0) * self.args.train_batch_size
 
-    # --- optimizer and schedule ---------------------------------------------------------------------------------------------
+    # --- optimizer and schedule ----------------------------------------------------------------------------------
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make the optimizer and the schedule, where there are none."""
@@ -247,7 +237,7 @@ class TrainerBase:
     def _get_learning_rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
-    # --- passes -------------------------------------------------------------------------------------------------------------
+    # --- passes --------------------------------------------------------------------------------------------------
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
@@ -269,11 +259,7 @@ class TrainerBase:
         return loss.detach()
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss of a micro-batch, with the model's outputs where they are wanted.
 

@@ -82,13 +82,7 @@ class Update:
 
 
 class Updates:
-    """Makes the updates of a run.
-
-    Args:
-        run: what is trained.
-        trainer: what makes the passes of a micro-batch, and tells callbacks what happens.
-        saved: what of the run is on the disk.
-    """
+    """Makes the updates of a run."""
 
     def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
@@ -104,7 +98,7 @@ class Updates:
         self.spare: Batch | None = None  # stands in where others have one more
         self.substeps = 0  # the micro-batches of this update that callbacks have heard of; it may be made again
 
-    # --- before an update ---------------------------------------------------------------------------------------------------
+    # --- before an update ----------------------------------------------------------------------------------------
 
     def take(self, batches: Iterator[Any], epoch: int) -> Update | None:
         """The micro-batches of the next update, and what the other processes have; ``None`` where nobody has one left."""
@@ -159,7 +153,7 @@ class Updates:
             *(math.fsum((count or {}).get(name, 0.0) for count in counts) for name in self.terms),
         ]
 
-    # --- an update ----------------------------------------------------------------------------------------------------------
+    # --- an update -----------------------------------------------------------------------------------------------
 
     def make(self, update: Update) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
@@ -182,7 +176,8 @@ class Updates:
         is_finite = math.isfinite(run.tally.grad_norm) or run.scaler is not None
         if not is_finite and run.args.nan_policy == "error":
             where, generators = self.saved.keep(), self.saved.rewind.generators
-            raise not_finite(run, self._alone, parts, generators, where)
+            alone = partial(trainer.training_step, run.model, num_items_in_batch=self.items)
+            raise not_finite(run, alone, parts, generators, where)
         self._apply(changes=is_finite or run.args.nan_policy == "ignore")
         if not agreement.is_empty:
             run.tally.waiting.append(loss)
@@ -239,17 +234,13 @@ class Updates:
         return loss.detach() * share.loss
 
     def _divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
-        """The two halves of a micro-batch's rows, whose losses add up to its own; or why there are none."""
+        """See :meth:`Objective.divide`; a reason also where others than the objective compute the loss."""
         reason = self.run.rules.undivided
         if reason is None and self.items is None:
             reason = "its loss is not known to be a sum over rows"
         divided = self.run.objective.divide(batch) if reason is None else reason
         self.run.share.rows_are_divided |= not isinstance(divided, str)
         return divided
-
-    def _alone(self, batch: Batch) -> Tensor:
-        """The passes of a micro-batch by this process alone."""
-        return self.trainer.training_step(self.run.model, batch, self.items)
 
     def _apply(self, *, changes: bool) -> None:
         """Change the weights by the gradients of an update, unless they are to stay, and the learning rate after it."""
