@@ -121,6 +121,7 @@ from transept.errors import (
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
+    naming as naming,
     nearest as nearest,
     refuse as refuse,
 )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copyreg
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -118,6 +119,16 @@ def refuse(wrong: object, what: str, hint: str | None = None, kind: type[Transep
     """Raise an error that says what is wrong, and what to do, if anything is."""
     if wrong:
         raise kind(what, hint=hint, **where)
+
+
+@contextmanager
+def naming(path: str | PathLike[str]) -> Iterator[None]:
+    """Let the errors of the block that name no file name this one."""
+    try:
+        yield
+    except TranseptError as error:
+        error.path = error.path or str(path)
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,21 @@ def test_settings_are_pefts() -> None:
     )
     assert LoraConfig(task_type=TaskType.SEQ_CLS).to_dict()["task_type"] == "SEQ_CLS"
     assert LoraConfig(r=16, lora_alpha=4, use_rslora=True).scale(16, 4) == 1.0
+
+
+# What peft notes in a file, or reads for a setting that is refused or for speed alone.
+NOTES = {"auto_mapping", "peft_version", "megatron_core", "qalora_group_size", "runtime_config"}
+
+
+def test_every_setting_of_peft_is_honoured_or_refused() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    names = {setting.name for setting in fields(peft.LoraConfig)}
+    others = names - set(LoraConfig().to_dict()) - NOTES
+    assert others
+    for name in others:
+        with pytest.raises(UnsupportedError, match=f"`{name}`"):
+            LoraConfig.from_dict({name: [1]})
+    LoraConfig.from_dict({name: getattr(peft.LoraConfig(), name, None) for name in names - {"peft_type", "runtime_config"}})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from transept.batch.inputs import IMAGES, Inputs, Item, Reading, between
+from transept.batch.inputs import Inputs, Item, Reading, between
 from transept.errors import FileError, InputError, TranseptError
+from transept.tables.text import IMAGES
 
 
 def items(*paths: Path, **reading: Any) -> list[Item]:

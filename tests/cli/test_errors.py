@@ -156,9 +156,9 @@ def test_bad_lines_of_json_fail_alone(command, classifier, tmp_path):
 
 
 def test_an_endless_line(command, classifier, monkeypatch):
-    monkeypatch.setattr("transept.rows.MAX_LINE", 1000)
-    monkeypatch.setattr("transept.rows.BLOCK", 100)
-    check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 bytes")
+    monkeypatch.setattr("transept.tables.text.MAX_LINE", 1000)
+    monkeypatch.setattr("transept.tables.text.BLOCK", 100)
+    check(command(*RUN, classifier, stdin=b"a" * 5000), 1, "more than 1000 characters")
 
 
 def test_a_file_where_a_text_belongs(command, classifier, texts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,32 @@ def test_two_adapters_of_peft() -> None:
     adapted = {n.partition(".lora_")[0].rpartition(".")[2] for n, p in wrapped.named_parameters() if p.grad is not None}
     assert "v_proj" in adapted
     assert "q_proj" not in adapted
+
+
+BY_REFERENCE: list[dict[str, Any]] = [
+    {"rank_pattern": {"query": 2}},
+    {"alpha_pattern": {r".*\.1\..*query": 2}},
+    {"target_modules": r".*(query|v_proj)"},
+    {"exclude_modules": r".*layer\.0\..*"},
+    {"layer_replication": [(0, 2), (0, 2)]},
+]
+
+
+@pytest.mark.parametrize("settings", BY_REFERENCE, ids=[next(iter(settings)) for settings in BY_REFERENCE])
+def test_no_setting_of_peft_is_ignored(settings: dict[str, Any]) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(**{"task_type": "SEQ_CLS", "target_modules": ["query"], **settings})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's own, of patterns that match nothing
+        with pytest.raises(InputError, match=next(iter(settings))):
+            peft.get_peft_model(bert(), config)
+
+
+def test_patterns_of_peft_by_our_names() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = peft.LoraConfig(r=4, target_modules=r".*\.q_proj", rank_pattern={r"layers\.1\..*": 2})
+    wrapped = peft.get_peft_model(bert(), config)
+    assert [len(p) for n, p in wrapped.named_parameters() if "lora_A" in n] == [4, 2]
 
 
 @pytest.mark.parametrize(("make", "task", "layers"), LORA[:3], ids=NAMES[:3])

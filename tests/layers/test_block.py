@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.layers.attention import Attention, kernel_named
-from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream
-from transept.layers.context import Context
+from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, standard_layers
+from transept.layers.context import Context, Pattern
 from transept.layers.conv2d import ScaledBranch
 from transept.layers.mlp import MLP
 
@@ -34,6 +38,32 @@ def by_hand(block: Block, x: Tensor, ctx: Context) -> Tensor:
 def test_parts_are_put_together_as_the_name_says(kind: type[Block]) -> None:
     block, x, ctx = made(kind), torch.randn(2, 5, 8), Context(kernel=kernel_named("eager"), queries=5, keys=5)
     torch.testing.assert_close(block(x, ctx), by_hand(block, x, ctx))
+
+
+class DoubledAttention(Attention):
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        return 2 * super().forward(x, ctx)
+
+
+def test_layers_are_of_the_parts_that_a_family_passes_in() -> None:
+    attention = partial(DoubledAttention, 8, 2, scale=0.25, pattern=Pattern(causal=True, window=3))
+    mlp, norm = partial(MLP, 8, 24, "relu", dropout=0.2), partial(nn.LayerNorm, 8, 1e-3)
+    block = partial(PreNorm, dropout=0.1, layerdrop=0.4)
+    layers: Any = standard_layers(EncoderConfig(chunk_size_feed_forward=5), block, attention, mlp, norm, count=2)
+    assert len(layers) == 2
+    for layer in layers:
+        assert isinstance(layer, PreNorm)
+        assert isinstance(layer.self_attn, DoubledAttention)
+        assert (layer.self_attn.scale, layer.self_attn.pattern) == (0.25, Pattern(causal=True, window=3))
+        assert (layer.mlp.dropout.p, layer.mlp.chunk_size, layer.dropout.p, layer.layerdrop) == (0.2, 5, 0.1, 0.4)
+        assert (layer.mlp_norm.eps, layer.cross_attn) == (1e-3, None)
+
+
+def test_what_encoder_layers_would_ignore_is_refused() -> None:
+    config = EncoderConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    with pytest.raises(TypeError, match="attention"):
+        encoder_layers(config, attention={"kind": DoubledAttention})  # type: ignore[call-arg]
+    assert encoder_layers(config, cross=6)[0].cross_attn.k_proj.in_features == 6  # type: ignore[union-attr,operator]
 
 
 def test_each_part_has_its_dropout() -> None:

@@ -36,7 +36,10 @@ TIMES = ("runtime", "per_second", "epoch_time")
 
 @dataclass(frozen=True)
 class Run:
-    """A run: a BERT of two layers of 16 units with dropout, over rows that are drawn anew whenever they are read."""
+    """A run: a BERT of two layers of 16 units with dropout, over rows that are drawn anew whenever they are read.
+
+    ``rows`` of a stream come one after another, shared out between workers.
+    """
 
     optim: str = "adamw_torch"
     schedule: str = "linear"
@@ -49,6 +52,7 @@ class Run:
     save_steps: int = 2
     more: dict[str, Any] = field(default_factory=dict)
     kind: str = "bert"  # or "lora", "int8", "peft", "lstm", "gru"
+    stream: bool = False
 
 
 class Rows:
@@ -104,7 +108,11 @@ def make(run: Run, folder: str | os.PathLike[str], callbacks: tuple[Any, ...] = 
         **({"eval_strategy": "steps", "eval_steps": 1} if plateau else {}),
     }
     args = TrainingArguments(**given | run.more | arguments)
-    data = Rows(run.rows)
+    data: Any = Rows(run.rows)
+    if run.stream:
+        from tests.training.streams import Iterated
+
+        data = Iterated(run.rows)
     return Trainer(model, args, data_collator=collate, train_dataset=data, eval_dataset=Rows(5), callbacks=list(callbacks))
 
 

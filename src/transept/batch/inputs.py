@@ -17,25 +17,24 @@ from typing import Any
 from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
 from transept.files import reason, safe_join
-from transept.rows import (
+from transept.tables.parquet import parquet_columns, read_parquet
+from transept.tables.text import (
     CSV,
     ENDINGS,
+    IMAGES,
     LINES,
     PARQUET,
+    SOUNDS,
     STANDARD_NAME,
     TSV,
     Row,
     decoded,
     kind_of,
-    parquet_columns,
-    read_parquet,
     read_rows,
     read_value,
 )
 
 STANDARD = "-"
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 MEDIA_GROUP = 64
 _KNOWN = (*IMAGES, *SOUNDS, *ENDINGS)
 _CHOOSE = "Pass --column NAME."
@@ -164,7 +163,7 @@ class Inputs:
     def groups(self) -> Iterator[list[Item]]:
         """The inputs, in groups of what is there at a time."""
         form = self.reading.form or LINES
-        rows = [read_value(os.fsencode(value), form, f"argument {place}") for place, value in enumerate(self.arguments, 1)]
+        rows = [read_value(value, form, f"argument {place}") for place, value in enumerate(self.arguments, 1)]
         if rows:
             yield [self._item(row, place, None) for place, row in enumerate(rows, 1)]
         number = 0

@@ -13,7 +13,7 @@ from transept.batch.inputs import STANDARD, Inputs
 from transept.errors import InputError, TranseptError
 from transept.fields import without_secrets
 from transept.files import dump_json, load_object, open_regular, parse_json, write_text
-from transept.rows import STANDARD_NAME
+from transept.tables.text import STANDARD_NAME
 
 END = 2**16  # bytes at each end of a file that tell it from others
 # Of a model's directory, what tells it from others.

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from transept.batch.encode import cleaned
 from transept.errors import FileError, InputError, nearest
-from transept.rows import CSV, JSON, LINES, PARQUET, TSV
+from transept.tables.text import CSV, JSON, LINES, PARQUET, TSV
 
 HELP_WIDTH = 100
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")

@@ -14,7 +14,7 @@ from transept.batch.inputs import STANDARD, Item
 from transept.batch.output_file import OutputFile
 from transept.errors import FileError, TranseptError
 from transept.files import reason
-from transept.rows import kind_of
+from transept.tables.text import kind_of
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 _MOST_BYTES = 100  # of a name

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from transept.batch.answers import ENDINGS
-from transept.batch.inputs import IMAGES, SOUNDS, STANDARD, Inputs, Item, Reading
+from transept.batch.inputs import STANDARD, Inputs, Item, Reading
 from transept.batch.parts import Part
 from transept.cli import arguments
 from transept.cli.arguments import IMAGE_COLUMNS, SOUND_COLUMNS, Parser, make_pipeline
@@ -19,7 +19,7 @@ from transept.cli.pictures import Drawings, fault
 from transept.cli.terminal import complain
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
 from transept.errors import TranseptError
-from transept.rows import JSON
+from transept.tables.text import IMAGES, JSON, SOUNDS
 
 # What checkpoints call the prompt for what is searched.
 PASSAGE_PROMPTS = ("document", "passage", "corpus")

@@ -14,7 +14,7 @@ from typing import Any
 
 from transept.batch.answers import Rows
 from transept.batch.encode import encode, plain
-from transept.batch.inputs import SOUNDS, Inputs, Item, Reading
+from transept.batch.inputs import Inputs, Item, Reading
 from transept.batch.note import Note, of_files
 from transept.batch.output_file import OutputFile
 from transept.cli import arguments
@@ -24,6 +24,7 @@ from transept.cli.terminal import complain
 from transept.cli.work import about, check_files, complain_of, tell_skipped
 from transept.errors import FileError, InputError, InputTypeError, TranseptError
 from transept.files import dump_json, parse_json, write_file
+from transept.tables.text import SOUNDS
 
 Piece = Mapping[str, Any]
 DONE = object()

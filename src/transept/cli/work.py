@@ -22,7 +22,7 @@ from transept.cli.arguments import Parser
 from transept.cli.pictures import Drawings
 from transept.cli.terminal import Style, as_text, complain, drawn, explained, shorten
 from transept.errors import FileError, InputError, TranseptError
-from transept.rows import CSV, GROUP, JSON, PARQUET, TSV, kind_of
+from transept.tables.text import CSV, GROUP, JSON, PARQUET, TSV, kind_of
 
 MOST_REPORTED = 20
 FIRST_PIECE, PIECE_SECONDS = 16, 15.0  # inputs that are answered together: few at first, and fewer where they take long

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import nn
 
 from transept.config import Config
 from transept.fields import Deviation, Layers, Multiple, Share
-from transept.layers import Block, PostNorm, standard_layers
+from transept.layers import MLP, Attention, Block, Pattern, PostNorm, standard_layers
 
 
 class EncoderConfig(Config):
@@ -26,8 +26,28 @@ class EncoderConfig(Config):
     layer_norm_eps: float = 1e-12
 
 
-def encoder_layers(c: EncoderConfig, kind: type[Block] = PostNorm, *, qkv_bias: bool = True, **options: Any) -> nn.ModuleList:
-    """All layers; ``options`` are those of :func:`transept.layers.block.standard_layers`."""
-    options["attention"] = {"dropout": c.attention_probs_dropout_prob, "bias": qkv_bias, "out_bias": True}
-    norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    return standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, dropout=c.hidden_dropout_prob, **options)
+def encoder_layers(
+    c: EncoderConfig,
+    kind: type[Block] = PostNorm,
+    *,
+    qkv_bias: bool = True,
+    causal: bool = False,
+    cross: bool | int = False,
+) -> nn.ModuleList:
+    """All layers; ``cross`` adds attention to an encoder's states, of that size where it is a number."""
+    attention = partial(
+        Attention,
+        c.hidden_size,
+        c.num_attention_heads,
+        dropout=c.attention_probs_dropout_prob,
+        bias=qkv_bias,
+        out_bias=True,
+    )
+    return standard_layers(
+        c,
+        partial(kind, dropout=c.hidden_dropout_prob),
+        partial(attention, pattern=Pattern(causal=causal)),
+        partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
+        partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps),
+        cross=partial(attention, cross=cross) if cross else None,
+    )

@@ -20,6 +20,7 @@ from transept.checkpoint.load import Loadable
 from transept.checkpoint.names import Recipe
 from transept.checkpoint.paths import Path, matches
 from transept.errors import InputError, MissingNameError, nearest
+from transept.patterns import compile_pattern, timed
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,9 @@ class ByReference(Loadable):
             return found
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "peft_config" and isinstance(value, Mapping):
+            for config in value.values():
+                check_peft(self, config)
         if isinstance(value, nn.Module | nn.Parameter) and _may_be_stored(self, name):
             own = any(name in held for held in (self.__dict__, self._modules, self._parameters, self._buffers))
             if not own and Tree(self).replace((name,), value):
@@ -255,6 +259,38 @@ class ByReference(Loadable):
             if not isinstance(found := Tree(self).find(tuple(target.split("."))), nn.Module):
                 raise
             return found
+
+
+def check_peft(model: Loadable, config: Any) -> None:
+    """Refuse what the library peft would ignore: it reads patterns by our names of modules, and replicates other lists.
+
+    Args:
+        model: a model with adapters of peft.
+        config: their settings, peft's ``LoraConfig`` for example.
+
+    Raises:
+        InputError: a pattern that matches a layer by the reference's name and not by ours; ``layer_replication``.
+    """
+    if getattr(config, "layer_replication", None):
+        raise InputError("peft's `layer_replication` is not supported.", hint="Make a config with more layers.")
+    patterns = {
+        f"`{setting}` {pattern!r}": compile_pattern(f"peft's `{setting}`", rf"(.*\.)?({pattern})", "a pattern of modules")
+        for setting in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern")
+        if isinstance(given := getattr(config, setting, None), str | Mapping) and given != "all-linear"
+        for pattern in ([given] if isinstance(given, str) else given)
+    }
+    keys = model.checkpoint_names().keys
+    for path, module in model.named_modules() if patterns else ():
+        ours = str(path)
+        if not isinstance(module, nn.Linear | nn.Embedding) and not hasattr(module, "base_layer"):
+            continue
+        if ".base_layer" in ours or ".lora_" in ours:
+            continue
+        theirs = keys.recipe(f"{ours}.weight").stored.removesuffix(".weight")
+        for what, pattern in patterns.items():
+            if timed(pattern.fullmatch, theirs, over="a module's name") and not pattern.fullmatch(ours):
+                hint = f"Write it for this library's names of modules, here {ours!r}, or use transept's LoraConfig."
+                raise InputError(f"peft's {what} means {theirs!r} of the reference, and would be ignored.", hint=hint)
 
 
 def _may_be_stored(model: ByReference, name: str) -> bool:

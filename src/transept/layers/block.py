@@ -6,16 +6,13 @@ A family whose blocks are put together otherwise subclasses one of these in its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transept.config import Config
 from transept.layers.attention import Attention
-from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP
+from transept.layers.context import Context
 
 # The largest number of float16, less some room for what is added next.
 _MOST = torch.finfo(torch.float16).max - 1000
@@ -102,31 +99,23 @@ class Parallel(Block):
 
 
 def standard_layers(
-    kind: type[Block],
     c: Config,
-    inner: int,
-    act: str,
+    block: Callable[..., Block],
+    attention: Callable[[], Attention],
+    mlp: Callable[..., nn.Module],
     norm: Callable[[], nn.Module],
     *,
-    attention: dict[str, Any],
-    mlp: dict[str, Any] | None = None,
+    cross: Callable[[], Attention] | None = None,
     count: int | None = None,
-    causal: bool = False,
-    cross: bool | int = False,
-    **options: Any,
 ) -> nn.ModuleList:
-    """All blocks of a network, or ``count``, of plain parts: of the sizes of a config and the feed-forward size ``inner``.
+    """All blocks of a network, or ``count``; each argument makes one part of a block.
 
-    ``attention`` and ``mlp`` are what their constructors are given beside, and of attention also the ``kind`` where that is
-    another; ``cross`` adds attention to an encoder's states, of that size where it is a number.
+    ``mlp`` is called with ``chunk_size``, which is a setting of all configs; ``block`` with the parts.
     """
-    given = {"kind": Attention, "heads": c.num_attention_heads} | attention
-    attend = partial(given.pop("kind"), c.hidden_size, **given)
-    feed = partial(MLP, c.hidden_size, inner, act, chunk_size=c.chunk_size_feed_forward, **mlp or {})
     layers = nn.ModuleList()
     for _ in range(c.num_hidden_layers if count is None else count):
-        across = attend(cross=cross) if cross else None
-        layers.append(kind(attend(pattern=Pattern(causal=causal)), feed(), norm, cross=across, **options))
+        across = cross() if cross is not None else None
+        layers.append(block(attention(), mlp(chunk_size=c.chunk_size_feed_forward), norm, cross=across))
     return layers
 
 

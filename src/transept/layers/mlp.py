@@ -60,8 +60,10 @@ class MLP(nn.Module):
 class GatedMLP(MLP):
     """A gate beside the up projection (Shazeer 2020); arguments as for :class:`MLP`."""
 
-    def __init__(self, dim: int, hidden: int, act: str, *, bias: bool = False, **options: Any) -> None:
-        super().__init__(dim, hidden, act, bias=bias, **options)
+    def __init__(
+        self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0, dropout: float = 0.0
+    ) -> None:
+        super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
         self.gate_proj = nn.Linear(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:

@@ -126,8 +126,7 @@ class AutoencoderForReconstruction(TaskModel[AutoencoderModel]):
         made = self.decode(sample_code(codes.latents, codes.log_variance) if drawn else codes.latents)
         terms = {"reconstruction": reconstruction(made, values.flatten(1), c.loss_type)}
         if codes.log_variance is not None:
-            options = {"beta": c.beta, "free_bits": c.free_bits}
-            terms["divergence"] = divergence_from_normal(codes.latents, codes.log_variance, **options)
+            terms["divergence"] = divergence_from_normal(codes.latents, codes.log_variance, beta=c.beta, free_bits=c.free_bits)
         output = ReconstructionOutput(reconstruction=made.view(values.shape), **codes)
         return self.answer(output, ModelOutput(), terms, num_items_in_batch, return_dict)
 

@@ -16,7 +16,7 @@ from transept.config import Config
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
-from transept.layers import Block, OffsetPositions, PostNorm, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Block, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
 
 
 class BartConfig(Seq2SeqConfig):
@@ -89,11 +89,17 @@ class BartStack(Stack):
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        sizes = self.own("ffn_dim"), config.activation_function, partial(nn.LayerNorm, config.d_model)
-        attention = {"heads": self.own("attention_heads"), "dropout": config.attention_dropout}
-        options: Any = {"attention": attention, "mlp": {"dropout": config.activation_dropout}, "dropout": config.dropout}
-        options |= {"causal": self.causal, "cross": self.cross, "layerdrop": self.own("layerdrop"), "bounds": not self.causal}
-        self.layers = standard_layers(self.block_class, config, *sizes, count=self.own("layers"), **options)
+        heads, inner, act = self.own("attention_heads"), self.own("ffn_dim"), config.activation_function
+        attention = partial(Attention, config.d_model, heads, dropout=config.attention_dropout)
+        self.layers = standard_layers(
+            config,
+            partial(self.block_class, dropout=config.dropout, layerdrop=self.own("layerdrop"), bounds=not self.causal),
+            partial(attention, pattern=Pattern(causal=self.causal)),
+            partial(MLP, config.d_model, inner, act, dropout=config.activation_dropout),
+            partial(nn.LayerNorm, config.d_model),
+            cross=partial(attention, cross=self.cross) if self.cross else None,
+            count=self.own("layers"),
+        )
         self.norm = nn.LayerNorm(config.d_model) if issubclass(self.block_class, PreNorm) else None
 
     @property

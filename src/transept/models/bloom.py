@@ -6,7 +6,7 @@ Checkpoints keep query, key and value as one, head by head; the table of names t
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Context, PreNorm, alibi, standard_layers
+from transept.layers import MLP, Attention, Context, Pattern, PreNorm, alibi, standard_layers
 
 
 class BloomConfig(Config):
@@ -74,9 +74,14 @@ class BloomModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.embed_norm = norm()
         kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
-        options: Any = {"attention": {"dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
-        # Exact to 1e-9: BLOOM rounds the root of 2 / pi to eight digits.
-        self.layers = standard_layers(kind, c, 4 * c.hidden_size, "gelu_new", norm, causal=True, **options)
+        heads, pattern = c.num_attention_heads, Pattern(causal=True)
+        self.layers = standard_layers(
+            c,
+            partial(kind, dropout=c.hidden_dropout),
+            partial(Attention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout),
+            partial(MLP, c.hidden_size, 4 * c.hidden_size, "gelu_new"),  # exact to 1e-9: BLOOM rounds the root of 2 / pi
+            norm,
+        )
         self.norm = norm()
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:

@@ -22,7 +22,7 @@ from transept.core.text import CausalBackbone, TextBackbone
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, Share
 from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
-from transept.layers import MLP, Block, Context, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
 from transept.models.vit import PatchEmbedding
 from transept.objectives.contrastive import softmax_pairs
 from transept.objectives.terms import LossTerm
@@ -114,9 +114,14 @@ _OTHERS = frozenset({"text_projection", "visual_projection", "logit_scale", "log
 
 def tower_layers(c: TowerConfig, *, causal: bool = False) -> nn.ModuleList:
     """The layers of either network."""
-    norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    attention = {"dropout": c.attention_dropout}
-    return standard_layers(PreNorm, c, c.intermediate_size, c.hidden_act, norm, attention=attention, causal=causal)
+    heads, pattern = c.num_attention_heads, Pattern(causal=causal)
+    return standard_layers(
+        c,
+        PreNorm,
+        partial(Attention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout),
+        partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
+        partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps),
+    )
 
 
 class _Tower(Backbone):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads import classify, language, span
-from transept.layers import PostNorm, standard_layers
+from transept.layers import MLP, Attention, PostNorm, standard_layers
 from transept.layers.positions import waves
 from transept.models.bert import BERT_EMBEDDINGS
 
@@ -63,8 +63,13 @@ class DistilBertModel(TextBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
         self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
         self.embed_norm, self.dropout = norm(), nn.Dropout(c.dropout)
-        options: Any = {"attention": {"dropout": c.attention_dropout}, "mlp_dropout": c.dropout}  # none behind attention
-        self.layers = standard_layers(PostNorm, c, c.hidden_dim, c.activation, norm, **options)
+        self.layers = standard_layers(
+            c,
+            partial(PostNorm, mlp_dropout=c.dropout),  # there is none behind attention
+            partial(Attention, c.dim, c.n_heads, dropout=c.attention_dropout),
+            partial(MLP, c.dim, c.hidden_dim, c.activation),
+            norm,
+        )
 
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:

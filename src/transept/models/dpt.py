@@ -203,9 +203,9 @@ class _DPTTask(Task[_DPTStates]):
 
     def make_neck(self, c: DPTConfig) -> Neck:
         norm, bias = c.use_batch_norm_in_fusion_residual, c.use_bias_in_fusion_residual
-        options: dict[str, Any] = {"norm": norm, "bias": not norm if bias is None else bias}
         sizes = self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
-        return Neck(*sizes, readout=c.readout_type, act=c.hidden_act, **options)
+        bias = not norm if bias is None else bias
+        return Neck(*sizes, readout=c.readout_type, act=c.hidden_act, norm=norm, bias=bias)
 
     def fused(self, states: Any, size: Sequence[int]) -> list[Tensor]:
         """The maps of a neck, of the backbone's output and the size of the images."""

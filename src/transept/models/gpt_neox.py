@@ -6,7 +6,7 @@ A part of each head turns with its position. Checkpoints keep query, key and val
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import nn
 
@@ -17,7 +17,7 @@ from transept.core.inputs import PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Parallel, PreNorm, Rotary, standard_layers
+from transept.layers import MLP, Attention, Parallel, Pattern, PreNorm, Rotary, standard_layers
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -79,8 +79,20 @@ class GPTNeoXModel(CausalBackbone):
         self.rotary = nn.ModuleDict({"default": Rotary(c.hidden_size // c.num_attention_heads, c.rope())})
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         kind = Parallel if c.use_parallel_residual else PreNorm
-        options: Any = {"attention": {"bias": c.attention_bias, "dropout": c.attention_dropout}, "dropout": c.hidden_dropout}
-        self.layers = standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, causal=True, **options)
+        self.layers = standard_layers(
+            c,
+            partial(kind, dropout=c.hidden_dropout),
+            partial(
+                Attention,
+                c.hidden_size,
+                c.num_attention_heads,
+                pattern=Pattern(causal=True),
+                bias=c.attention_bias,
+                dropout=c.attention_dropout,
+            ),
+            partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
+            norm,
+        )
         self.norm = norm()
 
 

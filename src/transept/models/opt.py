@@ -16,7 +16,7 @@ from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads import classify, language, span
-from transept.layers import Context, OffsetPositions, PostNorm, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Context, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
 from transept.models.bart import BART_BLOCK
 
 
@@ -63,9 +63,21 @@ class OPTModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = OffsetPositions(c.max_position_embeddings, c.hidden_size)
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
-        kind, bias = PreNorm if c.do_layer_norm_before else PostNorm, {"bias": c.enable_bias}
-        options: Any = {"attention": bias | {"dropout": c.attention_dropout}, "dropout": c.dropout, "layerdrop": c.layerdrop}
-        self.layers = standard_layers(kind, c, c.ffn_dim, c.activation_function, norm, causal=True, mlp=bias, **options)
+        kind = PreNorm if c.do_layer_norm_before else PostNorm
+        self.layers = standard_layers(
+            c,
+            partial(kind, dropout=c.dropout, layerdrop=c.layerdrop),
+            partial(
+                Attention,
+                c.hidden_size,
+                c.num_attention_heads,
+                pattern=Pattern(causal=True),
+                bias=c.enable_bias,
+                dropout=c.attention_dropout,
+            ),
+            partial(MLP, c.hidden_size, c.ffn_dim, c.activation_function, bias=c.enable_bias),
+            norm,
+        )
         project: Any = nn.Identity if narrow == c.hidden_size else partial(nn.Linear, bias=False)
         self.project_in, self.project_out = project(narrow, c.hidden_size), project(c.hidden_size, narrow)
         self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else None

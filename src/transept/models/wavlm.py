@@ -40,8 +40,8 @@ class WavLMConfig(Wav2Vec2Config):
 class WavLMAttention(Attention):
     """Attention whose biases by distance are multiplied by a number that each head makes of a frame."""
 
-    def __init__(self, dim: int, heads: int, **options: Any) -> None:
-        super().__init__(dim, heads, **options)
+    def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__(dim, heads, dropout=dropout)
         self.gate, self.gate_scale = nn.Linear(self.head_dim, 8), nn.Parameter(torch.empty(1, heads, 1, 1))
 
     def reset_parameters(self) -> None:
@@ -71,7 +71,7 @@ class WavLMModel(Wav2Vec2Model):
         self.distance_bias = nn.Embedding(config.num_buckets, config.num_attention_heads)
 
     def make_layers(self, c: WaveConfig) -> nn.ModuleList:
-        layers = make_layers(c, kind=WavLMAttention)
+        layers = make_layers(c, WavLMAttention)
         for layer in layers[:1]:
             layer.layerdrop = 0.0  # type: ignore[assignment]  # the first is never left out
         return layers

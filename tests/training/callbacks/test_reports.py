@@ -13,9 +13,8 @@ from transept.errors import InputError, MissingExtraError, TranseptWarning, Unsu
 from transept.training.callbacks import plot
 from transept.training.callbacks.jsonl import JsonLinesCallback, read_log
 from transept.training.callbacks.plot import PlotCallback, draw_history, series, smooth
-from transept.training.callbacks.programs import TensorBoardCallback, WandbCallback, sorted_by_split
 from transept.training.callbacks.progress import ConsoleCallback, clock, metrics_line
-from transept.training.callbacks.reports import REPORTS, report_callbacks
+from transept.training.callbacks.reports import REPORTS, TensorBoardCallback, WandbCallback, report_callbacks, sorted_by_split
 from transept.training.state import TrainerControl, TrainerState
 
 

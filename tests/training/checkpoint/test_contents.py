@@ -6,6 +6,7 @@ import json
 import random
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from transept import BertConfig, BertForSequenceClassification
 from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError
-from transept.training.checkpoint.contents import LIVE_NAME, Parts, Rewind, collect, load_generators, load_parts
+from transept.parallel.forms import Form
+from transept.training.checkpoint.contents import LIVE_NAME, Collected, checkpoint_bytes, load_generators, load_parts
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_checkpoint, write_checkpoint
-from transept.training.checkpoint.generators import Generators
+from transept.training.checkpoint.generators import Generators, Rewind
 from transept.training.optim.average import WeightAverage
 
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -33,14 +35,21 @@ def foreign() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
 
-def parts_of(model: nn.Module, mean: bool = False) -> Parts:
+def parts_of(model: nn.Module, mean: bool = False) -> Any:
+    """The parts of a run that a checkpoint holds."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return Parts(
-        model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2), None, WeightAverage(model, 0.5) if mean else None
+    return SimpleNamespace(
+        model=model,
+        optimizer=optimizer,
+        scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 2),
+        scaler=None,
+        average=WeightAverage(model, 0.5) if mean else None,
+        form=Form(),
+        devices=SimpleNamespace(writes_shards=False),
     )
 
 
-def saved(parts: Parts, run: Path) -> Path:
+def saved(parts: Any, run: Path) -> Path:
     def fill(stage: Path) -> Any:
         model: Any = parts.model
         with nullcontext() if parts.average is None else parts.average.applied(model):
@@ -48,9 +57,9 @@ def saved(parts: Parts, run: Path) -> Path:
                 model.save_pretrained(stage)
             else:
                 write_tensors(model.state_dict(), stage / "model.safetensors")
-        yield from collect(parts, [Generators.now()]).write(stage)
+        yield from Collected(parts, [Generators.now()]).write(stage)
 
-    return write_checkpoint(run, 1, fill, needed=parts.bytes)
+    return write_checkpoint(run, 1, fill, needed=checkpoint_bytes(parts))
 
 
 def same(one: Any, other: Any) -> bool:

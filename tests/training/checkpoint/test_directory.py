@@ -18,7 +18,7 @@ import torch
 
 from transept import directory
 from transept.checkpoint.store import write_tensors
-from transept.errors import CheckpointError, FileError, FormatError, InputError, TranseptWarning
+from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
 from transept.files import write_text
 from transept.training.checkpoint.directory import (
     MANIFEST_NAME,
@@ -241,8 +241,6 @@ def test_the_oldest_go(tmp_path: Path) -> None:
     assert steps(tmp_path) == [2, 8, 10]
     rotate(tmp_path, 1, last=paths[10], keep=[paths[2]])
     assert steps(tmp_path) == [2, 10]
-    with pytest.raises(InputError, match="at least 1, but is 0"):
-        rotate(tmp_path, 0, last=paths[10])
 
 
 def test_those_of_an_earlier_run_go_first(tmp_path: Path) -> None:
@@ -332,7 +330,7 @@ def test_the_best_and_the_one_resumed_from_stay(tmp_path: Path) -> None:
         write_checkpoint(tmp_path, step, fill)
     saver = CheckpointSaver(tmp_path, limit=2, resumed_from=tmp_path / "checkpoint-2")
     for step in (4, 5, 6):
-        saver.save(step, fill, best=tmp_path / "checkpoint-1")
+        saver.save(step, fill, best=str(tmp_path / "checkpoint-1"))
     assert steps(tmp_path) == [1, 2, 6]
 
 

@@ -19,7 +19,12 @@ from transept.training.checkpoint.directory import check_checkpoint, find_last_c
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 # Checkpoints are rotated, so that removing them is interrupted too; the second run ends within an accumulation.
-RUNS = (Run(more={"save_total_limit": 2}), Run(accumulation=3, save_steps=1, schedule="cosine", optim="sgd"))
+RUNS = (
+    Run(more={"save_total_limit": 2}),
+    Run(accumulation=3, save_steps=1, schedule="cosine", optim="sgd"),
+    Run(workers=2, more={"dataloader_persistent_workers": True}),
+    Run(workers=2, stream=True, accumulation=2, save_steps=1, more={"max_steps": 7}),
+)
 SLOW = 0.002  # seconds that each call takes which changes files
 
 

@@ -19,6 +19,7 @@ from torch.optim import lr_scheduler as schedules
 from transept.checkpoint.store import TensorStore, write_tensors
 from transept.errors import CheckpointError, FormatError, InputTypeError, UnsupportedError
 from transept.files import dump_json, parse_json
+from transept.parallel.forms import Form
 from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.optimizer import load_optimizer, parameter_names, save_optimizer, state_bytes
 from transept.training.checkpoint.values import load_state, pack, save_state, unpack
@@ -148,7 +149,7 @@ def test_a_run_goes_on_to_the_bit(optimizer: str, schedule: str, tmp_path: Path)
     model, made, plan = begin()
     for step in range(3):
         update(model, made, plan, step)
-    document, tensors = save_optimizer(made, model)
+    document, tensors = save_optimizer(made, model, Form())
     plan_tensors: dict[str, Tensor] = {}
     plan_document = save_state(plan, "schedule", plan_tensors)
     weights = copy.deepcopy(model.state_dict())
@@ -157,7 +158,7 @@ def test_a_run_goes_on_to_the_bit(optimizer: str, schedule: str, tmp_path: Path)
 
     model, made, plan = begin()
     model.load_state_dict(weights)
-    assert load_optimizer(made, model, document[0], store) == []
+    assert load_optimizer(made, model, document[0], store, Form()) == []
     load_state(plan, document[1], store)
     assert [update(model, made, plan, step) for step in range(3, 7)] == expected
 
@@ -172,11 +173,11 @@ def trained(optimizer: str = "adamw", **options: Any) -> tuple[nn.Module, torch.
 
 def test_names_not_numbers_tell_parameters() -> None:
     model, made = trained()
-    document, tensors = save_optimizer(made, model)
+    document, tensors = save_optimizer(made, model, Form())
     assert "state.0.weight.exp_avg" in tensors
     other = network()
     other_made = OPTIMIZERS["adamw"](grouped(other, order=-1))
-    load_optimizer(other_made, other, document, tensors)
+    load_optimizer(other_made, other, document, tensors, Form())
     theirs = {name: made.state[p] for p, name in parameter_names(made, model).items()}
     for parameter, name in parameter_names(other_made, other).items():
         assert other_made.state[parameter]["exp_avg"].equal(theirs[name]["exp_avg"])
@@ -185,14 +186,14 @@ def test_names_not_numbers_tell_parameters() -> None:
 
 def test_frozen_ones_are_left_and_new_ones_are_said() -> None:
     model, made = trained()
-    document, tensors = save_optimizer(made, model)
+    document, tensors = save_optimizer(made, model, Form())
     del document["groups"][1]["params"][0]
     other = network()
     less = torch.optim.AdamW(list(other.parameters())[1:], lr=1.0)
     with pytest.raises(CheckpointError, match=r"has in several groups what is one here"):
-        load_optimizer(less, other, document, tensors)
+        load_optimizer(less, other, document, tensors, Form())
     less = torch.optim.AdamW([{**group, "params": group["params"][::-1]} for group in grouped(other)], lr=1.0)
-    missing = load_optimizer(less, other, document, tensors)
+    missing = load_optimizer(less, other, document, tensors, Form())
     assert missing == [name for name in ["0.bias"] if name in missing] == ["0.bias"]
     assert less.param_groups[0]["lr"] == made.param_groups[0]["lr"]
 
@@ -205,22 +206,22 @@ def test_parameters_of_no_model_are_named_by_their_place() -> None:
 
 def test_another_optimizer_is_refused() -> None:
     model, made = trained()
-    document, tensors = save_optimizer(made, model)
+    document, tensors = save_optimizer(made, model, Form())
     sgd = OPTIMIZERS["sgd"](grouped(model))
     with pytest.raises(CheckpointError, match="holds the state of AdamW, but this run's optimizer is SGD"):
-        load_optimizer(sgd, model, document, tensors)
+        load_optimizer(sgd, model, document, tensors, Form())
     with pytest.raises(FormatError, match="`groups` must be a list"):
-        load_optimizer(made, model, document | {"groups": 3}, {})
+        load_optimizer(made, model, document | {"groups": 3}, {}, Form())
     with pytest.raises(FormatError, match="`state` must be an object"):
-        load_optimizer(made, model, document | {"state": [1]}, tensors)
+        load_optimizer(made, model, document | {"state": [1]}, tensors, Form())
 
 
 def test_a_file_cannot_replace_the_parameters_of_a_group() -> None:
     model, made = trained()
-    document, tensors = save_optimizer(made, model)
+    document, tensors = save_optimizer(made, model, Form())
     before = made.param_groups[0]["params"]
     document["groups"][0]["settings"] |= {"params": [], "unknown": 1}
-    load_optimizer(made, model, document, tensors)
+    load_optimizer(made, model, document, tensors, Form())
     assert made.param_groups[0]["params"] is before
     assert "unknown" not in made.param_groups[0]
 

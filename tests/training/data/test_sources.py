@@ -203,7 +203,7 @@ WRONG = {
     "short.csv": ("a,b\n1,2\n3\n", r"short.csv:3: the line has 1 values, but the first one has 2"),
     "long.csv": ("a,b\n1,2\n3,4,5\n", r"long.csv:3: .* between double quotes"),
     "quote.csv": ('a,b\n1,2\n3,"4\n', r"quote.csv:3: is not CSV"),
-    "names.csv": ("a,a\n1,2\n", r"names.csv:1: two columns have one name"),
+    "names.csv": ("a,a\n1,2\n", r"names.csv:1: has two columns of the name"),
     "one.conll": ("word\n", r"one.conll:1: the line has 1 columns, but a token and its tag are two"),
     "three.conll": ("a O\nb N O\n", r"three.conll:2: the line has 3 columns, .* stand in 2"),
     "number.json": ("3", r"number.json: holds no rows: its JSON is not a list"),

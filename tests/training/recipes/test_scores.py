@@ -13,8 +13,6 @@ from transept import DetrImageProcessor
 from transept.training.evaluation import Gathered
 from transept.training.metrics import get_metric
 from transept.training.recipes import recipe_named
-from transept.training.recipes.images import corners_of
-from transept.training.state import EvalPrediction
 
 WORDS = [*["<pad>", "</s>", "the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", "it", "was", "here"]]
 READER = SimpleNamespace(
@@ -39,7 +37,7 @@ TEXTS = (
 def test_what_is_written_is_measured(task: str, metrics: tuple[str, ...]) -> None:
     recipe: Any = recipe_named(task)()
     recipe.reader = READER
-    found = recipe.scores()(EvalPrediction(np.array(SAID), np.array(RIGHT)))
+    found = recipe.scores(np.array(SAID), np.array(RIGHT))
     assert found == {name: value for metric in metrics for name, value in get_metric(metric)(*TEXTS).items()}
     assert all(value > 0 for value in found.values())
 
@@ -47,7 +45,7 @@ def test_what_is_written_is_measured(task: str, metrics: tuple[str, ...]) -> Non
 def test_what_is_written_has_the_figures_that_counting_gives() -> None:
     recipe: Any = recipe_named("seq2seq")()
     recipe.reader = READER
-    found = recipe.scores()(EvalPrediction(np.array(SAID), np.array(RIGHT)))
+    found = recipe.scores(np.array(SAID), np.array(RIGHT))
     assert found["rouge1"] == pytest.approx(5 / 6)
     assert found["rouge2"] == pytest.approx((3 / 5 + 4 / 5) / 2)
     assert found["rougeL"] == pytest.approx(5 / 6)
@@ -78,17 +76,16 @@ def test_boxes_are_measured_by_their_mean_average_precision() -> None:
     )
     logits = torch.stack([logits_of([0, 2], 3), logits_of([1, 0], 3), logits_of([2, 1], 3)])
     logit_batches, label_batches = Gathered(None), Gathered(None)
-    reduce = recipe.reduce()
     for first, last in ((0, 2), (2, 3)):  # batches of two sizes
         outputs = ({"loss_ce": torch.tensor(1.0)}, logits[first:last], boxes[first:last], torch.zeros(last - first, 2, 8))
-        logit_batches.add(reduce(outputs, None))
+        logit_batches.add(recipe.reduce(outputs, None))
         label_batches.add(targets[first:last])
-    prediction = EvalPrediction(logit_batches.result(None, True), label_batches.result(None, True))
-    found = recipe.scores()(prediction)
+    predicted, right = logit_batches.result(None, True), label_batches.result(None, True)
+    found = recipe.scores(predicted, right)
     assert found == {"map": 1.0, "map_50": 1.0, "map_75": 1.0, "mar_100": 1.0}
-    prediction.predictions[1][0, 0] += 0.2  # a box that no longer overlaps enough
+    predicted[1][0, 0] += 0.2  # a box that no longer overlaps enough
     # Of class 0 the surest box is wrong and the next one right: half of the boxes are found, at a precision of a half.
-    assert recipe.scores()(prediction)["map_50"] == pytest.approx((51 / 101 / 2 + 1) / 2)
+    assert recipe.scores(predicted, right)["map_50"] == pytest.approx((51 / 101 / 2 + 1) / 2)
 
 
 def test_rows_of_mappings_come_back_in_their_order() -> None:
@@ -97,8 +94,3 @@ def test_rows_of_mappings_come_back_in_their_order() -> None:
     batches.add([{"boxes": torch.ones(3, 4)}])
     rows = batches.result(np.array([2, 0, 1]), True)
     assert [len(row["boxes"]) for row in rows] == [2, 3, 1]
-
-
-def test_corners() -> None:
-    assert corners_of(np.array([[0.5, 0.5, 0.2, 0.4]])).tolist() == [[0.4, 0.3, 0.6, 0.7]]
-    assert corners_of(np.zeros((0, 4))).shape == (0, 4)

@@ -19,7 +19,7 @@ from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.layers import Context, Pooler, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Context, Pooler, PreNorm, standard_layers
 from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS, BertLMHeadModel
 from transept.models.vit import PatchEmbedding
 from transept.objectives.classification import cross_entropy
@@ -133,8 +133,10 @@ class BlipVisionModel(PatchBackbone):
         self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
         self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        norm, attention = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps), {"dropout": c.attention_dropout}
-        self.layers = standard_layers(PreNorm, c, c.intermediate_size, c.hidden_act, norm, attention=attention)
+        norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
+        attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
+        mlp = partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act)
+        self.layers = standard_layers(c, PreNorm, attention, mlp, norm)
         self.norm: nn.Module = norm()
 
     def reset_parameters(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -140,9 +141,9 @@ class DetrBlock(nn.Module):
 
     def __init__(self, c: DetrConfig, heads: int, inner: int, cross: bool) -> None:
         super().__init__()
-        options: dict[str, Any] = {"dropout": c.attention_dropout}
-        self.self_attn = PlacedAttention(c.d_model, heads, **options)
-        self.cross_attn = PlacedAttention(c.d_model, heads, cross=True, **options) if cross else None
+        attention = partial(PlacedAttention, c.d_model, heads, dropout=c.attention_dropout)
+        self.self_attn = attention()
+        self.cross_attn = attention(cross=True) if cross else None
         self.mlp = MLP(c.d_model, inner, c.activation_function, dropout=c.activation_dropout)
         self.self_attn_norm, self.mlp_norm = nn.LayerNorm(c.d_model), nn.LayerNorm(c.d_model)
         self.cross_attn_norm = nn.LayerNorm(c.d_model) if cross else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import Attention, Context, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
 from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 
 
@@ -46,9 +46,9 @@ class GPT2Config(DoubleHeadsConfig):
 
 SELF: Table = {"c_attn": Fused(("q_proj", "k_proj", "v_proj"), transposed=True), "c_proj": Transposed("o_proj")}
 CROSS: Table = {**SELF, "c_attn": Fused(("k_proj", "v_proj"), transposed=True), "q_attn": Transposed("q_proj")}
-MLP: Table = {"c_fc": Transposed("up_proj"), "c_proj": Transposed("down_proj")}
+FEED: Table = {"c_fc": Transposed("up_proj"), "c_proj": Transposed("down_proj")}
 NORMS = {"ln_1": "self_attn_norm", "ln_cross_attn": "cross_attn_norm", "ln_2": "mlp_norm"}
-GPT2_BLOCK: Table = NORMS | {"attn": ("self_attn", SELF), "crossattention": ("cross_attn", CROSS), "mlp": ("mlp", MLP)}
+GPT2_BLOCK: Table = NORMS | {"attn": ("self_attn", SELF), "crossattention": ("cross_attn", CROSS), "mlp": ("mlp", FEED)}
 
 
 class GPT2Model(CausalBackbone):
@@ -70,13 +70,19 @@ class GPT2Model(CausalBackbone):
         self.dropout = nn.Dropout(c.embd_pdrop)
         norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
         inner, scale = 4 * c.n_embd if c.n_inner is None else c.n_inner, None if c.scale_attn_weights else 1.0
-        options: Any = {"causal": True, "cross": c.add_cross_attention, "dropout": c.resid_pdrop}
-        options["attention"] = {"dropout": c.attn_pdrop, "scale": scale}
-        self.layers = standard_layers(PreNorm, c, inner, c.activation_function, norm, **options)
+        attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+        self.layers = standard_layers(
+            c,
+            partial(PreNorm, dropout=c.resid_pdrop),
+            partial(attention, pattern=Pattern(causal=True)),
+            partial(MLP, c.n_embd, inner, c.activation_function),
+            norm,
+            cross=partial(attention, cross=True) if c.add_cross_attention else None,
+        )
         self.norm = norm()
         for index, layer in enumerate(self.layers if c.scale_attn_by_inverse_layer_idx else ()):
-            for attention in (part for part in layer.modules() if isinstance(part, Attention)):
-                attention.scale /= index + 1
+            for part in (part for part in layer.modules() if isinstance(part, Attention)):
+                part.scale /= index + 1
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """Token types are rows of the vocabulary."""

@@ -7,6 +7,7 @@ results; large ones norm before. Shapes: B batch, S samples, T frames, C feature
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Unpack
@@ -21,7 +22,7 @@ from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
 from transept.fields import Count, Layers, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
-from transept.layers import MLP, PostNorm, PreNorm, standard_layers
+from transept.layers import MLP, Attention, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
@@ -69,12 +70,16 @@ class AdaptedBlock(PreNorm):
         return x + self.adapter(self.adapter_norm(x)) if "adapter" in self._modules else x
 
 
-def make_layers(c: WaveConfig, **attention: Any) -> nn.ModuleList:
-    """All blocks; ``attention`` is what its constructor is given beside."""
-    kind, norm = AdaptedBlock if c.do_stable_layer_norm else PostNorm, partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-    options: Any = {"attention": {"dropout": c.attention_dropout} | attention, "mlp": {"dropout": c.activation_dropout}}
-    options |= {"dropout": c.hidden_dropout, "layerdrop": c.layerdrop}
-    return standard_layers(kind, c, c.intermediate_size, c.hidden_act, norm, **options)
+def make_layers(c: WaveConfig, attention: Callable[..., Attention] = Attention) -> nn.ModuleList:
+    """All blocks, with this kind of attention."""
+    kind = AdaptedBlock if c.do_stable_layer_norm else PostNorm
+    return standard_layers(
+        c,
+        partial(kind, dropout=c.hidden_dropout, layerdrop=c.layerdrop),
+        partial(attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout),
+        partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act, dropout=c.activation_dropout),
+        partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps),
+    )
 
 
 class FeatureProjection(nn.Module):
@@ -142,8 +147,14 @@ class Wav2Vec2Model(AudioBackbone):
     def __init__(self, config: WaveConfig) -> None:
         super().__init__(config)
         c, stable = config, config.do_stable_layer_norm
-        options: Any = {"norm": c.feat_extract_norm, "bias": c.conv_bias, "act": c.feat_extract_activation}
-        self.feature_encoder = wave_encoder(c.conv_dim, c.conv_kernel, c.conv_stride, **options)
+        self.feature_encoder = wave_encoder(
+            c.conv_dim,
+            c.conv_kernel,
+            c.conv_stride,
+            norm=c.feat_extract_norm,
+            bias=c.conv_bias,
+            act=c.feat_extract_activation,
+        )
         self.feature_projection = FeatureProjection(c)
         masks = c.mask_time_prob > 0 or c.mask_feature_prob > 0
         self.mask_embed = nn.Parameter(torch.empty(c.hidden_size)) if masks else None

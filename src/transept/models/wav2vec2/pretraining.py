@@ -115,8 +115,14 @@ class ForContrastivePreTraining(AudioTask[A]):
         c, (rows, samples) = self.config, input_values.shape
         full = torch.full((rows,), samples, device=input_values.device)
         lengths = self.model.feature_lengths(full if attention_mask is None else (attention_mask != 0).sum(dim=1))
-        options = {"prob": c.mask_time_prob, "span": c.mask_time_length, "least": c.mask_time_min_masks}
-        mask = span_mask(lengths, self.model.feature_lengths(samples), generator=generator, **options)
+        mask = span_mask(
+            lengths,
+            self.model.feature_lengths(samples),
+            generator=generator,
+            prob=c.mask_time_prob,
+            span=c.mask_time_length,
+            least=c.mask_time_min_masks,
+        )
         return {"mask_time_indices": mask, "sampled_negative_indices": sample_negatives(mask, c.num_negatives, generator)}
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ContrastiveOutput:

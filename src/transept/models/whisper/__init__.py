@@ -24,7 +24,7 @@ from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.audio import ForAudioClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.seq2seq import ForConditionalGeneration, StackForCausalLM
-from transept.layers import Attention, Context, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length
 from transept.models.bart import BART_BLOCK
@@ -100,19 +100,33 @@ class Waves(nn.Module):
 class WhisperAttention(Attention):
     """Attention whose keys have no bias."""
 
-    def __init__(self, dim: int, heads: int, **options: Any) -> None:
-        super().__init__(dim, heads, **options)
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        pattern: Pattern = Pattern(),  # noqa: B008 (immutable)
+        dropout: float = 0.0,
+        cross: bool | int = False,
+    ) -> None:
+        super().__init__(dim, heads, pattern=pattern, dropout=dropout, cross=cross)
         self.k_proj = nn.Linear(dim, dim, bias=False)
 
 
 def make_layers(c: WhisperConfig, side: str) -> nn.ModuleList:
     """The blocks of the ``encoder`` or the ``decoder``."""
     heads, inner, layerdrop, count = (getattr(c, f"{side}_{x}") for x in ("attention_heads", "ffn_dim", "layerdrop", "layers"))
-    options: Any = {"attention": {"kind": WhisperAttention, "heads": heads, "dropout": c.attention_dropout}}
-    options |= {"mlp": {"dropout": c.activation_dropout}, "dropout": c.dropout, "layerdrop": layerdrop, "count": count}
-    options["bounds"] = side == "encoder"
-    options |= dict.fromkeys(("causal", "cross"), side == "decoder")
-    return standard_layers(PreNorm, c, inner, c.activation_function, partial(nn.LayerNorm, c.d_model), **options)
+    decodes = side == "decoder"
+    attention = partial(WhisperAttention, c.d_model, heads, dropout=c.attention_dropout)
+    return standard_layers(
+        c,
+        partial(PreNorm, dropout=c.dropout, layerdrop=layerdrop, bounds=not decodes),
+        partial(attention, pattern=Pattern(causal=decodes)),
+        partial(MLP, c.d_model, inner, c.activation_function, dropout=c.activation_dropout),
+        partial(nn.LayerNorm, c.d_model),
+        cross=partial(attention, cross=True) if decodes else None,
+        count=count,
+    )
 
 
 STACK = Names({"layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})

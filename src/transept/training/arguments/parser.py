@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import types
 import typing
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Sequence
@@ -15,12 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transept.errors import FormatError, InputError, InputTypeError, nearest
-from transept.fields import Derived
+from transept.fields import UNIONS, Derived
 from transept.files import PathName, load_object, parse_json, read_text
 from transept.training.arguments.yaml_file import load_yaml
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
-_UNIONS = (types.UnionType, typing.Union)
 
 
 def HfArg(  # noqa: N802 (the reference's name)
@@ -141,54 +139,45 @@ def _kinds(cls: Any) -> dict[str, Any]:
 def _add_field(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
     options = dict(field.metadata)
     aliases = options.pop("aliases", [])
-    names = [f"--{field.name}", *([f"--{field.name.replace('_', '-')}"] if "_" in field.name else [])]
-    names += [aliases] if isinstance(aliases, str) else aliases
-    members = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+    dashed = field.name.replace("_", "-")
+    names = dict.fromkeys((f"--{field.name}", f"--{dashed}", *([aliases] if isinstance(aliases, str) else aliases)))
+    members = typing.get_args(kind) if typing.get_origin(kind) in UNIONS else (kind,)
     members = tuple(member for member in members if member is not type(None))
-    _check_members(field.name, members)
+    if len(members) > 1 and not any(member is str or typing.get_origin(member) is Literal for member in members):
+        hint = "Use one type, X | None, or a union with str."
+        raise InputTypeError(f"the field {field.name!r} has several types, so that its text could be read as any.", hint=hint)
     if field.default_factory is not dataclasses.MISSING:
         options["default"] = field.default_factory()
-    elif isinstance(field.default, Derived):
-        options["default"] = SUPPRESS
     elif field.default is not dataclasses.MISSING:
-        options["default"] = field.default
-    elif kind is not bool:
+        options["default"] = SUPPRESS if isinstance(field.default, Derived) else field.default
+    elif kind is bool:
+        options["default"] = False
+    else:
         options["required"] = True
-    group.add_argument(*names, **options | _reading(members, kind, field))
+    group.add_argument(*names, **options | _reading(members, options.get("default"), may_be_none=kind is not bool))
     if field.default is True and members == (bool,):
-        words = [f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}"]
+        words = dict.fromkeys((f"--no_{field.name}", f"--no-{dashed}"))
         help = {name: options[name] for name in ("help",) if name in options}
-        group.add_argument(*dict.fromkeys(words), action="store_false", dest=field.name, default=False, **help)
+        group.add_argument(*words, action="store_false", dest=field.name, default=False, **help)
 
 
-def _check_members(name: str, members: tuple[Any, ...]) -> None:
-    named = any(member is str or typing.get_origin(member) is Literal for member in members)
-    if len(members) > 1 and not named:
-        hint = "Use one type, X | None, or a union with str."
-        raise InputTypeError(f"the field {name!r} has several types, so that its text could be read as any.", hint=hint)
-
-
-def _reading(members: tuple[Any, ...], kind: Any, field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """How argparse reads the text of a field."""
-    only = members[0]
-    if members == (bool,):
-        missing = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        optional = kind is bool or (not missing and field.default is not None)
-        flag = {"nargs": "?", "const": True} if optional else {}
-        return {"type": _truth, **flag, **({"default": False} if missing and kind is bool else {})}
-    if len(members) == 1 and typing.get_origin(only) is list:
-        return {"type": _reader((typing.get_args(only)[0],)), "nargs": "+"}
-    choices = _choices(only) if len(members) == 1 else None
-    if choices is not None:
+def _reading(members: tuple[Any, ...], default: Any, *, may_be_none: bool) -> dict[str, Any]:
+    """How argparse reads the text of a field of one of these types."""
+    only = members[0] if len(members) == 1 else None
+    if only is bool:
+        is_flag = default is not None or not may_be_none
+        return {"type": _truth, **({"nargs": "?", "const": True} if is_flag else {})}
+    if typing.get_origin(only) is list:
+        return {"type": _reader(typing.get_args(only)), "nargs": "+"}
+    choices: list[Any] = []
+    if typing.get_origin(only) is Literal:
+        choices += typing.get_args(only)
+    elif isinstance(only, type) and issubclass(only, Enum):
+        choices += [name.value for name in only]
+    if choices:
         by_text = {str(choice): choice for choice in choices}
         return {"type": lambda text: by_text.get(text, text), "choices": choices}
     return {"type": _reader(members)}
-
-
-def _choices(kind: Any) -> list[Any] | None:
-    if typing.get_origin(kind) is Literal:
-        return list(typing.get_args(kind))
-    return [name.value for name in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
 
 
 def _truth(text: str) -> bool:
@@ -211,16 +200,14 @@ def _reader(members: tuple[Any, ...]) -> Callable[[str], Any]:
 
 
 def _read_as(kind: Any, text: str) -> Any:
+    origin = typing.get_origin(kind) or kind
     if kind is bool:
         return _truth(text)
-    origin = typing.get_origin(kind) or kind
     if origin is Literal:
         return {str(choice): choice for choice in typing.get_args(kind)}[text]
-    if kind is Any:
-        return text
     if origin in (dict, list):
         value = parse_json(text)
         if not isinstance(value, origin):
             raise FormatError(f"{text!r:.80} is no {origin.__name__}.")
         return value
-    return kind(text) if callable(kind) else text
+    return kind(text) if callable(kind) and kind is not Any else text

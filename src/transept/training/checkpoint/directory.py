@@ -21,13 +21,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from transept.directory import replace_directory, sweep
-from transept.errors import CheckpointError, FileError, InputError, TranseptError, TranseptWarning
+from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
 from transept.fields import Range
-from transept.files import dump_json, make_directory, open_regular, plain_name, safe_join, sync, write_text
-from transept.schema import read_typed
+from transept.files import dump_json, load_json, make_directory, open_regular, plain_name, safe_join, sync, write_text
+from transept.schema import typed
 from transept.training.state import STATE_NAME
 
 PREFIX = "checkpoint"
@@ -42,6 +42,7 @@ _PIECE = 2**24
 _READ = 2**17  # bytes at once, which the processor's cache holds
 _THREADS = 4
 _REMEDY = "Move it away, or train in another directory."
+_OF_ALL_FORMATS: Any = {"format": int, "version": str}
 
 Fill = Callable[[Path], Iterable[Path]]
 
@@ -62,14 +63,6 @@ class Manifest:
     world_size: Annotated[int, Range(1)]
     version: str
     files: dict[str, Listed]
-
-
-@dataclass(frozen=True)
-class _Format:
-    """What manifests of all versions tell."""
-
-    format: int
-    version: str
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------------
@@ -107,22 +100,25 @@ def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int 
     if target.is_symlink():
         raise FileError("is a link, and a save would replace what is behind it.", path=target, hint=_REMEDY)
     named, others = _named(target), other_files(target)
-    kept = {_top(name) for name in others}
-    with replace_directory(target, drop=lambda name: name not in kept) as stage:
+    stays = {_top(name) for name in others}
+    with replace_directory(target, drop=lambda name: name not in stays) as stage:
         # A file goes to the disk, and is digested, while the next one is written.
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(_THREADS) as pool:
-            work = {path: (_pieces(path, pool), disk.submit(sync, path)) for path in fill(stage)}
-            rest = {path: _pieces(path, pool) for path in stage.rglob("*") if path.is_file() and path not in work}
-            listed = {
-                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: _whole(pieces)}
-                for path, pieces in (rest | {path: pieces for path, (pieces, _) in work.items()}).items()
+            pieces, synced = dict[Path, list[Future[bytes]]](), list[Future[None]]()
+            for path in fill(stage):
+                pieces[path] = _pieces(path, pool)
+                synced.append(disk.submit(sync, path))
+            pieces |= {path: _pieces(path, pool) for path in stage.rglob("*") if path.is_file() and path not in pieces}
+            files = {
+                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: _whole(pieces[path])}
+                for path in pieces
             }
-            for _, synced in work.values():
-                synced.result()
-        folders = {_top(name) for name in (*named, *listed) if "/" in name}  # which are replaced as a whole
-        if lost := sorted(name for name in others if name in listed or name == MANIFEST_NAME or _top(name) in folders):
+            for done in synced:
+                done.result()
+        folders = {_top(name) for name in (*named, *files) if "/" in name}  # which are replaced as a whole
+        if lost := sorted(name for name in others if name in files or name == MANIFEST_NAME or _top(name) in folders):
             raise FileError(f"holds {lost[0]!r}, which no manifest names and a save would replace.", path=target, hint=_REMEDY)
-        manifest = {"format": _FORMAT, "step": step, "world_size": world_size, "version": __version__, "files": listed}
+        manifest = {"format": _FORMAT, "step": step, "world_size": world_size, "version": __version__, "files": files}
         write_text(stage / MANIFEST_NAME, dump_json(manifest))
     return target
 
@@ -133,12 +129,8 @@ def _top(name: str) -> str:
 
 def other_files(folder: Path) -> set[str]:
     """The files and links below a directory that its manifest does not name; all of them where it has none."""
-    present = {
-        Path(parent, name).relative_to(folder).as_posix()
-        for parent, folders, files in os.walk(folder)
-        for name in (*files, *(name for name in folders if Path(parent, name).is_symlink()))
-    }
-    return present - _named(folder)
+    present = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {path.relative_to(folder).as_posix() for path in present} - _named(folder)
 
 
 def _named(folder: Path) -> set[str]:
@@ -202,14 +194,13 @@ def _whole(pieces: Iterable[Future[bytes]]) -> str:
 
 def read_manifest(checkpoint: str | os.PathLike[str]) -> Manifest:
     """The manifest of a checkpoint (``FileError``: it has none; ``FormatError``: one that cannot be)."""
-    path = Path(checkpoint, MANIFEST_NAME)
-    written = read_typed(path, _Format)
-    if written.format > _FORMAT:
-        what = f"is of format {written.format}, which transept {written.version[:40]} wrote"
-        raise CheckpointError(
-            f"{what}; this version reads up to {_FORMAT}.", path=path, hint="Install that version or a newer one."
-        )
-    manifest = read_typed(path, Manifest)
+    document = load_json(path := Path(checkpoint, MANIFEST_NAME))
+    written = typed(document, _OF_ALL_FORMATS, path=path)
+    if written["format"] > _FORMAT:
+        what = f"is of format {written['format']}, which transept {written['version'][:40]} wrote"
+        what += f"; this version reads up to {_FORMAT}."
+        raise CheckpointError(what, path=path, hint="Install that version or a newer one.")
+    manifest = typed(document, Manifest, path=path)
     for name in manifest.files:
         plain_name(name, path)
     return manifest
@@ -267,12 +258,12 @@ def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     Checkpoints that the reference wrote count too; they have no manifest that could show that they are whole.
     """
     for step, path in reversed(list_checkpoints(folder)):
-        foreign = not (path / MANIFEST_NAME).exists()
-        if foreign and (path / STATE_NAME).is_file() and any((path / name).is_file() for name in _WEIGHTS):
+        if (path / MANIFEST_NAME).exists():
+            with suppress(TranseptError):
+                if check_checkpoint(path, digests=False).step == step:
+                    return str(path)
+        elif (path / STATE_NAME).is_file() and any((path / name).is_file() for name in _WEIGHTS):
             return str(path)
-        with suppress(TranseptError):
-            if not foreign and check_checkpoint(path, digests=False).step == step:
-                return str(path)
     return None
 
 
@@ -287,8 +278,6 @@ def rotate(run: str | os.PathLike[str], limit: int | None, *, last: Path, keep: 
     """
     if limit is None:
         return []
-    if limit < 1:
-        raise InputError(f"`save_total_limit` must be at least 1, but is {limit}.", hint="Leave it out to keep all.")
     step = int(last.name.rpartition("-")[2])
     ours = [(number, path) for number, path in list_checkpoints(run) if _is_ours(number, path)]
     oldest = sorted(ours, key=lambda item: (item[0] <= step, item[0]))

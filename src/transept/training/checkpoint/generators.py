@@ -1,4 +1,4 @@
-"""The states of the global random generators: Python's, NumPy's, PyTorch's, and each accelerator's."""
+"""What moves within an update: the global random generators, and what a model keeps from one pass to the next."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transept.errors import FormatError, UnsupportedError
+from transept.training.objective import carriers
 
 _PYTHON_VERSION = 3  # of the state that Python's generator gives
 
 
 @dataclass(frozen=True)
 class Generators:
-    """A copy of the states; taking one costs some ten microseconds on a CPU."""
+    """A copy of the states of Python's, NumPy's, PyTorch's and each accelerator's generator; some ten microseconds on a CPU."""
 
     python: tuple[Any, ...]
     numpy: tuple[Any, ...]
@@ -27,26 +28,26 @@ class Generators:
 
     @classmethod
     def now(cls) -> Generators:
-        """The states of this moment."""
         legacy: Any = np.random.get_state()  # noqa: NPY002 (the one that libraries draw from)
-        return cls(random.getstate(), legacy, torch.get_rng_state(), tuple(_device_states()))
+        module, count = _accelerators()
+        devices = tuple(module.get_rng_state(index) for index in range(count))
+        return cls(random.getstate(), legacy, torch.get_rng_state(), devices)
 
     def restore(self) -> None:
         """Put the generators back; an accelerator that is not there is passed over."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)  # noqa: NPY002
         torch.set_rng_state(self.torch)
-        for index, state in enumerate(self.devices[: _device_count()]):
-            _module().set_rng_state(state, index)
+        module, count = _accelerators()
+        for index, state in enumerate(self.devices[:count]):
+            module.set_rng_state(state, index)
 
     def tensors(self) -> dict[str, Tensor]:
         """The states as tensors, for a file."""
         if self.numpy[0] != "MT19937":
             what = f"NumPy's global generator is {self.numpy[0]!r}, whose state a checkpoint cannot hold."
             raise UnsupportedError(what, hint="Leave it the Mersenne Twister.")
-        version, words, gauss = self.python
-        if version != _PYTHON_VERSION:
-            raise UnsupportedError(f"Python's generator has a state of version {version}, which a checkpoint cannot hold.")
+        _, words, gauss = self.python
         _, key, position, has_gauss, cached = self.numpy
         return {
             "python": torch.tensor(words, dtype=torch.int64),
@@ -72,19 +73,43 @@ class Generators:
         except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise FormatError(f"holds no states of random generators ({str(error)[:200]}).") from error
         count = sum(name.startswith("device.") for name in tensors)
-        return cls(python, legacy, tensors["torch"].clone(), tuple(tensors[f"device.{i}"].clone() for i in range(count)))
+        devices = tuple(tensors[f"device.{index}"].clone() for index in range(count))
+        return cls(python, legacy, tensors["torch"].clone(), devices)
 
 
-def _device_states() -> list[Tensor]:
-    return [_module().get_rng_state(index) for index in range(_device_count())]
+def _accelerators() -> tuple[Any, int]:
+    """PyTorch's module of the accelerators, and how many have a generator; asking must not start them where none is used."""
+    if not torch.accelerator.is_available():
+        return None, 0
+    module: Any = torch.get_device_module(torch.accelerator.current_accelerator())
+    is_used = hasattr(module, "set_rng_state") and getattr(module, "is_initialized", lambda: True)()
+    return module, torch.accelerator.device_count() if is_used else 0
 
 
-def _device_count() -> int:
-    """How many accelerators have a generator that is in use; asking must not start them in a process that has none."""
-    if not torch.accelerator.is_available() or not hasattr(_module(), "set_rng_state"):
-        return 0
-    return torch.accelerator.device_count() if getattr(_module(), "is_initialized", lambda: True)() else 0
+class Rewind:
+    """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
 
+    What moves within an update are the random generators, the running statistics of normalisations, and the states that
+    networks carry from batch to batch.
+    """
 
-def _module() -> Any:
-    return torch.get_device_module(torch.accelerator.current_accelerator())
+    def __init__(self, model: nn.Module) -> None:
+        tracking = [module for module in model.modules() if getattr(module, "track_running_stats", False)]
+        self._buffers = [buffer for module in tracking for buffer in module.buffers(recurse=False)]
+        self._carriers = carriers(model)
+        self.note()
+
+    def note(self) -> None:
+        """An update begins."""
+        self.generators = Generators.now()
+        self._statistics = [buffer.clone() for buffer in self._buffers]
+        self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
+
+    @torch.no_grad()
+    def back(self) -> None:
+        """Go back to its beginning."""
+        self.generators.restore()
+        for buffer, before in zip(self._buffers, self._statistics, strict=True):
+            buffer.copy_(before)
+        for path, module in self._carriers.items():
+            module.carried = dict(self._carried[path])

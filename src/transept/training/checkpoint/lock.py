@@ -8,13 +8,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transept.directory import HELD, lock
 from transept.errors import FileError, TranseptError
-from transept.files import dump_json, load_object, make_directory, reason
+from transept.files import dump_json, make_directory, reason
+from transept.schema import read_typed
 
 LOCK_NAME = ".training.lock"
-_MAX_BYTES = 4096
+_HOLDER: Any = {"process": int, "machine": str}
 _HELD: dict[int, tuple[str, int]] = {}  # handles, each with its path and the thread that has it
 
 
@@ -59,9 +61,9 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 def _holder(path: Path) -> str:
     try:
-        found = load_object(path, max_bytes=_MAX_BYTES)
-        return f"process {int(found['process'])} on {str(found['machine'])[:80]}"
-    except (TranseptError, KeyError, TypeError, ValueError):  # it has just begun or ended
+        holder: Any = read_typed(path, _HOLDER)
+        return f"process {holder['process']} on {holder['machine'][:80]}"
+    except TranseptError:  # it has just begun or ended
         return "another process"
 
 

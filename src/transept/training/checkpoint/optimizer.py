@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transept.errors import CheckpointError, FormatError
-from transept.files import dump_json
 from transept.parallel.forms import Form
 from transept.schema import kind_of, typed
 from transept.training.checkpoint.values import pack, unpack
@@ -41,18 +39,18 @@ def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]
     """The model's names of the parameters that an optimizer updates; one of no model is named by its place in the groups."""
     known: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     groups = enumerate(optimizer.param_groups)
-    places = [(p, f"groups.{index}.{place}") for index, group in groups for place, p in enumerate(group["params"])]
-    return {parameter: known.get(parameter, place) for parameter, place in places}
+    return {
+        parameter: known.get(parameter, f"groups.{index}.{place}")
+        for index, group in groups
+        for place, parameter in enumerate(group["params"])
+    }
 
 
-def save_optimizer(
-    optimizer: Optimizer, model: nn.Module, form: Form | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The state of an optimizer as JSON and tensors (``InputTypeError``: a part that neither can hold).
 
     ``form`` is how the processes hold the model; the tensors are whole, on the first of them.
     """
-    form = form or Form()
     names, tensors = parameter_names(optimizer, model), dict[str, Tensor]()
     groups, state = [], dict[str, Any]()
     for index, group in enumerate(optimizer.param_groups):
@@ -70,11 +68,7 @@ def save_optimizer(
 
 
 def load_optimizer(
-    optimizer: Optimizer,
-    model: nn.Module,
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    form: Form | None = None,
+    optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor], form: Form
 ) -> list[str]:
     """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
 
@@ -84,23 +78,21 @@ def load_optimizer(
         CheckpointError: the state of another optimizer, or of other groups.
         FormatError: a document that :func:`save_optimizer` did not give.
     """
-    form = form or Form()
     saved, own = typed(document, _Saved), form.optimizer_name(optimizer)
     if saved.kind != own:
         hint = f"Set `optim` to what gives {saved.kind[:80]}, or start a new run from the weights."
         raise CheckpointError(f"holds the state of {saved.kind[:80]}, but this run's optimizer is {own}.", hint=hint)
     names, state = parameter_names(optimizer, model), _states(saved.state, tensors)
-    where = {name: (index, group) for index, group in enumerate(saved.groups) for name in group.params}
+    settings_of = {name: group.settings for group in saved.groups for name in group.params}
     missing, placed = [], dict[Tensor, dict[str, Any]]()
     for group in optimizer.param_groups:
-        sources = [where[names[parameter]] for parameter in group["params"] if names[parameter] in where]
-        settings = {index: source.settings for index, source in sources}
-        if len({dump_json(each) for each in settings.values()}) > 1:
+        settings = [settings_of[names[parameter]] for parameter in group["params"] if names[parameter] in settings_of]
+        if any(other != settings[0] for other in settings):
             what = f"has in several groups what is one here, such as {names[group['params'][0]]!r}."
             raise CheckpointError(what, hint="Keep the settings that make groups: weight decay, rates by layer, freezing.")
-        missing += [names[parameter] for parameter in group["params"] if names[parameter] not in where]
-        for each in settings.values():
-            _take_settings(group, unpack(each, tensors))
+        if settings:
+            _take_settings(group, unpack(settings[0], tensors))
+        missing += [names[parameter] for parameter in group["params"] if names[parameter] not in settings_of]
         for parameter in group["params"]:
             if entries := state.get(names[parameter]):
                 placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries.items()}
@@ -110,9 +102,10 @@ def load_optimizer(
 
 def _take_settings(group: dict[str, Any], saved: Any) -> None:
     """Let a group have the settings that were saved, which are of the kinds of its own."""
-    kinds = {name: kind_of(value, lengths=True) for name, value in group.items() if name not in _NOT_SETTINGS}
-    known = {name: value for name, value in saved.items() if name in kinds or name == "initial_lr"}
-    kind: Any = {name: kinds.get(name, float) for name in known}
+    kinds: Any = {name: kind_of(value, lengths=True) for name, value in group.items() if name not in _NOT_SETTINGS}
+    kinds.setdefault("initial_lr", float)  # a schedule adds it
+    known = {name: value for name, value in saved.items() if name in kinds}
+    kind: Any = {name: kinds[name] for name in known}
     group.update(typed(known, kind))
 
 
@@ -141,5 +134,5 @@ def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any], f
 
 def state_bytes(optimizer: Optimizer) -> int:
     """Bytes of the tensors of an optimizer's state."""
-    found = (value for entries in optimizer.state.values() for value in entries.values())
-    return sum(value.nbytes for value in found if isinstance(value, torch.Tensor))
+    values = (value for entries in optimizer.state.values() for value in entries.values())
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))

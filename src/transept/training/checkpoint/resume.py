@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transept.errors import FileError, FormatError, InputError, TranseptWarning
+from transept.errors import FileError, InputError, TranseptWarning
 from transept.files import load_object
 from transept.schema import kind_of, read_typed, typed
-from transept.training.checkpoint.contents import SCHEDULE, Parts, load_generators, load_parts
+from transept.training.checkpoint.contents import SCHEDULE, load_generators, load_parts
 from transept.training.checkpoint.digests import RowsDigest, digest_rows
-from transept.training.checkpoint.directory import (
-    MANIFEST_NAME,
-    check_checkpoint,
-    find_last_checkpoint,
-    list_checkpoints,
-    read_manifest,
-)
+from transept.training.checkpoint.directory import MANIFEST_NAME, check_checkpoint, list_checkpoints, read_manifest
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.place import (
-    DATA_NAME,
-    DataPlace,
-    SavedTally,
-    rows_of_batch,
-    started_again,
-    warn_of_own_order,
-)
-from transept.training.checkpoint.values import read_values, unpack
+from transept.training.checkpoint.place import DATA_NAME, DataPlace, Resume, checkpoint_named, warn_of_own_order
+from transept.training.checkpoint.values import read_values
 from transept.training.data.loader import is_stream, restore_stream
 from transept.training.data.stream import StreamState
 from transept.training.files import ARGUMENTS_NAME
@@ -54,7 +40,7 @@ _OWN = (
 _NOTED: Any = {"args": dict[str, Any], "attributes": dict[str, Any]}  # of a callback
 
 
-def find_checkpoint(folder: Path, resume: str | os.PathLike[str] | bool | None, *, saves: bool) -> Path | None:
+def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None:
     """The checkpoint to go on from, whose files are as they were written; ``None`` where a run begins anew.
 
     Raises:
@@ -62,47 +48,39 @@ def find_checkpoint(folder: Path, resume: str | os.PathLike[str] | bool | None, 
         CheckpointError, FileError: the one that was named was altered, or is none.
     """
     earlier = [path.name for _, path in list_checkpoints(folder)]
-    if resume is None and started_again():
-        return find_last_checkpoint(folder)
-    if not resume:
+    path = checkpoint_named(folder, resume)
+    if path is None:
+        if resume:
+            hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
+            raise InputError("has no whole checkpoint to go on from.", path=folder, hint=hint)
         if saves and earlier:
             what = f"{folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. This run begins anew"
             warnings.warn(f"{what}; to go on from them pass resume_from_checkpoint=True.", TranseptWarning, stacklevel=5)
-        return None
-    path = find_last_checkpoint(folder) if resume is True else Path(resume)
-    if path is None:
-        hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
-        raise InputError("has no whole checkpoint to go on from.", path=folder, hint=hint)
-    if (path / MANIFEST_NAME).exists():
+    elif (path / MANIFEST_NAME).exists():
         check_checkpoint(path)
     elif not (path / STATE_NAME).is_file():
         raise FileError(f"is no checkpoint: it has neither {MANIFEST_NAME} nor {STATE_NAME}.", path=path)
     return path
 
 
-def go_on(
-    run: TrainingRun, trainer: Any, checkpoint: Path, parts: Parts, rows: RowsDigest | None
-) -> tuple[Generators | None, bool]:
+def go_on(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | None) -> tuple[Generators | None, bool]:
     """Put a run where it was when a checkpoint was saved; gives its random generators, and whether a callback had ended it."""
-    args, replicas = run.args, run.devices.replicas.size
-    state = read_state(checkpoint / STATE_NAME, run.state)
-    warn_of_changes(checkpoint, args.to_dict(), replicas)
-    lost = load_parts(checkpoint, parts)
+    args, state_path, ended = run.args, checkpoint / STATE_NAME, False
+    state = TrainerState.load_from_json(state_path)
+    state = replace(state, **{name: getattr(run.state, name) for name in _OWN})
+    _warn_of_changes(checkpoint, args.to_dict(), run.devices.replicas.size)
+    lost = load_parts(checkpoint, run)
     run.continue_from(state)
     trainer.state = state
     with_settings = args.restore_callback_states_from_checkpoint
-    restore_callbacks(trainer.callback_handler.callbacks, state, checkpoint / STATE_NAME, with_settings=with_settings)
-    ended = False
+    _restore_callbacks(trainer.callback_handler.callbacks, state, state_path, with_settings=with_settings)
     if (path := checkpoint / DATA_NAME).exists():
         place = read_typed(path, DataPlace)
-        vars(run.tally).update(_tally_of(place, path))
-        run.place.epoch, ended = place.epoch, place.ended
-        run.place.batch = place.next_batch(rows_of_batch(run.loader, args.train_batch_size), replicas)
-        warn_of_rows(trainer.train_dataset, place.rows, rows)
+        place.restore(run, path)
+        ended = place.ended
+        _warn_of_rows(trainer.train_dataset, place.rows, rows)
     else:
-        batches_in = run.length.batches_in if run.length.batches is not None else None
-        step = min(state.global_step, state.max_steps)
-        run.place.epoch, run.place.batch = place_of(step, args.gradient_accumulation_steps, batches_in)
+        _find_place(run)
     if args.ignore_data_skip:
         run.place.batch = 0
     _find_rows(checkpoint, run)
@@ -122,29 +100,16 @@ def go_on(
     return generators, ended
 
 
-def read_state(path: Path, now: TrainerState) -> TrainerState:
-    """The state of a checkpoint, with the length and the intervals of the run that goes on."""
-    state = TrainerState.load_from_json(path)
-    return replace(state, **{name: getattr(now, name) for name in _OWN})
-
-
-def _tally_of(place: DataPlace, path: Path) -> dict[str, Any]:
-    try:
-        return dict(vars(typed(unpack(place.tally, {}), SavedTally, path=path)))
-    except FormatError as error:
-        error.path = str(path)
-        raise
-
-
-def place_of(step: int, accumulation: int, batches_in: Any) -> tuple[int, int]:
-    """The epoch and the batch that follow an update, where the checkpoint does not tell them.
-
-    ``batches_in`` gives the batches of an epoch (epoch, accumulation); ``None``: their number is not known.
-    """
-    epoch = 0
-    while batches_in is not None and step >= (updates := -(-batches_in(epoch, accumulation) // accumulation)) > 0:
-        step, epoch = step - updates, epoch + 1
-    return epoch, step * accumulation
+def _find_place(run: TrainingRun) -> None:
+    """Put a run behind as many updates as it made, where a checkpoint of the reference's does not tell the place."""
+    accumulation = run.args.gradient_accumulation_steps
+    left, epoch = min(run.state.global_step, run.state.max_steps), 0
+    while run.length.batches is not None:
+        updates = -(-run.length.batches_in(epoch, accumulation) // accumulation)
+        if not 0 < updates <= left:
+            break
+        left, epoch = left - updates, epoch + 1
+    run.place.epoch, run.place.batch = epoch, left * accumulation
 
 
 def _find_rows(checkpoint: Path, run: TrainingRun) -> None:
@@ -155,12 +120,13 @@ def _find_rows(checkpoint: Path, run: TrainingRun) -> None:
         state = typed(read_values(path), StreamState, path=path)
         restored = restore_stream(loader, state, place.epoch, place.batch)
     if is_stream(loader) and place.batch and not restored:
-        what = f"`train_dataset` is an iterable without a saved state: the rows of {place.batch} batches are read and left out."
+        rows = f"the rows of {place.batch} batches are read and left out."
         hint = "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
-        warnings.warn(f"{what} {hint}", TranseptWarning, stacklevel=6)
+        what = f"`train_dataset` is an iterable without a saved state: {rows} {hint}"
+        warnings.warn(what, TranseptWarning, stacklevel=6)
 
 
-def restore_callbacks(callbacks: Iterable[Any], state: TrainerState, path: Path, *, with_settings: bool) -> None:
+def _restore_callbacks(callbacks: Iterable[Any], state: TrainerState, path: Path, *, with_settings: bool) -> None:
     """Give callbacks what they had noted, such as how long a metric has not become better."""
     saved: dict[str, Any] = dict(state.stateful_callbacks or {})
     for callback in callbacks:
@@ -176,7 +142,7 @@ def restore_callbacks(callbacks: Iterable[Any], state: TrainerState, path: Path,
             own.update(typed(known, numbers, path=path))
 
 
-def warn_of_changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> None:
+def _warn_of_changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> None:
     """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
     from transept import __version__
 
@@ -193,11 +159,11 @@ def warn_of_changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -
         changes += [f"`{name}` was {str(before[name])[:60]} and is {str(settings[name])[:60]}" for name in other]
     if changes:
         what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
-        kept = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
-        warnings.warn(f"{what} {kept}", TranseptWarning, stacklevel=5)
+        rates = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
+        warnings.warn(f"{what} {rates}", TranseptWarning, stacklevel=5)
 
 
-def warn_of_rows(dataset: Any, before: RowsDigest | None, now: RowsDigest | None) -> None:
+def _warn_of_rows(dataset: Any, before: RowsDigest | None, now: RowsDigest | None) -> None:
     """Say that the rows are others than when the run began."""
     if before is not None and now is not None and digest_rows(dataset, before.looked_at) != before:
         other = before.rows == now.rows

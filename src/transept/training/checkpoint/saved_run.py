@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from transept.errors import FileError, TranseptWarning
+from transept.files import dump_json, write_text
 from transept.logging import get_logger
-from transept.parallel.processes import same_on_all
-from transept.training.checkpoint.contents import Parts, Rewind
+from transept.parallel.processes import everywhere, same_on_all
+from transept.parallel.streams import written_together
+from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_free, check_space
-from transept.training.checkpoint.generators import Generators
+from transept.training.checkpoint.generators import Generators, Rewind
 from transept.training.checkpoint.lock import only_run
-from transept.training.checkpoint.resume import find_checkpoint, go_on
-from transept.training.checkpoint.saver import CheckpointSaver, save_run
+from transept.training.checkpoint.place import DATA_NAME, DataPlace, Resume
+from transept.training.checkpoint.resume import STREAM, find_checkpoint, go_on
+from transept.training.checkpoint.saver import CheckpointSaver
 from transept.training.checkpoint.signals import SignalWatch
+from transept.training.checkpoint.values import write_values
+from transept.training.data.loader import stream_state
+from transept.training.files import whole_weights
 from transept.training.run import TrainingRun
-from transept.training.state import SaveStrategy
+from transept.training.state import STATE_NAME, ExportableState, SaveStrategy
 
 
 class SavedRun:
@@ -39,12 +46,11 @@ class SavedRun:
         FileError: another run is in the directory, it holds checkpoints that transept did not write, or cannot be read.
     """
 
-    def __init__(self, run: TrainingRun, trainer: Any, resume: str | os.PathLike[str] | bool | None = None) -> None:
+    def __init__(self, run: TrainingRun, trainer: Any, resume: Resume = None) -> None:
         self.run, self.trainer, self.args, self.resume = run, trainer, run.args, resume
         self.folder, self.saves = Path(self.args.output_dir or "."), self.args.save_strategy != SaveStrategy.NO
-        self.alone = run.devices.alone
+        self.alone, self.is_first = run.devices.alone, self.args.process_index == 0
         self.signals = SignalWatch(self.args.save_on_signal and self.saves)
-        self.parts = Parts.of(run)
         self.rows = digest_rows(trainer.train_dataset) if self.saves else None
         self.rewind = Rewind(run.model)
         self.generators: Generators | None = None
@@ -52,17 +58,17 @@ class SavedRun:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        is_first, checkpoint = self.args.process_index == 0, None
+        checkpoint = None
         with contextlib.ExitStack() as undo:
             with same_on_all():
-                if is_first:
+                if self.is_first:
                     undo.enter_context(only_run(self.folder))
                     checkpoint = find_checkpoint(self.folder, self.resume, saves=self.saves)
             self.resumed = checkpoint = self.run.devices.replicas.from_first(checkpoint)
             with same_on_all():
                 if checkpoint is not None:
-                    self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.parts, self.rows)
-                if self.saves and is_first:
+                    self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.rows)
+                if self.saves and self.is_first:
                     check_free(self.folder, self.run.state.global_step, self.run.state.max_steps)
                     self._warn_of_space()
                 self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
@@ -78,7 +84,7 @@ class SavedRun:
         """Say before training where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
         weights = sum(weight.nbytes for weight in self.run.model.parameters() if weight.requires_grad)
         try:
-            check_space(self.folder, self.parts.bytes + 2 * weights)
+            check_space(self.folder, checkpoint_bytes(self.run) + 2 * weights)
         except FileError as error:
             warnings.warn(str(error), TranseptWarning, stacklevel=4)
 
@@ -88,9 +94,66 @@ class SavedRun:
             self.generators.restore()
             self.generators = None
 
+    # --- saving -------------------------------------------------------------------------------------------------------------
+
     def save(self, *, final: bool = False) -> Path | None:
         """Save the checkpoint of the last update, which all processes do together; ``None`` where the run goes on without."""
-        return save_run(self.run, self.trainer, self.saver, self.parts, self.rows, final=final)
+        run = self.run
+        run.add_up_losses()
+        collected = None if self.args.save_only_model else Collected(run, everywhere(Generators.now()))
+        in_shards = collected is not None and collected.shards is not None
+        weights = whole_weights(run.model, run.form, run.average, elsewhere=in_shards)
+        path: Path | None = None
+        # What was collected is the last stream, since it is written first.
+        with written_together(*(part for part in (weights, collected) if hasattr(part, "finish"))):
+            if self.is_first:
+                path = self._write(collected, weights, final)
+        outcome = path, self.saver.failures, run.state.best_model_checkpoint
+        path, self.saver.failures, run.state.best_model_checkpoint = run.devices.replicas.from_first(outcome)
+        self.saver.saved = path or self.saver.saved
+        return path
+
+    def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
+        """Write the checkpoint, and note where the best one is."""
+        run, state, step = self.run, self.run.state, self.run.state.global_step
+        before, path = state.best_model_checkpoint, None
+        if state.best_global_step:
+            best = self.folder / f"checkpoint-{state.best_global_step}"
+            if state.best_global_step == step or best.is_dir():
+                state.best_model_checkpoint = str(best)
+        try:
+            path = self.saver.save(
+                step,
+                lambda stage: self._fill(stage, collected, weights),
+                needed=checkpoint_bytes(run),
+                world_size=run.devices.replicas.size,
+                best=state.best_model_checkpoint,
+                final=final or step >= state.max_steps,
+            )
+        finally:
+            if path is None and state.best_global_step == step:
+                state.best_model_checkpoint = before
+        return path
+
+    def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Path]:
+        """Write the files of a checkpoint; gives each large one when it is whole."""
+        run, trainer = self.run, self.trainer
+        if collected is not None:  # the largest files first, since the last ones are waited for
+            yield from collected.write(stage)
+        before = set(stage.iterdir())
+        if self.alone:
+            trainer.save_model(stage, _internal_call=True)
+        else:  # the other processes are not asked again
+            trainer._save(stage, weights)
+        yield from sorted({*stage.glob("*.safetensors")} - before)
+        if (stream := stream_state(run.loader, run.place.epoch, run.place.batch)) is not None:
+            yield from write_values(stage, STREAM, vars(stream))
+        callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+        run.store_flops()
+        run.state.keep_callbacks([callback for callback in callbacks if isinstance(callback, ExportableState)])
+        run.state.save_to_json(stage / STATE_NAME)
+        place = DataPlace.of(run, self.rows, ended=trainer.control.should_training_stop)
+        write_text(stage / DATA_NAME, dump_json(asdict(place)))
 
     # --- within an update ---------------------------------------------------------------------------------------------------
 
@@ -129,10 +192,10 @@ class SavedRun:
             self._go_back()
             self._obey()
 
-    def heed(self, told: list[tuple[int, int]]) -> None:
+    def heed(self, numbers: list[tuple[int, int]]) -> None:
         """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
         if not self.alone:
-            for signals in told:
+            for signals in numbers:
                 self.signals.heed(signals)
             self._obey()
 

@@ -29,14 +29,14 @@ class SignalWatch:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if self._active and threading.current_thread() is threading.main_thread():
-            for name in (*_ENDING, *_SAVING):
-                if (number := getattr(signal.Signals, name, None)) is not None:
-                    before = signal.getsignal(number)
-                    # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
-                    if before is not None and (before is not signal.SIG_IGN):
-                        self._before[number] = before
-                        signal.signal(number, self._note)
+        is_main = threading.current_thread() is threading.main_thread()
+        names = (*_ENDING, *_SAVING) if self._active and is_main else ()
+        for number in (signal.Signals[name] for name in names if name in signal.Signals.__members__):
+            before = signal.getsignal(number)
+            # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
+            if before not in (None, signal.SIG_IGN):
+                self._before[number] = before
+                signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,12 +48,11 @@ class SignalWatch:
         came = signal.Signals(number)
         if came.name in _SAVING:
             self.save = True
-            return
-        if self.ended_by is not None:
+        elif self.ended_by is None:
+            self.ended_by = came
+        else:
             signal.signal(came, self._before[came])
             signal.raise_signal(came)
-            return
-        self.ended_by = came
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -66,15 +65,10 @@ class SignalWatch:
         self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
         self.save = self.save or bool(save)
 
-    @property
-    def exit_code(self) -> int:
-        """What a program that was ended by the signal exits with: 130 after Ctrl-C, 143 after SIGTERM, else 0."""
-        return 0 if self.ended_by is None else 128 + self.ended_by
-
     def end(self, message: str) -> None:
-        """End the program if a signal asked to, with the code of that signal; ``message`` tells the user."""
+        """End the program if a signal asked to, with its code: 130 after Ctrl-C, 143 after SIGTERM; ``message`` tells why."""
         if self.ended_by is not None:
-            raise Ended(self.exit_code, message)
+            raise Ended(128 + self.ended_by, message)
 
 
 class Ended(SystemExit):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,8 @@ from transept.schema import kind_of, typed
 
 # An object with one of these keys alone stands for what JSON does not have.
 _TAGS = ("tensor", "tuple", "float", "pairs", "counter")
-
-
-@dataclass(frozen=True)
-class State:
-    """The ``state_dict()`` of a schedule, a scaler or their like as JSON, with the name of its class."""
-
-    kind: str = field(metadata={"key": "class"})
-    state: dict[str, Any]
+# The ``state_dict()`` of a schedule, a scaler or their like, with the name of its class.
+_STATE: Any = {"class": str, "state": dict[str, Any]}
 
 
 def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
@@ -107,7 +100,7 @@ def tensors_beside(path: Path) -> Mapping[str, Tensor]:
 
 
 def save_state(owner: Any, place: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The state of a schedule, a scaler or their like as JSON; see :class:`State`."""
+    """The state of a schedule, a scaler or their like as JSON."""
     return {"class": type(owner).__name__, "state": pack(owner.state_dict(), place, tensors)}
 
 
@@ -118,10 +111,10 @@ def load_state(owner: Any, document: Any, tensors: Mapping[str, Tensor]) -> None
         CheckpointError: the state of another class, or with entries that this class has not.
         FormatError: a document that :func:`save_state` did not give.
     """
-    saved, own = typed(document, State), type(owner).__name__
-    if saved.kind != own:
-        raise CheckpointError(f"holds the state of {saved.kind[:80]}, but this run has {own}.")
-    state, current = unpack(saved.state, tensors), owner.state_dict()
+    saved, own = typed(document, _STATE), type(owner).__name__
+    if saved["class"] != own:
+        raise CheckpointError(f"holds the state of {saved['class'][:80]}, but this run has {own}.")
+    state, current = unpack(saved["state"], tensors), owner.state_dict()
     if not isinstance(state, dict):
         raise FormatError(f"holds no state of {own}.")
     if unknown := sorted(state.keys() - current.keys()):

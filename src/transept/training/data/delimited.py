@@ -1,77 +1,68 @@
-"""Tables in text: a line a row, with a comma, a semicolon or a tab between values."""
+"""Tables in text whose columns get types, and may have no names."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from transept.errors import FormatError
-from transept.training.data.arrow import Row
-from transept.training.data.lines import MAX_LINE_BYTES, lines_of
+from transept.tables.text import read_records, uneven, unique
+from transept.training.data.table import Row, TableDataset, collected
 
 MOST_HEADER_WORDS = 4
 MOST_DIGITS = 64
 # What a column holds is the highest of its cells: nothing, whole numbers, numbers, texts.
 _EMPTY, _WHOLE, _NUMBER, _TEXT = range(4)
 _CONVERSIONS: dict[int, Callable[[str], Any]] = {_WHOLE: int, _NUMBER: float}
+Records = Iterator[tuple[int, list[str]]]
 
 
-def read_delimited(
-    name: str, codec: str, header: bool | None, **dialect: Any
-) -> tuple[list[str], bool, Iterator[tuple[int, Row]]]:
-    """The columns of a table, whether it names them itself, and its rows with the lines on which they begin.
+def read_delimited(groups: Callable[[], Iterator[list[str]]], name: str, kind: str, header: bool | None) -> TableDataset:
+    """The rows of a table, which is read twice, first for what the columns hold.
 
-    The file is read twice, first for what the columns hold.
-    ``header`` tells whether the first line has the columns' names, which are else ``column1`` and so on; ``dialect`` is as for
-    Python's ``csv.reader``.
+    Args:
+        groups: gives its lines anew.
+        name: the file.
+        kind: ``csv`` or ``tsv``.
+        header: whether the first line has the columns' names, which are else ``column1`` and so on; told when absent.
 
     Raises:
         FormatError: lines with different numbers of values, a name that stands twice, or what is no CSV, with the line.
     """
-    csv.field_size_limit(MAX_LINE_BYTES)
-    records = _records(name, codec, dialect)
+    records = _records(groups(), name, kind)
     _, first = next(records, (1, list[str]()))
-    kinds, may_be_names = [0] * len(first), _may_be_names(first)
+    kinds, may_be_names = [_EMPTY] * len(first), _may_be_names(first)
     for _, cells in records:
         for column, cell in enumerate(cells):
             may_be_names = may_be_names and cell != first[column]
             kinds[column] = max(kinds[column], _kind(cell)) if kinds[column] < _TEXT else _TEXT
-    has_names = may_be_names if header is None else header
-    if has_names and len(set(first)) != len(first):
-        raise FormatError(f"two columns have one name: {', '.join(first)}.", path=f"{name}:1")
-    names = first if has_names else [f"column{number + 1}" for number in range(len(first))]
-    if not has_names:
+    if has_names := may_be_names if header is None else header:
+        names = unique(first, f"{name}:1")
+    else:
+        names = [f"column{number + 1}" for number in range(len(first))]
         kinds = [max(kind, _kind(cell)) for kind, cell in zip(kinds, first)]
-    read = [_CONVERSIONS.get(kind, str) for kind in kinds]
-    records = _records(name, codec, dialect)
+    records = _records(groups(), name, kind)
     if has_names:
         next(records)
-    rows = (
-        (line, {name: kind(cell) if kind is str or cell.strip() else None for name, kind, cell in zip(names, read, cells)})
-        for line, cells in records
-    )
-    return names, has_names, rows
+    types = [_CONVERSIONS.get(kind, str) for kind in kinds]
+    rows = ((line, _row(names, types, cells)) for line, cells in records)
+    notes = [f"{name}: the first line holds no names, so that the columns are called {', '.join(names)}."]
+    return collected(name, rows, names, notes=() if has_names else notes)
 
 
-def _records(name: str, codec: str, dialect: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each line that is not empty, and the line's number (``FormatError``: lines of unequal lengths)."""
-    reader, start, width = csv.reader((text for _, text in lines_of(name, codec)), **dialect), 1, 0
-    try:
-        for cells in reader:
-            if cells and len(cells) != (width := width or len(cells)):
-                raise _uneven(f"{name}:{start}", len(cells), width)
-            if cells:
-                yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise FormatError(f"is not CSV: {error}.", path=f"{name}:{reader.line_num}") from error
+def _row(names: list[str], types: list[Callable[[str], Any]], cells: list[str]) -> Row:
+    return {name: kind(cell) if kind is str or cell.strip() else None for name, kind, cell in zip(names, types, cells)}
 
 
-def _uneven(place: str, found: int, expected: int) -> FormatError:
-    hint = "Put values that hold the separator between double quotes." if found > expected else None
-    return FormatError(f"the line has {found} values, but the first one has {expected}.", path=place, hint=hint)
+def _records(groups: Iterator[list[str]], name: str, kind: str) -> Records:
+    """The cells of the lines that are not empty, with the lines' numbers (``FormatError``: lines of unequal lengths)."""
+    width = 0
+    for records in read_records(groups, name, kind):
+        for line, cells in records:
+            width = width or len(cells)
+            if len(cells) != width:
+                raise uneven(cells, width, f"{name}:{line}")
+            yield line, cells
 
 
 def _may_be_names(cells: list[str]) -> bool:

@@ -5,28 +5,25 @@ What a file holds is checked as it is read: its size, its encoding, and each lin
 
 from __future__ import annotations
 
-import csv
+import codecs
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from transept.errors import FileError, FormatError, InputError, nearest
 from transept.files import PathName, load_json, open_regular, parse_json
-from transept.training.data.annotations import flattened
-from transept.training.data.arrow import RowWriter
+from transept.tables.arrow import RowWriter
+from transept.tables.parquet import parquet_batches
+from transept.tables.text import IMAGES, SOUNDS, read_lines, undecodable
 from transept.training.data.delimited import read_delimited
-from transept.training.data.lines import codec_of, lines_of
-from transept.training.data.parquet import parquet_batches
+from transept.training.data.layouts import rows_of_document
 from transept.training.data.table import Row, TableDataset, collected
 
 MAX_BYTES = 4 * 2**30
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
-_SAMPLED = ("line", "paragraph", "document", "part")
 PART = 2**16  # characters of a part of a text, or some more
+Lines = Iterator[tuple[int, str]]
 _FORMATS = {
     "jsonl": (".jsonl", ".ndjson"),
     "json": (".json",),
@@ -35,6 +32,13 @@ _FORMATS = {
     "txt": (".txt", ".text"),
     "parquet": (".parquet",),
     "conll": (".conll", ".bio", ".iob", ".iob2"),
+}
+# Byte order marks, longest first: UTF-32's begins with UTF-16's.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
 }
 
 
@@ -80,16 +84,15 @@ def load_dataset_file(
     name = os.fspath(path)
     if not os.path.exists(name):
         raise FileError("there is no such file.", path=name or "''")
-    if sample_by not in _SAMPLED:
-        raise InputError(f"`sample_by` is {sample_by!r}.", hint=f"Known: {', '.join(_SAMPLED)}.")
+    if sample_by not in _TEXTS:
+        raise InputError(f"`sample_by` is {sample_by!r}.", hint=f"Known: {', '.join(_TEXTS)}.")
     if os.path.isdir(name):
         dataset = _read_folder(name)
     else:
         kind = _format_of(name) if format is None else format
-        if kind not in _READERS:
-            raise InputError(f"there is no format {kind!r}.", path=name, hint=nearest(kind, _READERS))
-        _check_size(name, max_bytes)
-        dataset = _READERS[kind](name, codec_of(name, encoding), sample_by, header)
+        if kind not in _FORMATS:
+            raise InputError(f"there is no format {kind!r}.", path=name, hint=nearest(kind, _FORMATS))
+        dataset = _read_file(name, kind, _codec_of(name, encoding, max_bytes), sample_by, header)
     if not len(dataset):
         raise FormatError("holds no rows.", path=name)
     return dataset
@@ -113,87 +116,85 @@ def _format_of(name: str) -> str:
     return kind
 
 
-def _check_size(name: str, max_bytes: int) -> None:
+def _codec_of(name: str, encoding: str | None, max_bytes: int) -> str:
+    """The encoding that was given, or that of the byte order mark of a file, which must not be too large."""
     with open_regular(name) as file:
-        size = os.fstat(file.fileno()).st_size
+        size, head = os.fstat(file.fileno()).st_size, file.read(4)
     if size > max_bytes:
         hint = "Pass max_bytes= to read more, or rows of your own that are read by index."
         raise FormatError(f"has {size} bytes, more than the {max_bytes} allowed.", path=name, hint=hint)
+    if encoding is None:
+        return next((codec for mark, codec in _MARKS.items() if head.startswith(mark)), "utf-8")
+    try:
+        b"".decode(encoding)  # some codecs are not for texts
+        return codecs.lookup(encoding).name
+    except (LookupError, UnicodeError):
+        raise InputError(f"there is no encoding {encoding!r}.", hint="Such as utf-8, utf-16, latin-1, cp1252.") from None
 
 
-def _read_jsonl(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    return collected(name, _objects(name, codec))
-
-
-def _objects(name: str, codec: str) -> Iterator[tuple[int, Row]]:
-    for number, text in lines_of(name, codec):
-        if text.strip():
-            row = parse_json(text, path=f"{name}:{number}")
-            if not isinstance(row, dict):
-                what = f"the line holds {type(row).__name__}, not a JSON object of columns."
-                raise FormatError(what, path=f"{name}:{number}")
-            yield number, row
-
-
-def _read_json(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    if _is_lines(name, codec):
-        return _read_jsonl(name, codec, sample_by, header)
+def _read_file(name: str, kind: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
+    lines = _lines(name, codec)
+    if kind == "parquet":
+        return _read_parquet(name)
+    if kind in ("csv", "tsv"):
+        return read_delimited(lambda: _groups(name, codec), name, kind, header)
+    if kind == "txt":
+        return collected(name, _TEXTS[sample_by](lines), ["text"], is_one_text=sample_by == "part")
+    if kind == "conll":
+        return collected(name, _sentences(lines, name), ["tokens", "tags"])
+    if kind == "jsonl" or _is_json_lines(_lines(name, codec)):
+        return collected(name, _objects(lines, name))
     if codec not in ("utf-8", "utf-8-sig"):
         raise FormatError(f"JSON is read as UTF-8, not as {codec}.", path=name)
-    document = load_json(name, max_bytes=MAX_BYTES)
-    rows = flattened(document, name)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        hint = "It may hold a list of objects, an object of columns, or an object a line."
-        raise FormatError("holds no rows: its JSON is not a list of objects.", path=name, hint=hint)
-    return TableDataset(rows, path=name)
+    return TableDataset(rows_of_document(load_json(name, max_bytes=MAX_BYTES), name), path=name)
 
 
-def _is_lines(name: str, codec: str) -> bool:
-    """Whether a file named after JSON holds an object a line, as many do."""
-    some = (text.strip() for _, text in lines_of(name, codec))
-    first = next((text for text in some if text), "")
-    return first.startswith("{") and first.endswith("}") and any(text.startswith("{") for text in some if text)
+def _groups(name: str, codec: str) -> Iterator[list[str]]:
+    """The lines of a text in groups (``FormatError``: one is no text in that encoding)."""
+    number = 0
+    with open_regular(name) as file:
+        try:
+            for group in read_lines(file, name, codec):
+                for place, line in enumerate(group, number + 1):
+                    if (at := undecodable(line)) is not None:
+                        raise _no_text(f"{name}:{place}", codec, at)
+                number += len(group)
+                yield group
+        except UnicodeError as error:  # of encodings that cannot go on after it
+            raise _no_text(f"{name}:{number + 1}", codec) from error
 
 
-def _read_csv(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    first = next((text for _, text in lines_of(name, codec)), "")
-    separator = ";" if "," not in first and ";" in first else ","
-    return _read_table(name, codec, header, delimiter=separator, strict=True)
+def _no_text(path: str, codec: str, at: int | None = None) -> FormatError:
+    where = f" (byte {at} of it)" if at is not None and codec == "utf-8" else ""
+    hint = "Save it as UTF-8, or pass encoding=, such as latin-1."
+    return FormatError(f"the line is not text in {codec}{where}.", path=path, hint=hint)
 
 
-def _read_tsv(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    return _read_table(name, codec, header, delimiter="\t", quoting=csv.QUOTE_NONE)
+def _lines(name: str, codec: str) -> Lines:
+    """The lines of a text with their numbers."""
+    return enumerate((line for group in _groups(name, codec) for line in group), 1)
 
 
-def _read_table(name: str, codec: str, header: bool | None, **dialect: Any) -> TableDataset:
-    names, has_names, rows = read_delimited(name, codec, header, **dialect)
-    dataset = collected(name, rows, names)
-    if not has_names:
-        dataset.notes = [f"{name}: the first line holds no names, so that the columns are called {', '.join(names)}."]
-    return dataset
+# --- texts ------------------------------------------------------------------------------------------------------------------
 
 
-def _read_text(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    return collected(name, _TEXTS[sample_by](lines_of(name, codec)), ["text"], is_one_text=sample_by == "part")
-
-
-def _each_line(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _each_line(lines: Lines) -> Iterator[tuple[int, Row]]:
     return ((number, {"text": text.rstrip("\r\n")}) for number, text in lines if text.strip())
 
 
-def _paragraphs(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _paragraphs(lines: Lines) -> Iterator[tuple[int, Row]]:
     for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
         if has_text:
             paragraph = [*group]
             yield paragraph[0][0], {"text": "\n".join(text.rstrip("\r\n") for _, text in paragraph)}
 
 
-def _document(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _document(lines: Lines) -> Iterator[tuple[int, Row]]:
     text = "".join(text for _, text in lines)
     return iter([(1, {"text": text})] if text.strip() else [])
 
 
-def _parts(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
+def _parts(lines: Lines) -> Iterator[tuple[int, Row]]:
     part: list[str] = []
     start = size = 0
     for number, text in lines:
@@ -207,16 +208,34 @@ def _parts(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Row]]:
         yield start, {"text": "".join(part)}
 
 
-_TEXTS = {"line": _each_line, "paragraph": _paragraphs, "document": _document, "part": _parts}
+_TEXTS: dict[str, Callable[[Lines], Iterator[tuple[int, Row]]]] = {
+    "line": _each_line,
+    "paragraph": _paragraphs,
+    "document": _document,
+    "part": _parts,
+}
 
 
-def _read_conll(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    return collected(name, _sentences(name, codec), ["tokens", "tags"])
+def _objects(lines: Lines, name: str) -> Iterator[tuple[int, Row]]:
+    for number, text in lines:
+        if text.strip():
+            row = parse_json(text, path=f"{name}:{number}")
+            if not isinstance(row, dict):
+                what = f"the line holds {type(row).__name__}, not a JSON object of columns."
+                raise FormatError(what, path=f"{name}:{number}")
+            yield number, row
 
 
-def _sentences(name: str, codec: str) -> Iterator[tuple[int, Row]]:
+def _is_json_lines(lines: Lines) -> bool:
+    """Whether a file named after JSON holds an object a line, as many do."""
+    some = filter(None, (text.strip() for _, text in lines))
+    first = next(some, "")
+    return first.startswith("{") and first.endswith("}") and any(text.startswith("{") for text in some)
+
+
+def _sentences(lines: Lines, name: str) -> Iterator[tuple[int, Row]]:
     width, start, tokens, tags = 0, 0, list[str](), list[str]()
-    for number, text in lines_of(name, codec):
+    for number, text in lines:
         if not text.strip() or text.startswith("-DOCSTART-"):
             if tokens:
                 yield start, {"tokens": tokens, "tags": tags}
@@ -235,16 +254,18 @@ def _sentences(name: str, codec: str) -> Iterator[tuple[int, Row]]:
         yield start, {"tokens": tokens, "tags": tags}
 
 
-def _read_parquet(name: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
-    writer, names = RowWriter(), list[str]()
-    for batch in parquet_batches(name):
-        names = batch.schema.names
+# --- Parquet and folders ----------------------------------------------------------------------------------------------------
+
+
+def _read_parquet(name: str) -> TableDataset:
+    writer = RowWriter()
+    for batch in parquet_batches(name, bounded=True):
         try:
             batch.to_pylist()  # what Python does not have, such as some times, is found here and not in the course of a run
         except (ValueError, OverflowError) as error:
             raise FormatError(f"holds a value that cannot be read ({str(error)[:200]}).", path=name) from error
         writer.add_batch(batch)
-    return TableDataset(writer.finish(), names, path=name)
+    return TableDataset(writer.finish(), list(writer.columns), path=name)
 
 
 def _media(folder: str) -> Iterator[str]:
@@ -274,14 +295,3 @@ def _read_folder(folder: str) -> TableDataset:
     kind = kinds.pop()
     rows = [{kind: str(Path(folder, name)), "label": label} for name, label in zip(files, labels)]
     return TableDataset(rows, [kind, "label"], path=folder)
-
-
-_READERS: dict[str, Callable[[str, str, str, bool | None], TableDataset]] = {
-    "jsonl": _read_jsonl,
-    "json": _read_json,
-    "csv": _read_csv,
-    "tsv": _read_tsv,
-    "txt": _read_text,
-    "conll": _read_conll,
-    "parquet": _read_parquet,
-}

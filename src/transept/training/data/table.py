@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Self, overload
@@ -12,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.errors import FormatError, InputError, InputTypeError, nearest
-from transept.training.data.arrow import ArrowRows, ArrowValues, RowWriter
-from transept.training.data.arrow import Row as Row
+from transept.tables.arrow import ArrowRows, RowWriter
 
+Row = dict[str, Any]
 MOST_ROWS = 50_000_000
 CHUNK = 1_000  # rows that are read at a time
 
@@ -30,7 +32,6 @@ class TableDataset(Sequence[Row]):
         class_names: names of the classes that integers of a column stand for, by column.
         notes: sentences about how the rows were read that a person should see.
         is_one_text: whether the rows are parts of one text, one behind the other.
-        chosen: the indices of the rows that the data set has, in their order, as a range or an array; all of them when absent.
     """
 
     def __init__(
@@ -43,7 +44,6 @@ class TableDataset(Sequence[Row]):
         class_names: Mapping[str, Sequence[str]] | None = None,
         notes: Sequence[str] = (),
         is_one_text: bool = False,
-        chosen: range | NDArray[Any] | None = None,
     ) -> None:
         self.rows, self.path, self.notes, self._lines = rows, path, list(notes), lines
         self.is_one_text = is_one_text
@@ -51,7 +51,7 @@ class TableDataset(Sequence[Row]):
             column_names = [name for row in rows for name in row]
         self.column_names = list(dict.fromkeys(column_names))
         self.class_names = {name: list(names) for name, names in (class_names or {}).items()}
-        self._chosen: Any = range(len(rows)) if chosen is None else chosen  # a range or an array
+        self._chosen: range | NDArray[Any] = range(len(rows))  # the rows that the data set has, in their order
         for name in self.column_names:
             if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
                 what = f"the name of a column, {name!r}, holds half of a surrogate pair, which is no character."
@@ -71,12 +71,27 @@ class TableDataset(Sequence[Row]):
     def __getitem__(self, index: slice) -> TableDataset: ...
     def __getitem__(self, index: int | slice) -> Row | TableDataset:
         if isinstance(index, slice):
-            return self.select(range(*index.indices(len(self))))
+            return self._with(self._chosen[index])
         row = self.rows[int(self._chosen[index])]
         return {name: row.get(name) for name in self.column_names}
 
-    def __iter__(self) -> Iterator[Row]:
-        return (self[index] for index in range(len(self)))
+    def select(self, indices: Iterable[int]) -> Self:
+        """The rows of these indices, in their order."""
+        places = indices if isinstance(indices, Sequence | np.ndarray) else [*indices]
+        return self._with(self._numbers()[np.asarray(places, np.int64)])
+
+    def _with(self, chosen: range | NDArray[Any]) -> Self:
+        part = copy.copy(self)
+        part._chosen = chosen
+        return part
+
+    def _numbers(self) -> NDArray[Any]:
+        """The numbers of the rows as an array, of four bytes each where that suffices."""
+        own = self._chosen
+        if not isinstance(own, range):
+            return own
+        kind: Any = np.int32 if len(self.rows) < 2**31 else np.int64
+        return np.arange(own.start, own.stop, own.step, dtype=kind)
 
     @property
     def is_stored(self) -> bool:
@@ -102,27 +117,9 @@ class TableDataset(Sequence[Row]):
     def lengths(self, name: str) -> NDArray[Any]:
         """The length of each row's value in a column."""
         if isinstance(self.rows, ArrowRows):
-            found: NDArray[Any] = self.rows.lengths(name)[self._numbers()]
-            return found
+            lengths: NDArray[Any] = self.rows.lengths(name)[self._numbers()]
+            return lengths
         return np.fromiter(map(len, self.values(name)), np.int64, len(self))
-
-    def _numbers(self) -> NDArray[Any]:
-        """The indices of the rows as an array, of four bytes each where that suffices."""
-        own = self._chosen
-        if not isinstance(own, range):
-            return np.asarray(own)
-        kind: Any = np.int32 if len(self.rows) < 2**31 else np.int64
-        return np.arange(own.start, own.stop, own.step, dtype=kind)
-
-    def select(self, indices: Iterable[int]) -> Self:
-        """The rows of these indices, in their order."""
-        own, chosen = self._chosen, indices
-        if isinstance(own, range) and isinstance(chosen, range):
-            chosen = range(own.start + chosen.start * own.step, own.start + chosen.stop * own.step, own.step * chosen.step)
-        else:
-            chosen = self._numbers()[np.asarray(chosen if isinstance(chosen, Sequence | np.ndarray) else [*chosen], np.int64)]
-        about: dict[str, Any] = {"path": self.path, "lines": self._lines, "class_names": self.class_names}
-        return type(self)(self.rows, self.column_names, **about, notes=self.notes, is_one_text=self.is_one_text, chosen=chosen)
 
     def place(self, index: int) -> str:
         """Where a row stands, as ``file:line`` or ``file, row 3``; rows are counted from 1."""
@@ -236,14 +233,10 @@ def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, 
     return tuple(dataset.select(np.flatnonzero(numbers == part)) for part in order)
 
 
-_LINE = "\0line"  # a column with the line on which each row begins
-
-
 def collected(name: str, rows: Iterator[tuple[int, Row]], columns: list[str] | None = None, **about: Any) -> TableDataset:
-    """Rows with the lines on which they begin as a data set, from memory or from files."""
-    writer = RowWriter()
+    """Rows of a file, with the lines on which they begin, as a data set: from memory, or from a file where they are many."""
+    writer, lines = RowWriter(), array("I")
     for line, row in rows:
-        writer.add({_LINE: line, **row})
-    found, columns = writer.finish(), [column for column in writer.columns if column != _LINE] if columns is None else columns
-    lines: Any = ArrowValues(found, _LINE) if isinstance(found, ArrowRows) else [row.pop(_LINE) for row in found]
-    return TableDataset(found, columns, path=name, lines=lines, **about)
+        lines.append(line)
+        writer.add(row)
+    return TableDataset(writer.finish(), list(writer.columns) if columns is None else columns, path=name, lines=lines, **about)

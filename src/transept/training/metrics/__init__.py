@@ -6,9 +6,8 @@ from typing import Any
 
 from transept.errors import InputError, nearest
 from transept.training.metrics.base import Metric
-from transept.training.metrics.classification import AUC, F1, Accuracy, Matthews, MeanIoU
 from transept.training.metrics.detection import MeanAveragePrecision
-from transept.training.metrics.regression import Pearson, Regression, Spearman
+from transept.training.metrics.numbers import AUC, F1, Accuracy, Matthews, MeanIoU, Pearson, Regression, Spearman
 from transept.training.metrics.tokens import AnswerF1, EntityF1, Perplexity
 from transept.training.metrics.written import Bleu, CharacterErrorRate, ChrF, Rouge, WordErrorRate
 

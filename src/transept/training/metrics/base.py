@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, refuse
 from transept.objectives.classification import IGNORED
+from transept.training.metrics.arrays import to_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -42,10 +44,8 @@ class Metric:
 
 def array(value: Any, name: str) -> NDArray[Any]:
     """Numbers as an array (``InputTypeError``: what is none)."""
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    value = value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
     try:
-        numbers = np.asarray(value)
+        numbers = np.asarray(to_array(value) if isinstance(value, Tensor) else value)
     except ValueError as error:
         raise InputTypeError(f"`{name}` has rows of different lengths.", hint="Pad them, labels by -100.") from error
     if numbers.dtype.kind not in "biuf":
@@ -95,9 +95,14 @@ def ratio(part: float, whole: float, empty: float = 0.0) -> float:
     return float(part) / float(whole) if whole else empty
 
 
+def f1(hits: int, predicted: int, right: int) -> float:
+    """The harmonic mean of precision and recall, 0 where there is nothing."""
+    return ratio(2 * hits, predicted + right)
+
+
 def f1_scores(hits: int, predicted: int, right: int) -> dict[str, float]:
-    """Precision, recall and F1, 0 where there is nothing."""
-    return {"precision": ratio(hits, predicted), "recall": ratio(hits, right), "f1": ratio(2 * hits, predicted + right)}
+    precision, recall = ratio(hits, predicted), ratio(hits, right)
+    return {"precision": precision, "recall": recall, "f1": f1(hits, predicted, right)}
 
 
 def is_better(value: float, best: float | None, *, greater: bool, margin: float = 0.0) -> bool:

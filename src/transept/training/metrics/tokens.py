@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
-from transept.training.metrics.base import Metric, array, f1_scores, ratio, same_number
+from transept.training.metrics.base import Metric, array, f1, f1_scores, ratio, same_number
 
 Span = tuple[str, int, int]
 # The last token of an entity and an entity of one token have two names each.
@@ -60,24 +60,24 @@ class EntityF1(Metric):
         super().__init__()
 
     def reset(self) -> None:
-        self.hits, self.found, self.right = Counter[str](), Counter[str](), Counter[str]()
+        self.hits, self.predicted, self.right = Counter[str](), Counter[str](), Counter[str]()
         self.same = self.count = 0
 
     def update(self, predictions: Any, labels: Any) -> None:
         if not isinstance(labels, list | tuple):
-            right, predictions = array(labels, "labels"), array(predictions, "predictions")
-            predictions = predictions.argmax(axis=-1) if predictions.ndim == right.ndim + 1 else predictions
-            labels = right.tolist()
-            predictions = predictions.tolist()
+            right, predicted = array(labels, "labels"), array(predictions, "predictions")
+            predicted = predicted.argmax(axis=-1) if predicted.ndim == right.ndim + 1 else predicted
+            labels, predictions = right.tolist(), predicted.tolist()
         same_number(predictions, labels)
-        for row, (found, right) in enumerate(zip(predictions, labels)):
-            if len(found) != len(right):
-                raise InputError(f"row {row} has {len(found)} predicted tags for {len(right)} labels.")
-            pairs = [(self._tag(one), self._tag(other)) for one, other in zip(found, right) if other != IGNORED]
+        for row, (predicted, right) in enumerate(zip(predictions, labels)):
+            if len(predicted) != len(right):
+                raise InputError(f"row {row} has {len(predicted)} predicted tags for {len(right)} labels.")
+            pairs = [(self._tag(own), self._tag(other)) for own, other in zip(predicted, right) if other != IGNORED]
             ours, theirs = (entities([pair[side] for pair in pairs]) for side in (0, 1))
-            for counter, spans in ((self.hits, ours & theirs), (self.found, ours), (self.right, theirs)):
+            for counter, spans in ((self.hits, ours & theirs), (self.predicted, ours), (self.right, theirs)):
                 counter.update(kind for kind, _, _ in spans)
-            self.same, self.count = self.same + sum(one == other for one, other in pairs), self.count + len(pairs)
+            self.same += sum(own == other for own, other in pairs)
+            self.count += len(pairs)
 
     def _tag(self, tag: Any) -> str:
         if isinstance(tag, str):
@@ -87,12 +87,13 @@ class EntityF1(Metric):
         return str(self.names[int(tag)])
 
     def result(self) -> dict[str, float]:
-        totals = [sum(counter.values()) for counter in (self.hits, self.found, self.right)]
-        result = f1_scores(*totals) | {"accuracy": ratio(self.same, self.count, math.nan)}
-        for kind in sorted({*self.found, *self.right}) if self.by_type else ():
-            scores = f1_scores(self.hits[kind], self.found[kind], self.right[kind])
-            result |= {f"{kind}_{name}": value for name, value in scores.items()}
-        return result
+        counters = (self.hits, self.predicted, self.right)
+        scores = f1_scores(*(counter.total() for counter in counters))
+        scores |= {"accuracy": ratio(self.same, self.count, math.nan)}
+        for kind in sorted({*self.predicted, *self.right}) if self.by_type else ():
+            of_kind = f1_scores(*(counter[kind] for counter in counters))
+            scores |= {f"{kind}_{name}": value for name, value in of_kind.items()}
+        return scores
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -128,11 +129,11 @@ class AnswerF1(Metric):
         return {name: ratio(100 * part, self.count, math.nan) for name, part in parts.items()}
 
 
-def word_overlap(found: list[str], right: list[str]) -> float:
+def word_overlap(own: list[str], right: list[str]) -> float:
     """F1 of the words of two answers."""
-    if not found or not right:
-        return float(found == right)
-    return ratio(2 * sum((Counter(found) & Counter(right)).values()), len(found) + len(right))
+    if not own or not right:
+        return float(own == right)
+    return f1((Counter(own) & Counter(right)).total(), len(own), len(right))
 
 
 class Perplexity(Metric):

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from transept.errors import InputTypeError
-from transept.training.metrics.base import Metric, ratio, same_number
+from transept.training.metrics.base import Integers, Metric, f1, ratio, same_number
 
 _MARKS = [
     (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),
@@ -34,11 +36,11 @@ def words_13a(text: str) -> list[str]:
 def pairs_of(predictions: Any, labels: Any) -> Iterator[tuple[str, list[str]]]:
     """Each text with its references, of which there may be one or several."""
     same_number(predictions, labels)
-    for row, (found, right) in enumerate(zip(predictions, labels)):
+    for row, (text, right) in enumerate(zip(predictions, labels)):
         references = list(right) if isinstance(right, list | tuple) else [right]
-        if not isinstance(found, str) or not references or not all(isinstance(each, str) for each in references):
-            raise InputTypeError(f"row {row} must be a text and its references, but is {str((found, right))[:80]}.")
-        yield found, references
+        if not isinstance(text, str) or not references or not all(isinstance(one, str) for one in references):
+            raise InputTypeError(f"row {row} must be a text and its references, but is {str((text, right))[:80]}.")
+        yield text, references
 
 
 def grams(items: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
@@ -47,23 +49,23 @@ def grams(items: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
 
 
 class Bleu(Metric):
-    """``bleu`` from 0 to 100 (Papineni et al. 2002), with sacrebleu's words and smoothing: its ``BLEU|tok:13a|smooth:exp``."""
+    """``bleu`` from 0 to 100 (Papineni et al. 2002), by the words and smoothing of sacrebleu's ``tok:13a|smooth:exp``."""
 
     def reset(self) -> None:
         self.hits, self.totals, self.length, self.reference = [0] * 4, [0] * 4, 0, 0
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            found, right = words_13a(text), [words_13a(each) for each in references]
-            self.length += len(found)
-            self.reference += min(map(len, right), key=lambda length: (abs(length - len(found)), length))
+            words, right = words_13a(text), [words_13a(reference) for reference in references]
+            self.length += len(words)
+            self.reference += min(map(len, right), key=lambda length: (abs(length - len(words)), length))
             for size in range(1, 5):
                 most: Counter[tuple[str, ...]] = Counter()
                 for reference in right:
                     most |= grams(reference, size)
-                own = grams(found, size)
-                self.hits[size - 1] += sum((own & most).values())
-                self.totals[size - 1] += sum(own.values())
+                own = grams(words, size)
+                self.hits[size - 1] += (own & most).total()
+                self.totals[size - 1] += own.total()
 
     def result(self) -> dict[str, float]:
         if not any(self.hits) or not all(self.totals):
@@ -80,36 +82,32 @@ class ChrF(Metric):
     """``chrf`` from 0 to 100 (Popović 2015): F2 of runs of up to six characters, sacrebleu's ``chrF2``."""
 
     def reset(self) -> None:
-        self.counts = [[0, 0, 0] for _ in range(6)]  # hits, found and right, by size
+        self.counts = np.zeros((6, 3), np.int64)  # hits, those of the texts and of the references, by size
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            own = [grams("".join(text.split()), size) for size in range(1, 7)]
-            best = max(
-                ([_counts(own[size], grams("".join(right.split()), size + 1)) for size in range(6)] for right in references),
-                key=_chrf,
-            )
-            self.counts = [[one + other for one, other in zip(*pair)] for pair in zip(self.counts, best)]
+            self.counts += max((_counts(text, reference) for reference in references), key=_chrf)
 
     def result(self) -> dict[str, float]:
-        return {"chrf": _chrf(self.counts) if any(right for _, _, right in self.counts) else math.nan}
+        return {"chrf": _chrf(self.counts) if self.counts[:, 2].any() else math.nan}
 
 
-def _counts(found: Counter[tuple[str, ...]], right: Counter[tuple[str, ...]]) -> list[int]:
-    both, own, other = (sum(part.values()) for part in (found & right, found, right))
-    return [both, own if other else 0, other]
+def _counts(text: str, reference: str) -> Integers:
+    """(6, 3) of runs of one to six characters; those of a text do not count where the reference has none so long."""
+    letters, right, counts = "".join(text.split()), "".join(reference.split()), []
+    for size in range(1, 7):
+        own, other = grams(letters, size), grams(right, size)
+        counts.append(((own & other).total(), own.total() if other else 0, other.total()))
+    return np.array(counts)
 
 
-def _chrf(counts: Sequence[Sequence[int]]) -> float:
-    there = [(hits, found, right) for hits, found, right in counts if found and right]
+def _chrf(counts: Integers) -> float:
+    there = [(hits, own, right) for hits, own, right in counts.tolist() if own and right]
     if not there:
         return 0.0
-    precision = sum(hits / found for hits, found, _ in there) / len(there)
+    precision = sum(hits / own for hits, own, _ in there) / len(there)
     recall = sum(hits / right for hits, _, right in there) / len(there)
     return 100 * ratio(5 * precision * recall, 4 * precision + recall)
-
-
-_NO_WORD = re.compile(r"[^a-z0-9]+")
 
 
 class Rouge(Metric):
@@ -132,25 +130,20 @@ class Rouge(Metric):
 
 
 def _rouge(text: str, reference: str) -> dict[str, float]:
-    found, right = _rouge_words(text), _rouge_words(reference)
-    result = {}
+    words, right = rouge_words(text), rouge_words(reference)
+    scores = {"rougeL": f1(len(common(right, words)), len(words), len(right))}
     for size in (1, 2):
-        one, other = grams(found, size), grams(right, size)
-        result[f"rouge{size}"] = _f(sum((one & other).values()), sum(one.values()), sum(other.values()))
-    result["rougeL"] = _f(len(_common(right, found)), len(found), len(right))
-    lines = [[_rouge_words(line) for line in each.split("\n") if line] for each in (text, reference)]
-    return result | {"rougeLsum": _summary(*lines)}
+        own, other = grams(words, size), grams(right, size)
+        scores[f"rouge{size}"] = f1((own & other).total(), own.total(), other.total())
+    lines = ([rouge_words(line) for line in whole.split("\n") if line] for whole in (text, reference))
+    return scores | {"rougeLsum": _summary(*lines)}
 
 
-def _rouge_words(text: str) -> list[str]:
-    return _NO_WORD.sub(" ", text.lower()).split()
+def rouge_words(text: str) -> list[str]:
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).split()
 
 
-def _f(hits: float, found: int, right: int) -> float:
-    return ratio(2 * hits, found + right)
-
-
-def _common(first: Sequence[str], second: Sequence[str]) -> set[int]:
+def common(first: Sequence[str], second: Sequence[str]) -> set[int]:
     """Places in the first list of a longest subsequence that the second has too."""
     lengths = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
     for i, one in enumerate(first):
@@ -168,17 +161,17 @@ def _common(first: Sequence[str], second: Sequence[str]) -> set[int]:
     return places
 
 
-def _summary(found: list[list[str]], right: list[list[str]]) -> float:
-    """F of all that lines of the reference have in common with any line; no word counts more often than it is there."""
-    left = [Counter(word for line in side for word in line) for side in (found, right)]
-    sizes, hits = [sum(counter.values()) for counter in left], 0
-    for line in right:
-        for place in sorted(set().union(*(_common(line, other) for other in found))):
+def _summary(text: list[list[str]], reference: list[list[str]]) -> float:
+    """F of all that lines of the reference have in common with any line; no word counts oftener than it is there."""
+    left = [Counter(word for line in side for word in line) for side in (text, reference)]
+    sizes, hits = [counter.total() for counter in left], 0
+    for line in reference:
+        for place in sorted(set().union(*(common(line, other) for other in text))):
             if all(counter[line[place]] > 0 for counter in left):
                 hits += 1
                 for counter in left:
                     counter[line[place]] -= 1
-    return _f(hits, *sizes)
+    return f1(hits, *sizes)
 
 
 def edits(first: Sequence[Any], second: Sequence[Any]) -> int:
@@ -204,9 +197,10 @@ class WordErrorRate(Metric):
         return text.split()
 
     def update(self, predictions: Any, labels: Any) -> None:
-        for found, references in pairs_of(predictions, labels):
+        for text, references in pairs_of(predictions, labels):
             right = self.pieces(references[0])
-            self.wrong, self.total = self.wrong + edits(right, self.pieces(found)), self.total + len(right)
+            self.wrong += edits(right, self.pieces(text))
+            self.total += len(right)
 
     def result(self) -> dict[str, float]:
         return {self.name: ratio(self.wrong, self.total, math.nan)}

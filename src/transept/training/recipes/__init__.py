@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 # The file and the class of each task.
 RECIPES = {
-    "text-classification": ("text_classification", "TextClassification"),
-    "token-classification": ("token_classification", "TokenClassification"),
-    "question-answering": ("question_answering", "QuestionAnswering"),
-    "multiple-choice": ("multiple_choice", "MultipleChoice"),
-    "masked-lm": ("masked_lm", "MaskedLM"),
-    "causal-lm": ("causal_lm", "CausalLM"),
-    "seq2seq": ("seq2seq", "Seq2Seq"),
-    "translation": ("seq2seq", "Translation"),
-    "summarization": ("seq2seq", "Summarization"),
-    "sentence-embedding": ("sentence_embedding", "SentenceEmbedding"),
-    "preference": ("preference", "Preference"),
-    "self-training": ("text_classification", "SelfTraining"),
-    "autoencoder": ("reconstruction", "Reconstruction"),
-    "image-classification": ("images", "ImageClassification"),
-    "object-detection": ("images", "ObjectDetection"),
-    "ctc": ("speech", "CTC"),
-    "speech-to-text": ("speech", "SpeechToText"),
+    "text-classification": "classification.TextClassification",
+    "token-classification": "classification.TokenClassification",
+    "question-answering": "question_answering.QuestionAnswering",
+    "multiple-choice": "classification.MultipleChoice",
+    "masked-lm": "language.MaskedLM",
+    "causal-lm": "language.CausalLM",
+    "seq2seq": "seq2seq.Seq2Seq",
+    "translation": "seq2seq.Translation",
+    "summarization": "seq2seq.Summarization",
+    "sentence-embedding": "pairs.SentenceEmbedding",
+    "preference": "pairs.Preference",
+    "self-training": "classification.SelfTraining",
+    "autoencoder": "reconstruction.Reconstruction",
+    "image-classification": "media.ImageClassification",
+    "object-detection": "media.ObjectDetection",
+    "ctc": "media.CTC",
+    "speech-to-text": "media.SpeechToText",
 }
 ALIASES = {
     "ner": "token-classification",
@@ -45,6 +45,6 @@ def recipe_named(task: str) -> type[Recipe]:
     name = ALIASES.get(task, task)
     if name not in RECIPES:
         raise UnsupportedError(f"there is no recipe for {task!r}.", hint=nearest(task, [*RECIPES, *ALIASES]))
-    file, recipe = RECIPES[name]
+    file, _, recipe = RECIPES[name].partition(".")
     kind: type[Recipe] = getattr(importlib.import_module(f"{__name__}.{file}"), recipe)
     return kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +12,16 @@ from transept.errors import InputError
 from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.tokens import AnswerF1
-from transept.training.recipes.base import Options, TextRecipe
+from transept.training.recipes.base import Options
+from transept.training.recipes.text import TextRecipe
 
 MOST_ANSWER_TOKENS = 30
+# The characters of each token of a window, and `None` for those that are not of the context.
+Offsets = Sequence[tuple[int, int] | None]
 
 
 class QuestionOptions(Options):
-    """Options of question answering.
-
-    Args:
-        stride: tokens that windows over a long text share.
-    """
-
-    stride: int = 64
+    stride: int = 64  # tokens that windows over a long text share
 
 
 class QuestionAnswering(TextRecipe):
@@ -43,94 +40,86 @@ class QuestionAnswering(TextRecipe):
     batch_size = 16
 
     def encode(self, dataset: TableDataset) -> TableDataset:
-        self.windows: list[tuple[int, list[Any]]] = []
-        self.dataset, self.golds = dataset, list[list[str]]()
+        # Of the rows that were encoded last, which are those to evaluate: windows with their rows' numbers, and answers.
+        self.windows: list[tuple[int, Offsets]] = []
+        self.dataset, self.right = dataset, list[list[str]]()
         return super().encode(dataset)
 
-    def encode_rows(self, dataset: TableDataset) -> list[Row]:
-        question, context, answers = (dataset.column(self.found[role]) for role in ("question", "context", "answers"))
-        rows: list[Row] = []
+    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
+        question, context, answers = (self.column(dataset, role) for role in ("question", "context", "answers"))
+        options: dict[str, Any] = {"truncation": "only_second", "max_length": self.limit}
+        options |= {"stride": min(self.options.stride, self.limit // 4), "return_overflowing_tokens": True}
         for index, (asked, text, answer) in enumerate(zip(question, context, answers)):
-            span = _span(answer, text, dataset.place(index))
-            self.golds.append(_texts(answer))
-            encoded = self.reader(
-                [asked],
-                [text],
-                truncation="only_second",
-                max_length=self.limit,
-                stride=min(self.options.stride, self.limit // 4),
-                return_overflowing_tokens=True,
-                return_offsets_mapping=True,
-            )
-            for window in range(len(encoded["input_ids"])):
-                offsets = [
-                    pair if sequence == 1 else None
-                    for pair, sequence in zip(encoded["offset_mapping"][window], encoded.sequence_ids(window))
-                ]
-                start, end = _tokens(offsets, span)
-                named = {name: encoded[name][window] for name in self.reader.model_input_names if name in encoded}
-                rows.append(named | {"start_positions": start, "end_positions": end})
-                self.windows.append((len(self.golds) - 1, offsets))
-        return rows
+            span, number = answer_span(answer, text, dataset.place(index)), len(self.right)
+            self.right.append(answer_texts(answer))
+            encoded = self.reader([asked], [text], return_offsets_mapping=True, **options)
+            for window, pairs in enumerate(encoded["offset_mapping"]):
+                sequences = encoded.sequence_ids(window)
+                offsets = [pair if sequence == 1 else None for pair, sequence in zip(pairs, sequences)]
+                start, end = answer_tokens(offsets, span)
+                inputs = {name: encoded[name][window] for name in self.reader.model_input_names if name in encoded}
+                self.windows.append((number, offsets))
+                yield inputs | {"start_positions": start, "end_positions": end}
 
-    def scores(self) -> Callable[[Any], dict[str, float]]:
-        windows, golds, texts = self.windows, self.golds, self.dataset.column(self.found["context"])
-
-        def scores(prediction: Any) -> dict[str, float]:
-            answers = _answers(prediction.predictions[0], prediction.predictions[1], windows, texts)
-            percents = AnswerF1()([answers.get(index, "") for index in range(len(golds))], golds)
-            return {name: value / 100 for name, value in percents.items()}
-
-        return scores
+    def scores(self, predicted: Any, right: Any) -> dict[str, float]:
+        """Exact matches, and the F1 of words, of the best span of all windows of each row; ``right`` are tokens."""
+        texts, answers = self.column(self.dataset, "context"), [""] * len(self.right)
+        best = [-np.inf] * len(self.right)
+        for start, end, (row, offsets) in zip(predicted[0], predicted[1], self.windows):
+            score, span = best_span(start, end, offsets)
+            if span is not None and score > best[row]:
+                best[row], answers[row] = score, texts[row][slice(*span)]
+        return {name: percent / 100 for name, percent in AnswerF1()(answers, self.right).items()}
 
     def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        found = super().shown(batch, index)
         start, end = int(batch["start_positions"][index]), int(batch["end_positions"][index])
-        answer = self.reader.decode(batch["input_ids"][index][start : end + 1].tolist()) if start else "(not in this window)"
-        return found | {"answer": answer}
+        ids = batch["input_ids"][index][start : end + 1].tolist()
+        return super().shown(batch, index) | {"answer": self.reader.decode(ids) if start else "(not in this window)"}
 
 
-def _texts(answer: Mapping[str, Any]) -> list[str]:
+def answer_texts(answer: Mapping[str, Any]) -> list[str]:
     """The right answers; one that is empty where there is none."""
     text = answer.get("text", [])
     return [text] if isinstance(text, str) else list(text) or [""]
 
 
-def _span(answer: Mapping[str, Any], context: str, place: str) -> tuple[int, int] | None:
+def answer_span(answer: Mapping[str, Any], context: str, place: str) -> tuple[int, int] | None:
     """The characters of the first answer (``InputError``: they are not its text)."""
-    starts = answer.get("answer_start", [])
-    starts, texts = ([starts] if isinstance(starts, int) else list(starts)), _texts(answer)
-    if not starts:
+    starts, text = answer.get("answer_start", []), answer_texts(answer)[0]
+    starts = [starts] if isinstance(starts, int) else starts
+    if not len(starts):
         return None
-    start, end = starts[0], starts[0] + len(texts[0])
-    if context[start:end] != texts[0]:
-        found = context[start:end]
-        what = f"the answer {texts[0]!r:.60} does not stand at character {start} of its context, but {found!r:.60}."
-        raise InputError(what, path=place)
+    start, end = starts[0], starts[0] + len(text)
+    if context[start:end] != text:
+        what = f"the answer {text!r:.60} does not stand at character {start} of its context"
+        raise InputError(f"{what}, but {context[start:end]!r:.60}.", path=place)
     return start, end
 
 
-def _tokens(offsets: Sequence[Any], span: tuple[int, int] | None) -> tuple[int, int]:
+def answer_tokens(offsets: Offsets, span: tuple[int, int] | None) -> tuple[int, int]:
     """The first and last token of a span of characters; twice the first token where a window lacks a part of it."""
-    held = [] if span is None else [i for i, at in enumerate(offsets) if at is not None and at[0] < span[1] and at[1] > span[0]]
-    if not held or span is None or offsets[held[0]][0] > span[0] or offsets[held[-1]][1] < span[1]:
+    if span is None:
         return 0, 0
-    return held[0], held[-1]
+    start, end = span
+    inside = [(token, at) for token, at in enumerate(offsets) if at is not None and at[0] < end and at[1] > start]
+    if not inside or inside[0][1][0] > start or inside[-1][1][1] < end:
+        return 0, 0
+    return inside[0][0], inside[-1][0]
 
 
-def _answers(starts: Any, ends: Any, windows: Sequence[tuple[int, Any]], texts: Sequence[str]) -> dict[int, str]:
-    """For each row the best span of all its windows."""
-    best: dict[int, tuple[float, str]] = {}
-    for start, end, (index, offsets) in zip(starts, ends, windows):
-        inside = np.array([i for i, at in enumerate(offsets) if at is not None and at[1] > at[0]], dtype=int)
-        if not len(inside):
-            continue
-        sums = start[inside][:, None] + end[inside][None, :]
-        distance = np.arange(len(inside))[None, :] - np.arange(len(inside))[:, None]
-        sums = np.where((distance >= 0) & (distance < MOST_ANSWER_TOKENS), sums, -np.inf)
-        first, last = np.unravel_index(int(sums.argmax()), sums.shape)
-        score, none = float(sums[first, last]), float(start[0] + end[0])
-        text = texts[index][offsets[inside[first]][0] : offsets[inside[last]][1]] if score >= none else ""
-        if index not in best or max(score, none) > best[index][0]:
-            best[index] = max(score, none), text
-    return {index: text for index, (_, text) in best.items()}
+def best_span(start: Any, end: Any, offsets: Offsets) -> tuple[float, tuple[int, int] | None]:
+    """The score of a window's best answer, and its characters; of none where the first token is likelier.
+
+    No span is ``None`` where the window has no token of the context.
+    """
+    tokens = np.array([token for token, at in enumerate(offsets) if at is not None and at[1] > at[0]], dtype=int)
+    if not len(tokens):
+        return -np.inf, None
+    places = np.arange(len(tokens))
+    distance = places[None, :] - places[:, None]
+    sums = start[tokens][:, None] + end[tokens][None, :]
+    sums = np.where((distance >= 0) & (distance < MOST_ANSWER_TOKENS), sums, -np.inf)
+    first, last = np.unravel_index(int(sums.argmax()), sums.shape)
+    score, no_answer = float(sums[first, last]), float(start[0] + end[0])
+    span = (offsets[tokens[first]][0], offsets[tokens[last]][1]) if score >= no_answer else (0, 0)
+    return max(score, no_answer), span

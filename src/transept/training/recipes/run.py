@@ -26,13 +26,14 @@ from transept.training.data.files import digest_of, load_dataset_file
 from transept.training.data.table import Row, TableDataset, as_dataset, split_by_hash
 from transept.training.model_card import Answers, Card, write_card
 from transept.training.recipes import recipe_named
-from transept.training.recipes.base import Recipe, TextRecipe, option_names
-from transept.training.recipes.characters import character_tokenizer
+from transept.training.recipes.base import Recipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings
+from transept.training.recipes.text import TextRecipe, character_tokenizer
 from transept.training.run_directory import check_empty, free_directory, run_directory
 from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
+OLDER_NAMES = ("warmup_ratio", "evaluation_strategy", "group_by_length", "no_cuda")  # of settings of the trainer
 Told = Callable[[str], object]
 
 
@@ -50,16 +51,21 @@ class Run:
     """
 
     def __init__(
-        self, settings: RunSettings, *, default_model: tuple[str, str] | None = None, told: Told = str, start: str | None = None
+        self,
+        settings: RunSettings,
+        *,
+        default_model: tuple[str, str] | None = None,
+        told: Told = str,
+        start: str | None = None,
     ) -> None:
         self.settings, self.told = settings, told
         kind = recipe_named(settings.task)
-        self.options, self.arguments = _divided(kind, settings.settings)
+        self.options, self.arguments = divided(kind, settings.settings)
         self.recipe: Recipe = kind(settings.columns, self.options)
-        path, self.base = (settings.model, settings.model)
+        self.source = self.base = settings.model
         if default_model is not None and kind.has_default_model and settings.model is None and settings.config is None:
-            path, self.base = default_model
-        self.source = start or path
+            self.source, self.base = default_model
+        self.source = start or self.source
         if self.source is None and settings.config is None and kind.new_model is None:
             hint = "Pass --model PATH, or --config PATH for new weights."
             raise InputError(f"the task {settings.task!r} has no default model.", hint=hint)
@@ -69,7 +75,7 @@ class Run:
         self.trainer: Any = None
         self.values: dict[str, Any] = {}
 
-    # --- what it is made of -------------------------------------------------------------------------------------------------
+    # --- what it is made of ------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Read the data, load the model, and encode the rows."""
@@ -79,22 +85,23 @@ class Run:
         train = self.read(settings.data)
         config = self.config()
         self.say(recipe.look(train, config))
-        more = self.read(settings.unlabelled) if settings.unlabelled is not None else None
-        train = recipe.parted(train, more)
-        held_out = self.read(settings.eval_data) if settings.eval_data is not None else None
-        if held_out is None and not recipe.splits_encoded:
-            train, held_out = split_by_hash(train, recipe.options.eval_share)
-        elif held_out is not None:
+        unlabelled = None if settings.unlabelled is None else self.read(settings.unlabelled)
+        train = recipe.labelled(train, unlabelled)
+        held_out = None if settings.eval_data is None else self.read(settings.eval_data)
+        if held_out is not None:
             warn_of_equal_rows(train, held_out)
-        named = {"train": train, "eval": held_out, "unlabelled": more}
-        self.files = {name: each for name, each in named.items() if each is not None}
+        elif not recipe.splits_encoded:
+            train, held_out = split_by_hash(train, recipe.options.eval_share)
+        files = {"train": train, "eval": held_out, "unlabelled": unlabelled}
+        self.files = {name: dataset for name, dataset in files.items() if dataset is not None}
         self.load(config, train)
         self.train_rows = recipe.encode(train)
         if held_out is not None:
             self.eval_rows = recipe.encode(held_out)
         else:
             self.train_rows, self.eval_rows = split_by_hash(as_dataset(self.train_rows), recipe.options.eval_share)
-        self.check()
+        if isinstance(recipe, TextRecipe):
+            warn_of_truncation(recipe.truncated, len(self.train_rows) + len(self.eval_rows), recipe.limit)
 
     def read(self, path: str) -> TableDataset:
         """The rows of a file."""
@@ -110,31 +117,30 @@ class Run:
 
     def config(self) -> Any:
         """The configuration of the model to begin with."""
-        settings = self.settings
-        if self.source is not None:
-            return AutoConfig.from_pretrained(self.source)
-        if isinstance(settings.config, str):
-            return AutoConfig.from_pretrained(settings.config)
-        values = dict(settings.config or {})
+        source = self.source or self.settings.config
+        if isinstance(source, str):
+            return AutoConfig.from_pretrained(source)
+        values = dict(source or {})
         if not isinstance(model_type := values.pop("model_type", self.recipe.new_model), str):
             raise ConfigError("`config` names no `model_type`.")
         return AutoConfig.for_model(model_type, **values)
 
     def load(self, config: Any, train: TableDataset) -> None:
         """The model, with a head for the data, and what prepares its inputs."""
-        reader = self.load_reader(train)
+        recipe, reader = self.recipe, self.load_reader(train)
         set_seed(self.arguments.get("seed", 42))  # new weights are drawn
-        wanted = self.recipe.settings()
+        settings = recipe.settings()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)  # the head, which is to be trained
-            if self.source is not None:
-                fresh = {"ignore_mismatched_sizes": True} if wanted else {}
-                model = self.recipe.auto.from_pretrained(self.source, **wanted, **fresh)
+            # The head is to be trained.
+            warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)
+            if self.source is None:
+                size = {"vocab_size": len(reader)} if hasattr(reader, "__len__") else {}
+                model = recipe.auto.from_config(config.with_settings(**size, **recipe.new_settings(), **settings))
             else:
-                tokens = {} if not hasattr(reader, "__len__") else {"vocab_size": len(reader)}
-                model = self.recipe.auto.from_config(config.with_settings(**tokens, **self.recipe.new_settings(), **wanted))
-        self.recipe.take(reader, model)
-        if isinstance(self.recipe, TextRecipe):
+                fresh = {"ignore_mismatched_sizes": True} if settings else {}
+                model = recipe.auto.from_pretrained(self.source, **settings, **fresh)
+        recipe.take(reader, model)
+        if isinstance(recipe, TextRecipe):
             warn_of_tokenizer(reader, model)
 
     def load_reader(self, train: TableDataset) -> Any:
@@ -149,36 +155,31 @@ class Run:
             raise InputError("a model with new weights needs a tokenizer.", hint="Pass --tokenizer PATH, or characters.")
         return self.recipe.reader_class.from_pretrained(source)
 
-    def check(self) -> None:
-        """Warn of mistakes that no error would show."""
-        if isinstance(self.recipe, TextRecipe):
-            warn_of_truncation(self.recipe.truncated, len(self.train_rows) + len(self.eval_rows), self.recipe.limit)
-
-    # --- training -----------------------------------------------------------------------------------------------------------
+    # --- training ----------------------------------------------------------------------------------------------------
 
     def make_trainer(self, output: str) -> Any:
         """The trainer, with the recipe's defaults below the settings that were given."""
-        recipe, model = self.recipe, self.recipe.model
-        parameters = sum(each.numel() for each in model.parameters())
+        recipe, scores = self.recipe, self.recipe.scores
+        parameters = recipe.model.num_parameters()
         defaults = recipe.defaults(len(self.train_rows), parameters, evaluated=len(self.eval_rows) > 0)
-        if "max_tokens_per_batch" in defaults and self.arguments.get("train_sampling_strategy") not in (None, "token_budget"):
-            del defaults["max_tokens_per_batch"]
+        if self.arguments.get("train_sampling_strategy") not in (None, "token_budget"):
+            defaults.pop("max_tokens_per_batch", None)
+        self.values = defaults | self.arguments
         reports = ["console", "jsonl", *(["plot"] if PlotCallback.is_available() else [])]
-        values = {"output_dir": output, "report_to": reports} | defaults | self.arguments
-        self.values = {name: value for name, value in values.items() if name not in ("output_dir", "report_to")}
-        args = recipe.arguments_class(**values)
+        args = recipe.arguments_class(**({"output_dir": output, "report_to": reports} | self.values))
+        self.values.pop("report_to", None)
         self.trainer = recipe.trainer_class(
-            model=model,
+            model=recipe.model,
             args=args,
             data_collator=recipe.collator(),
             train_dataset=self.train_rows,
             eval_dataset=self.eval_rows or None,
             processing_class=recipe.reader,
-            compute_metrics=recipe.scores(),
-            preprocess_logits_for_metrics=recipe.reduce(),
+            compute_metrics=None if scores is None else lambda found: scores(found.predictions, found.label_ids),
+            preprocess_logits_for_metrics=recipe.reduce,
             **recipe.trainer_options(),
         )
-        if recipe.scores() is None:
+        if scores is None:
             args.prediction_loss_only = True
         if "console" in (args.report_to or []):
             for shown in (ProgressCallback, PrinterCallback):
@@ -195,7 +196,10 @@ class Run:
         Raises:
             FileError: the directory holds a run already, or files that no run wrote.
         """
-        output, about = self._directory(), dict[str, Any]()
+        output, about = self.settings.output, dict[str, Any]()
+        if output is None:  # the first process chooses
+            join()
+            output = everywhere(free_directory(self.settings.task))[0]
         trainer = self.make_trainer(output)
         is_first = trainer.is_world_process_zero()
         with contextlib.ExitStack() as held:
@@ -215,27 +219,21 @@ class Run:
                 if is_first:
                     about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
                     write_about(about, output)
-                    write_card(self.card(about, metrics, answers, seconds), output)
+                    write_card(self.card(about, answers), output)
         return metrics
-
-    def _directory(self) -> str:
-        """The run's directory: that of the settings, or a free one, which the first process chooses."""
-        if self.settings.output is not None:
-            return self.settings.output
-        join()
-        return everywhere(free_directory(self.settings.task))[0]
 
     def evaluate(self, rows: Sequence[Row]) -> tuple[dict[str, float], Answers | None]:
         """The metrics on some rows, and what a card tells of a classifier."""
-        if self.recipe.scores() is None:
-            found, answers = self.trainer.evaluate(rows), None
+        answers = None
+        if self.recipe.scores is None:
+            values = self.trainer.evaluate(rows)
         else:
-            said = self.trainer.predict(rows, metric_key_prefix="eval")
-            found, answers = said.metrics, self.recipe.answers(said.predictions, said.label_ids)
-        metrics = {name: value for name, value in found.items() if name != "epoch" and not name.endswith(NO_METRICS)}
+            output = self.trainer.predict(rows, metric_key_prefix="eval")
+            values, answers = output.metrics, self.recipe.answers(output.predictions, output.label_ids)
+        metrics = {name: value for name, value in values.items() if name != "epoch" and not name.endswith(NO_METRICS)}
         return metrics | self.recipe.derived(metrics), answers
 
-    # --- what it tells ------------------------------------------------------------------------------------------------------
+    # --- what it tells -----------------------------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
         """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, and parameters."""
@@ -249,35 +247,38 @@ class Run:
             "data": {name: {"path": os.path.abspath(path), "sha256": digest_of(path)} for name, path in paths.items()},
             "rows": {"train": len(self.train_rows), "eval": len(self.eval_rows)},
             "model_class": type(model).__name__,
-            "parameters": {
-                "all": sum(each.numel() for each in model.parameters()),
-                "trainable": sum(each.numel() for each in model.parameters() if each.requires_grad),
-            },
+            "parameters": parameter_counts(model),
             "versions": {"python": platform.python_version(), "torch": version("torch"), "transept": version("transept")},
             "command": self.settings.command(),
         }
 
-    def card(self, about: dict[str, Any], metrics: dict[str, float], answers: Answers | None, seconds: float) -> Card:
-        data = [
+    def card(self, about: dict[str, Any], answers: Answers | None) -> Card:
+        """The card of the trained model, by what ``run.json`` says at the end."""
+        rows, results = about["rows"], about["results"]
+        share = f"{self.recipe.options.eval_share:.0%} by a hash of the row"
+        split = "a file of their own" if self.settings.eval_data else share
+        files = [
             f"`{os.path.basename(file['path'])}` ({name}), SHA-256 `{file['sha256'][:16]}…`"
             for name, file in about["data"].items()
         ]
-        rows, share = about["rows"], f"{self.recipe.options.eval_share:.0%} by a hash of the row"
-        split = "a file of their own" if self.settings.eval_data else share
         return Card(
             title=f"A model for {self.settings.task}",
-            base=self.base or f"new weights ({type(self.recipe.model).__name__})",
-            metrics={name.removeprefix("eval_").replace("_", " "): value for name, value in metrics.items()},
+            base=self.base or f"new weights ({about['model_class']})",
+            metrics={name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()},
             arguments=self.values | self.options,
             matter={"pipeline_tag": self.recipe.tag},
             rows=rows["eval"],
             answers=answers,
-            data=[*data, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
-            seconds=seconds,
-            updates=self.trainer.state.global_step,
+            data=[*files, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
+            seconds=results["seconds"],
+            updates=results["updates"],
             versions=about["versions"],
             repeat=about["command"],
         )
+
+
+def parameter_counts(model: Any) -> dict[str, int]:
+    return {"all": model.num_parameters(), "trainable": model.num_parameters(only_trainable=True)}
 
 
 def write_about(about: Mapping[str, Any], folder: PathName) -> None:
@@ -297,17 +298,14 @@ def evaluate_model(settings: RunSettings, *, told: Told = str) -> tuple[dict[str
     return run.evaluate(rows)[0], len(rows)
 
 
-def _divided(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def divided(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings as options of the recipe, and as arguments of the trainer."""
     if "output_dir" in settings:
-        raise ConfigError(
-            "`output_dir` is no setting of a run, which is written where --output says.", hint="Pass --output PATH."
-        )
-    options, known = option_names(recipe), [*specs(recipe.arguments_class)]
+        what = "`output_dir` is no setting of a run, which is written where --output says."
+        raise ConfigError(what, hint="Pass --output PATH.")
+    options, arguments = specs(recipe.options_class), specs(recipe.arguments_class)
+    for name in settings:
+        if name not in (*options, *arguments, *OLDER_NAMES):
+            raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *arguments]))
     own = {name: value for name, value in settings.items() if name in options}
-    rest = {name: value for name, value in settings.items() if name not in options}
-    older = ("warmup_ratio", "evaluation_strategy", "group_by_length", "no_cuda")
-    for name in rest:
-        if name not in known and name not in older:
-            raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *known]))
-    return own, rest
+    return own, {name: value for name, value in settings.items() if name not in options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from transept.core.auto import AutoModelForSeq2SeqLM
@@ -13,7 +13,8 @@ from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.base import Metric
 from transept.training.metrics.written import Bleu, ChrF, Rouge
-from transept.training.recipes.base import Options, TextRecipe, texts_of, written_at_evaluation
+from transept.training.recipes.base import LazyRows, Options
+from transept.training.recipes.text import TextRecipe, rows_from, texts_of, written_at_evaluation
 from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
 SOURCES = ("source", "document", "dialogue", "article", "input", "question", "src")
@@ -21,15 +22,8 @@ TARGETS = ("target", "summary", "highlights", "output", "answer", "tgt")
 
 
 class Seq2SeqOptions(Options):
-    """Options of texts from texts.
-
-    Args:
-        max_target_length: tokens of a target at most.
-        prefix: what stands before each source, such as ``summarize:`` and a space.
-    """
-
-    max_target_length: Count = 128
-    prefix: str = ""
+    max_target_length: Count = 128  # tokens of a target at most
+    prefix: str = ""  # what stands before each source, such as `summarize: `
 
 
 class Seq2Seq(TextRecipe):
@@ -49,32 +43,23 @@ class Seq2Seq(TextRecipe):
     batch_size = 8
 
     def look(self, dataset: TableDataset, config: Any = None) -> str | None:
-        return super().look(unfolded(dataset), config)
+        return super().look(by_language(dataset), config)
 
     def encode_rows(self, dataset: TableDataset) -> list[Row]:
-        dataset = unfolded(dataset)
-        sources = [self.options.prefix + text for text in dataset.column(self.found["source"])]
-        targets = self.reader(
-            text_target=dataset.column(self.found["target"]), truncation=True, max_length=self.options.max_target_length
-        )
-        return self.rows(self.tokens(sources), labels=targets["input_ids" if "input_ids" in targets else "labels"])
+        dataset, longest = by_language(dataset), self.options.max_target_length
+        sources = [self.options.prefix + text for text in self.column(dataset, "source")]
+        targets = self.reader(text_target=self.column(dataset, "target"), truncation=True, max_length=longest)
+        return rows_from(self.tokens(sources), labels=targets["input_ids" if "input_ids" in targets else "labels"])
 
-    def collator(self) -> Callable[[list[Any]], Any]:
+    def collator(self) -> Any:
         return DataCollatorForSeq2Seq(self.reader, model=self.model)
 
-    def scores(self) -> Callable[[Any], dict[str, float]]:
-        def scores(prediction: Any) -> dict[str, float]:
-            pair = texts_of(self.reader, prediction.predictions), texts_of(self.reader, prediction.label_ids)
-            return {name: value for metric in self.metrics for name, value in metric()(*pair).items()}
+    def scores(self, predicted: Any, right: Any) -> dict[str, float]:
+        pair = texts_of(self.reader, predicted), texts_of(self.reader, right)
+        return {name: value for metric in self.metrics for name, value in metric()(*pair).items()}
 
-        return scores
-
-    def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
-        found = super().defaults(rows, parameters, evaluated=evaluated)
-        return found | written_at_evaluation(self.model, self.options.max_target_length)
-
-    def shown_labels(self, labels: Any, ids: Any) -> str:
-        return str(self.reader.decode(labels[labels >= 0].tolist()))
+    def arguments(self, rows: int) -> dict[str, Any]:
+        return super().arguments(rows) | written_at_evaluation(self.model, self.options.max_target_length)
 
 
 class Translation(Seq2Seq):
@@ -91,22 +76,10 @@ class Summarization(Seq2Seq):
     metrics = (Rouge,)
 
 
-def unfolded(dataset: TableDataset) -> TableDataset:
+def by_language(dataset: TableDataset) -> TableDataset:
     """Rows of one column ``translation`` of texts by language as rows with a column for each language."""
     if dataset.column_names != ["translation"] or not is_mapping(dataset[0]["translation"]):
         return dataset
     languages = dict.fromkeys(language for texts in dataset.values("translation") for language in texts)
-    return TableDataset(Translations(dataset), [*languages], path=dataset.path, lines=dataset.lines)
-
-
-class Translations(Sequence[Row]):
-    """The texts by language of each row."""
-
-    def __init__(self, dataset: TableDataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.dataset[index]["translation"]
+    rows = LazyRows(dataset, itemgetter("translation"))
+    return TableDataset(rows, [*languages], path=dataset.path, lines=dataset.lines)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from transept import rows
 from transept.errors import FormatError, TranseptError
-from transept.rows import Row, parquet_columns, read_parquet, read_rows
+from transept.tables import text as tables
+from transept.tables.parquet import parquet_columns, read_parquet
+from transept.tables.text import Row, read_rows
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -48,14 +49,14 @@ def test_rows_are_what_the_files_hold(text: str, kind: str, expected: list[Any])
 def test_rows_know_their_lines() -> None:
     found = read('a,b\n1,2\n"x\ny",3\n\n5\n6,7\n', "csv")
     assert [row.where for row in found] == ["a:2", "a:3", "a:6", "a:7"]
-    assert str(found[2].value) == "the line has 1 values, but the first one names 2 columns."
+    assert str(found[2].value) == "the line has 1 values, but the first one has 2."
     assert [row.where for row in read('"x"\n\n{\n', "jsonl")] == ["a:1", "a:3"]
 
 
 def test_a_bad_row_is_an_error_in_its_place() -> None:
     assert values(b"a,b\n1,\xff\n2,3,4\n5,6\n", "csv") == [
         "is not UTF-8 text (byte 1).",
-        "the line has 3 values, but the first one names 2 columns. Put values that hold the separator between double quotes.",
+        "the line has 3 values, but the first one has 2. Put values that hold the separator between double quotes.",
         {"a": "5", "b": "6"},
     ]
     assert values(b'{"a": 1, "a": 2}\n\xff\n3\n', "jsonl") == [
@@ -85,9 +86,9 @@ def test_a_bad_file_is_an_error_that_names_the_place(text: bytes, kind: str, mes
 
 @pytest.mark.parametrize("text", [b"a,b\n" + b"x" * 3000, b'a,b\n"' + b"x\n" * 3000, b'"x\n","x\n",' * 500], ids=[0, 1, 2])
 def test_no_row_is_longer_than_what_is_held(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
-    monkeypatch.setattr(rows, "MAX_LINE", 1000)
-    monkeypatch.setattr(rows, "BLOCK", 100)
-    with pytest.raises(FormatError, match=r"more than 1000 bytes|larger than field limit"):
+    monkeypatch.setattr(tables, "MAX_LINE", 1000)
+    monkeypatch.setattr(tables, "BLOCK", 100)
+    with pytest.raises(FormatError, match=r"more than 1000 characters|larger than field limit"):
         read(text, "csv")
 
 

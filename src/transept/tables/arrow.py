@@ -1,43 +1,34 @@
-"""Rows in files of Arrow that are mapped, and not read: more of them than the memory holds.
+"""Rows in a file of Arrow that is mapped, and not read: more of them than the memory holds.
 
-Few rows stay in memory as they are. More are written to a temporary folder, which goes when the process ends. Texts, numbers
-and flat lists of numbers have Arrow's own types; what else a column holds, or a column of several kinds, is text in JSON.
+Few rows stay in memory as they are. More are written to a temporary file without a name, which the system removes however the
+process ends. Texts, numbers and flat lists of numbers have Arrow's own types; what else a column holds, or a column of several
+kinds, is text in JSON.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
-import shutil
 import tempfile
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.errors import FileError, MissingExtraError
+from transept.errors import FileError
 from transept.files import parse_json, reason
+from transept.tables.parquet import needed
 
-Row = dict[str, Any]
 BATCH_BYTES = 4 * 2**20  # about so much stays in memory
 MOST_CELLS = 2**20  # of a batch
 PURPOSE = "Data of more than some megabytes"
 _JSON = {b"json": b"1"}  # the mark of a column of JSON
-
-
-def arrow(what: str) -> Any:
-    """The package pyarrow (``MissingExtraError``: it is not there)."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "train", what) from error
-    return pyarrow
 
 
 class _Column:
@@ -46,7 +37,7 @@ class _Column:
     def __init__(self, array: Any, field: Any) -> None:
         self.array, self.is_json = array, bool(field.metadata) and b"json" in field.metadata
         self.offsets: NDArray[Any] | None = None
-        types = arrow(PURPOSE).types
+        types = needed(PURPOSE).types
         is_numbers = types.is_list(field.type) and types.is_primitive(field.type.value_type)
         if is_numbers and not array.null_count and not array.values.null_count:
             self.offsets, self.values = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
@@ -65,43 +56,28 @@ class _Column:
         return np.array([len(self[row]) for row in range(len(self.array))])
 
 
-class _Folder:
-    """A temporary folder that goes with this object, or when the process ends; processes that it starts leave it alone."""
+class ArrowRows(Sequence[Mapping[str, Any]]):
+    """Rows of a mapped file by number.
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="transept-rows-"))
-        weakref.finalize(self, _remove, self.path, os.getpid())
+    Args:
+        file: the file, which is open as long as these rows are.
+        batches: where in the file each batch of rows begins, and how many it has.
+    """
 
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FileError(f"cannot be written ({reason(error)}).", path=path, hint="TMPDIR names another folder.") from error
-
-
-class ArrowRows(Sequence[Row]):
-    """Rows of mapped files, by number; the files' folder stays as long as these rows."""
-
-    def __init__(self, paths: Sequence[Path], folder: _Folder | None = None) -> None:
-        package = arrow(PURPOSE)
-        self.paths, self.folder = list(paths), folder
-        files = [package.ipc.open_file(package.memory_map(str(path))) for path in paths]
-        self.batches = [file.get_batch(number) for file in files for number in range(file.num_record_batches)]
-        self.ends = [*accumulate(batch.num_rows for batch in self.batches)]
-        self._columns: list[dict[str, _Column] | None] = [None] * len(self.batches)
+    def __init__(self, file: BinaryIO, batches: Sequence[tuple[int, int]]) -> None:
+        self.file, self.batches = file, batches
+        weakref.finalize(self, file.close)
+        self.ends = [*accumulate(count for _, count in batches)]
+        self._map = needed(PURPOSE).py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        self._columns: list[dict[str, _Column] | None] = [None] * len(batches)
 
     def __reduce__(self) -> Any:
-        return ArrowRows, (self.paths,)  # for processes that this one starts
+        """For processes that this one starts, which open the file through it; where the system lacks that, they get a copy."""
+        path = f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
+        return (_reopened, (path, self.batches)) if os.path.exists(path) else (list, ([*self],))
 
     def __len__(self) -> int:
-        return self.ends[-1] if self.ends else 0
+        return self.ends[-1]
 
     def __getitem__(self, index: Any) -> Any:
         row, columns = self._find(range(len(self))[index])
@@ -121,39 +97,28 @@ class ArrowRows(Sequence[Row]):
         return index - (self.ends[number - 1] if number else 0), self._columns[number] or self._batch(number)
 
     def _batch(self, number: int) -> dict[str, _Column]:
-        found = self._columns[number]
-        if found is None:
-            batch = self.batches[number]
-            found = {field.name: _Column(batch.column(place), field) for place, field in enumerate(batch.schema)}
-            self._columns[number] = found
-        return found
+        columns = self._columns[number]
+        if columns is None:
+            batch = needed(PURPOSE).ipc.open_stream(self._map.slice(self.batches[number][0])).read_next_batch()
+            columns = {field.name: _Column(batch.column(place), field) for place, field in enumerate(batch.schema)}
+            self._columns[number] = columns
+        return columns
 
 
-class ArrowValues(Sequence[Any]):
-    """The values of one column of rows in files."""
-
-    def __init__(self, rows: ArrowRows, name: str) -> None:
-        self.rows, self.name = rows, name
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.rows.value(index, self.name)
+def _reopened(path: str, batches: Sequence[tuple[int, int]]) -> ArrowRows:
+    return ArrowRows(open(path, "rb"), batches)
 
 
 class RowWriter:
-    """Takes rows one after the other, and gives them back by number: few from memory, more from mapped files."""
+    """Takes rows one after the other, and gives them back by number: few from memory, more from a mapped file."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[Mapping[str, Any]] = []
         self.bytes = 0
         self.columns: dict[str, None] = {}  # of all rows, in the order in which they came
         self._kinds: dict[str, Any] = {}
-        self._folder: _Folder | None = None
-        self._paths: list[Path] = []
-        self._file: Any = None
-        self._schema: Any = None
+        self._file: BinaryIO | None = None
+        self._batches: list[tuple[int, int]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row (``FileError``: the disk has no room; ``MissingExtraError``: there are many, and pyarrow is not there)."""
@@ -167,21 +132,25 @@ class RowWriter:
     def add_batch(self, batch: Any) -> None:
         """Add rows that are a batch of Arrow already."""
         self.columns |= dict.fromkeys(batch.schema.names)
-        with _writing(self._begin(batch.schema)):
-            self._file.write_batch(batch)
+        with _writing():
+            if self._file is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115  # its rows close it
+            self._batches.append((self._file.tell(), len(batch)))
+            with needed(PURPOSE).ipc.new_stream(self._file, batch.schema) as stream:
+                stream.write_batch(batch)
 
-    def finish(self) -> Sequence[Row]:
+    def finish(self) -> Sequence[Mapping[str, Any]]:
         """All rows."""
-        if self._folder is None:
+        if self._file is None:
             return self.rows
         if self.rows:
             self._flush()
-        with _writing(self._folder.path):
-            self._file.close()
-        return ArrowRows(self._paths, self._folder)
+        with _writing():
+            self._file.flush()
+        return ArrowRows(self._file, self._batches)
 
     def _flush(self) -> None:
-        package = arrow(PURPOSE)
+        package = needed(PURPOSE)
         arrays, fields = [], []
         for name in self.columns:
             array, is_json = self._array([row.get(name) for row in self.rows], name)
@@ -192,7 +161,7 @@ class RowWriter:
 
     def _array(self, values: list[Any], name: str) -> tuple[Any, bool]:
         """The values of a column as an array, and whether they are JSON; a column that was of another kind is from then on."""
-        package = arrow(PURPOSE)
+        package = needed(PURPOSE)
         before, kind = self._kinds.get(name), _kind(values, package)
         kind = before if kind is None else kind
         if kind is not None and kind != "json" and before in (None, kind):
@@ -206,20 +175,14 @@ class RowWriter:
         texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
         return package.array(texts, package.large_string()), True
 
-    def _begin(self, schema: Any) -> Path:
-        """The file for batches of a schema, which is the one before as long as they have the same."""
-        if self._folder is None:
-            with _writing(Path(tempfile.gettempdir())):
-                self._folder = _Folder()
-        if self._file is None or not self._schema.equals(schema, check_metadata=True):
-            path = self._folder.path / f"{len(self._paths)}.arrow"
-            with _writing(path):
-                if self._file is not None:
-                    self._file.close()
-                self._file = arrow(PURPOSE).ipc.new_file(str(path), schema)
-            self._schema = schema
-            self._paths.append(path)
-        return self._paths[-1]
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        what, hint = f"cannot be written ({reason(error)}).", "TMPDIR names another folder."
+        raise FileError(what, path=tempfile.tempdir, hint=hint) from error
 
 
 def _bytes(value: Any) -> int:
