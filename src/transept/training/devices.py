@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transept.environment import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest
@@ -18,11 +19,11 @@ from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import Replicas, everywhere, join, world_size
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows
+from transept.training.loss import precision
 from transept.training.objective import task_of
-from transept.training.update import precision
 
 # What `fsdp` may say -> the ZeRO stage.
-_STAGES = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
+_STAGES: dict[str, Literal[2, 3]] = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
 _NO_EFFECT = ("auto_wrap", "true")  # blocks are sharded by themselves always
 # Settings of `fsdp_config` of which PyTorch's `fully_shard` does the one thing that it can do.
 _SETTLED = frozenset(
@@ -35,8 +36,18 @@ _HONOURED = ("cpu_offload", "offload_params", "reshard_after_forward", "activati
 _FILES = {"FULL_STATE_DICT": False, "SHARDED_STATE_DICT": True}  # whether each process writes its part to a file of its own
 
 
-def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
-    """What ``fsdp`` and ``fsdp_config`` ask for: the stage, and whether to offload; ``None`` where nothing is sharded.
+@dataclass(frozen=True)
+class Sharding:
+    """What ``fsdp`` and ``fsdp_config`` ask for."""
+
+    stage: Literal[2, 3]
+    offload: bool
+    recompute: bool
+    writes_shards: bool
+
+
+def sharding_of(fsdp: Any, given: Mapping[str, Any] | str | None) -> Sharding | None:
+    """What ``fsdp`` and ``fsdp_config`` ask for; ``None`` where nothing is sharded.
 
     Raises:
         ConfigError: a word or a setting that is not known.
@@ -47,8 +58,8 @@ def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str,
     for word in words:
         if word not in known:
             raise ConfigError(f"`fsdp` has the word {word!r}.", hint=nearest(word, known))
-    found = load_object(given) if isinstance(given, str) else dict(given or {})
-    settings = {name.removeprefix("fsdp_"): value for name, value in found.items()}
+    own = load_object(given) if isinstance(given, str) else dict(given or {})
+    settings = {name.removeprefix("fsdp_"): value for name, value in own.items()}
     for name in settings:
         if name not in _SETTLED and name not in _HONOURED:
             raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
@@ -59,22 +70,15 @@ def fsdp_settings(fsdp: Any, given: Mapping[str, Any] | str | None) -> dict[str,
         raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=f"Use {' or '.join(_FILES)}.")
     if not words or {"no_shard", "false"} & {*words}:
         return None
-    stage = min((_STAGES[word] for word in words if word in _STAGES), default=3)
-    if settings.get("reshard_after_forward") is False:
-        stage = 2
+    sharded_less = any(_STAGES.get(word) == 2 for word in words) or settings.get("reshard_after_forward") is False
     offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
-    recompute = bool(settings.get("activation_checkpointing"))
-    return {"stage": stage, "offload": offload, "recompute": recompute, "shards": _FILES[files]}
+    return Sharding(2 if sharded_less else 3, offload, bool(settings.get("activation_checkpointing")), _FILES[files])
 
 
-def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) -> DistributedConfig:
-    """The arguments' settings of several processes, with those of ``fsdp`` as :func:`fsdp_settings` gives them.
-
-    Raises:
-        ConfigError: they contradict each other.
-    """
-    stage = args.zero_stage if shards is None else shards["stage"]
-    if shards is not None and args.zero_stage not in (None, stage):
+def distributed_config(args: Any, sharding: Sharding | None, world: int) -> DistributedConfig:
+    """The arguments' settings of several processes (``ConfigError``: they contradict each other)."""
+    stage = args.zero_stage if sharding is None else sharding.stage
+    if sharding is not None and args.zero_stage not in (None, stage):
         raise ConfigError(f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}.")
     sharded = None
     if stage in (2, 3):
@@ -89,11 +93,12 @@ def distributed_config(args: Any, shards: Mapping[str, Any] | None, world: int) 
         dp_replicate_size=args.dp_replicate_size if sharded is None else args.dp_replicate_size or 1,
         fsdp_size=sharded,
         zero_stage=stage,
-        fsdp_cpu_offload=shards is not None and shards["offload"],
-        fsdp_mixed_precision=shards is not None and args.bf16,
+        fsdp_cpu_offload=sharding is not None and sharding.offload,
+        fsdp_mixed_precision=sharding is not None and args.bf16,
     )
 
 
+_ALIGNMENT = 64  # of PyTorch's own memory, in bytes
 _LOOKED_AT = 16  # values of each weight, to tell weights from others
 
 
@@ -113,10 +118,10 @@ class Devices:
         self.copies: nn.DataParallel[nn.Module] | None = None
         self.kind = "cuda" if args.device.type == "cuda" else "cpu"
         join(args.ddp_backend, args.ddp_timeout, self.kind)
-        shards = fsdp_settings(args.fsdp, args.fsdp_config)
-        self.args, self.config = args, distributed_config(args, shards, world_size())
-        self.recomputes = shards is not None and shards["recompute"]
-        self.writes_shards = shards is not None and shards["shards"] and world_size() > 1
+        sharding = sharding_of(args.fsdp, args.fsdp_config)
+        self.args, self.config = args, distributed_config(args, sharding, world_size())
+        self.recomputes = sharding is not None and sharding.recompute
+        self.writes_shards = sharding is not None and sharding.writes_shards and world_size() > 1
         if world_size() == 1:
             needs_torchrun(self.config)
         self.layout = self.config.layout(world_size())
@@ -138,12 +143,9 @@ class Devices:
         return self.layout.mesh(self.kind)
 
     def check(self, own_passes: Sequence[str] = ()) -> None:
-        """Refuse what several processes cannot do, the same in all of them.
+        """Refuse what several processes cannot do (``UnsupportedError``), the same in all of them.
 
         ``own_passes`` names what the trainer has of its own in the place of a model's loss or passes.
-
-        Raises:
-            UnsupportedError: names the setting, and what can be done instead.
         """
         if self.alone:
             return
@@ -168,14 +170,10 @@ class Devices:
                 raise UnsupportedError(f"`{name}` cannot be honoured with {self.layout.world} processes.", hint=hint)
 
     def check_given(self, optimizer: Any, model: nn.Module) -> None:
-        """Refuse an optimizer that was made before the weights, or its state, were divided between the processes.
-
-        Raises:
-            UnsupportedError: it would update weights that the model no longer has, or keep all of the state.
-        """
-        own = {id(parameter) for parameter in model.parameters()}
-        strange = any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"])
-        if not self.alone and (strange or self.config.zero_stage == 1):
+        """Refuse an optimizer that was made before the weights, or its state, were divided (``UnsupportedError``)."""
+        own = {*model.parameters()}
+        is_others = any(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+        if not self.alone and (is_others or self.config.zero_stage == 1):
             what = f"the {type(optimizer).__name__} in `optimizers` has whole weights, of which each process is to have a part."
             raise UnsupportedError(what, hint="Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`.")
 
@@ -189,11 +187,11 @@ class Devices:
         """
         if self.alone:
             return
-        told = everywhere(self._begun_with(model, dataset))
-        for rank, found in enumerate(told):
-            for what, value in found.items():
-                if value != told[0][what]:
-                    where = f"process {rank} has {value[:60]}, and process 0 {told[0][what][:60]}"
+        first, *others = everywhere(self._begun_with(model, dataset))
+        for rank, other in enumerate(others, start=1):
+            for what, value in other.items():
+                if value != first[what]:
+                    where = f"process {rank} has {value[:60]}, and process 0 {first[what][:60]}"
                     raise ConfigError(f"the processes do not have the same {what}: {where}.", hint="Give all the same.")
         if self.replicas.rank:
             set_seed(self.args.seed + self.replicas.rank)
@@ -208,18 +206,12 @@ class Devices:
         values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in own]
         size = length_of(dataset)
         data = str(digest_rows(dataset, [0, size // 2, size - 1])) if size else None
-        found = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
-        versions = {"version of transept": __version__, "version of PyTorch": torch.__version__}
-        return versions | {
-            what: hashlib.sha256(dump_json(each).encode()).hexdigest() for what, each in found.items() if each is not None
-        }
+        described = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
+        digests = {what: hashlib.sha256(dump_json(value).encode()).hexdigest() for what, value in described.items()}
+        return {"version of transept": __version__, "version of PyTorch": torch.__version__} | digests
 
     def taken(self, model: nn.Module) -> nn.Module:
-        """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices.
-
-        Raises:
-            UnsupportedError: there are several processes.
-        """
+        """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices."""
         if not isinstance(model, nn.DataParallel):
             return model
         if not self.alone:
@@ -228,25 +220,31 @@ class Devices:
         self.copies = model
         return cast(nn.Module, model.module)
 
+    def hold(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
+        """The form in which the processes hold a model, put into it in place, and the module that is called in training."""
+        self.begin(model, dataset)
+        form = self.form(model)
+        if not self.is_staged:
+            align(model)
+        wrapped = form.hold(model)
+        if self.is_staged:  # the layers of others are not read
+            align(model)
+        return form, wrapped
+
     def form(self, model: nn.Module) -> Form:
         """The form in which the processes hold a model."""
         if self.alone:
-            if self.copies is None or self.copies.module is not model:
-                return Form()
-            return Copied(self.copies)
+            copies = self.copies
+            return Form() if copies is None or copies.module is not model else Copied(copies)
         if self.layout.pp > 1 or self.layout.tp > 1 or self.config.zero_stage in (2, 3):
             return self._in_parts(model)
-        args = self.args
-        unused = args.ddp_find_unused_parameters
+        unused = self.args.ddp_find_unused_parameters
         if unused is None:  # what is recomputed must not be looked for twice
             unused = not getattr(model, "is_gradient_checkpointing", False)
         options: dict[str, Any] = {"find_unused_parameters": unused}
-        given = {
-            "bucket_cap_mb": args.ddp_bucket_cap_mb,
-            "broadcast_buffers": args.ddp_broadcast_buffers,
-            "static_graph": args.ddp_static_graph,
-        }
-        options |= {name: value for name, value in given.items() if value is not None}
+        for name in ("bucket_cap_mb", "broadcast_buffers", "static_graph"):
+            if (value := getattr(self.args, f"ddp_{name}")) is not None:
+                options[name] = value
         return (ShardedOptimizer if self.config.zero_stage == 1 else Replicated)(**options)
 
     def _in_parts(self, model: nn.Module) -> Form:
@@ -265,3 +263,14 @@ class Devices:
 
             return Staged(config, sharding, self.mesh, partial(precision, self.args))
         return Divided(config, sharding, self.mesh["tp"] if self.layout.tp > 1 else None)
+
+
+def align(model: nn.Module) -> None:
+    """Let weights of the CPU begin where new ones do, which those of a mapped file need not.
+
+    On some processors the place of a matrix decides in which order products are summed, and so their last bits: a run that goes
+    on would not be the run that was not interrupted.
+    """
+    for weight in model.parameters():
+        if weight.device.type == "cpu" and type(weight.data) is Tensor and weight.data_ptr() % _ALIGNMENT:
+            weight.data = weight.data.clone()

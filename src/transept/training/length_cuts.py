@@ -10,8 +10,8 @@ Shapes: B rows, N choices, T positions, T' of a decoder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from transept.core.inputs import Packing
 from transept.core.model import Model
 from transept.objectives.classification import IGNORED
-from transept.training.objective import task_of
-
-Batch = Mapping[str, Any]
+from transept.training.objective import Batch, task_of
 
 # What a pass costs beside its rows, in positions: a constant, since short products are slow, and what starting the operations
 # of a layer costs, which is more positions the smaller layers are. Measured on CPU cores; an accelerator computes so many times
@@ -33,12 +31,12 @@ PASS, START, FASTER = 120, 4e6, 500
 FEWEST = 1e12  # what a pass costs where there are to be as few as can be
 
 
-@dataclass
-class _Axes:
+@dataclass(frozen=True)
+class _Columns:
     """Which inputs have something for each position (B, ..., T), and which for each of the decoder's (B, T')."""
 
-    text: dict[str, int] = field(default_factory=dict)
-    decoder: dict[str, int] = field(default_factory=dict)
+    text: set[str]
+    decoder: set[str]
 
 
 class Ragged(dict[str, Any]):
@@ -61,33 +59,34 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *
     """
     whole = [dict(batch) for batch in batches]
     task = task_of(model)
-    if task is None or not rows_apart(task):
+    columns = None if task is None or not rows_apart(task) else _columns_of(task, whole[0])
+    if task is None or columns is None:
         return whole
-    axes = [_axes_of(task, batch) for batch in whole]
-    if any(each is None or each != axes[0] or batch.keys() != whole[0].keys() for each, batch in zip(axes, whole)):
+    if any(batch.keys() != whole[0].keys() or _columns_of(task, batch) != columns for batch in whole[1:]):
         return whole
-    chosen: Any = axes[0]
     cost = cost_of_pass(task) if cost is None else cost
-    padding = sum(batch[name].numel() - int((batch[name] != empty).sum()) for batch in whole for name, empty in _told(chosen))
+    padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in whole)
+    if "labels" in columns.decoder:
+        padding += sum(int((batch["labels"] == IGNORED).sum()) for batch in whole)
     if padding < cost:
         return whole  # a search would cost more than it could save
-    rows = _rows(whole, chosen)
-    most = max(len(batch["attention_mask"]) * _width(batch, chosen) for batch in whole)
+    rows = _rows(whole, columns)
+    most = max(batch["attention_mask"].numel() + len(batch["attention_mask"]) * _width(batch, columns) for batch in whole)
     bounds = cheapest(rows[:, 2:], cost, most)
     kind: type[dict[str, Any]] = dict
-    if ragged and _may_be_ragged(task, whole, chosen):
+    if ragged and _may_be_ragged(task, whole, columns):
         few = cheapest(rows[:, 2:], FEWEST, most)
         if _ragged_cost(rows[:, 2], few, cost) < _padded_cost(rows[:, 2], bounds, cost):
             bounds, kind = few, Ragged
-    fill = getattr(task.config, "pad_token_id", None) or 0
-    return [kind(_part(whole, rows[start:stop], chosen, fill)) for start, stop in bounds]
+    padding_id = getattr(task.config, "pad_token_id", None) or 0
+    return [kind(_part(whole, rows[start:stop], columns, padding_id)) for start, stop in bounds]
 
 
-def _may_be_ragged(task: Model, batches: Sequence[Batch], axes: _Axes) -> bool:
+def _may_be_ragged(task: Model, batches: Sequence[Batch], columns: _Columns) -> bool:
     """Whether rows can stand one behind the other without padding, which must be at their ends and have no labels."""
-    if axes.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
+    if columns.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
         return False
-    labelled = "labels" in axes.text
+    labelled = "labels" in columns.text
     masks = [batch["attention_mask"] for batch in batches]
     if labelled and any(((batch["labels"] != IGNORED) & (mask == 0)).any() for batch, mask in zip(batches, masks)):
         return False
@@ -112,8 +111,8 @@ def rows_apart(task: Model) -> bool:
 def cost_of_pass(model: nn.Module) -> float:
     """What a pass through the model costs beside its rows, as so many positions."""
     task = task_of(model)
-    layers = [layer for stack in (task.stacks if task is not None else ()) for layer in stack.layers]
-    size = sum(p.numel() for layer in layers for p in layer.parameters()) / max(len(layers), 1)
+    layers = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
+    size = sum(weight.numel() for layer in layers for weight in layer.parameters()) / max(len(layers), 1)
     start = START / max(size, 1.0)
     return PASS + start * (1 if task is None or task.device.type == "cpu" else FASTER)
 
@@ -142,91 +141,82 @@ def cheapest(lengths: Any, cost: float, most: float) -> list[tuple[int, int]]:
     return bounds[::-1]
 
 
-def _axes_of(task: Model, batch: Batch) -> _Axes | None:
+def _columns_of(task: Model, batch: Batch) -> _Columns | None:
     """The inputs by position; ``None`` where rows cannot be taken apart."""
     mask = batch.get("attention_mask")
     text = batch.get("input_ids")
     shape = text.shape if isinstance(text, Tensor) else getattr(batch.get("inputs_embeds"), "shape", (0,))[:-1]
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3) or mask.shape != shape:
         return None
-    axes, pair = _Axes(), bool(task.config.is_encoder_decoder)
+    columns, has_decoder = _Columns(set(), set()), bool(task.config.is_encoder_decoder)
     known = {"attention_mask", "labels"}.union(*(getattr(stack, "by_position", ()) for stack in task.stacks))
     for name, value in batch.items():
         if value is None:
             continue
         if not isinstance(value, Tensor) or value.ndim < 1 or value.shape[0] != mask.shape[0]:
             return None
-        if pair and (name.startswith("decoder_") or name == "labels"):
+        if has_decoder and (name.startswith("decoder_") or name == "labels"):
             if value.ndim > 1:
-                axes.decoder[name] = 1
+                columns.decoder.add(name)
         elif value.shape[: mask.ndim] == mask.shape and not name.startswith("encoder_"):
             if name not in known:
                 return None  # nobody knows what its columns are
-            axes.text[name] = mask.ndim - 1
-    return axes if len({batch[name].shape[1] for name in axes.decoder}) < 2 else None
+            columns.text.add(name)
+    return columns if len({batch[name].shape[1] for name in columns.decoder}) < 2 else None
 
 
-def _width(batch: Batch, axes: _Axes) -> int:
-    """How many positions one row of a batch has, with its padding."""
-    mask = batch["attention_mask"]
-    decoder = next((batch[name].shape[1] for name in axes.decoder), 0)
-    return int(mask[0].numel() + decoder)
+def _width(batch: Batch, columns: _Columns) -> int:
+    """How many positions of the decoder one row of a batch has, with its padding."""
+    return next((batch[name].shape[1] for name in columns.decoder), 0)
 
 
-def _rows(batches: Sequence[Batch], axes: _Axes) -> Any:
+def _rows(batches: Sequence[Batch], columns: _Columns) -> Any:
     """(R, 4), the longest first: a row's batch, its place there, and how many of its positions and its decoder's are needed."""
-    found = []
-    for place, batch in enumerate(batches):
-        text = _lengths(batch, axes.text)
-        decoder = _lengths(batch, axes.decoder) if axes.decoder else torch.zeros_like(text)
-        index = torch.arange(len(text), device=text.device)
-        found.append(torch.stack([torch.full_like(index, place), index, text, decoder], dim=1))
-    rows = torch.cat(found).cpu().numpy()
+    rows_of_batches = []
+    for number, batch in enumerate(batches):
+        text = _lengths(batch, columns.text)
+        decoder = _lengths(batch, columns.decoder) if columns.decoder else torch.zeros_like(text)
+        place = torch.arange(len(text), device=text.device)
+        rows_of_batches.append(torch.stack([torch.full_like(place, number), place, text, decoder], dim=1))
+    rows = torch.cat(rows_of_batches).cpu().numpy()
     return rows[np.argsort(-rows[:, 2:].sum(axis=1), kind="stable")]
 
 
-def _told(axes: _Axes) -> list[tuple[str, int]]:
-    """The inputs that tell padding, and what they have there: the mask, and what the decoder is to write."""
-    return [("attention_mask", 0), *((("labels", IGNORED),) if "labels" in axes.decoder else ())]
-
-
-def _lengths(batch: Batch, names: Mapping[str, int]) -> Tensor:
+def _lengths(batch: Batch, names: set[str]) -> Tensor:
     """Where the needed positions of each row end (B): the real ones and the labelled ones, or all where nothing tells."""
     needed = [batch[name] != 0 for name in names if name.endswith("attention_mask")]
     needed += [batch[name] != IGNORED for name in names if name == "labels"]
     if not needed:
         value = batch[next(iter(names))]
         needed = [torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)]
-    used = torch.stack([each.flatten(1, -2).any(dim=1) if each.ndim > 2 else each for each in needed]).any(dim=0)
+    used = torch.stack([mask.flatten(1, -2).any(dim=1) if mask.ndim > 2 else mask for mask in needed]).any(dim=0)
     numbers = torch.arange(1, used.shape[1] + 1, device=used.device)
     return (numbers * used).amax(dim=1).clamp(min=1)
 
 
-def _part(batches: Sequence[Batch], rows: Any, axes: _Axes, fill: int) -> dict[str, Any]:
+def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: int) -> dict[str, Any]:
     """These rows as one batch, as long as the longest of them."""
     text, decoder = (int(most) for most in rows[:, 2:].max(axis=0))
+    text_axis = batches[0]["attention_mask"].ndim - 1
     part: dict[str, Any] = {}
     for name, value in batches[0].items():
-        if value is None:
-            part[name] = None
-            continue
         pieces = []
-        for place in np.unique(rows[:, 0]):
-            piece = batches[place][name]
-            piece = piece[torch.from_numpy(rows[rows[:, 0] == place, 1]).to(piece.device)]
-            if name in axes.text:
-                piece = _fitted(name, piece, axes.text[name], text, fill)
-            elif name in axes.decoder:
-                piece = _fitted(name, piece, axes.decoder[name], decoder, fill)
+        for number in np.unique(rows[:, 0]) if value is not None else ():
+            whole = batches[number][name]
+            piece = whole[torch.from_numpy(rows[rows[:, 0] == number, 1]).to(whole.device)]
+            if name in columns.text:
+                piece = _fitted(name, piece, text_axis, text, padding_id)
+            elif name in columns.decoder:
+                piece = _fitted(name, piece, 1, decoder, padding_id)
             pieces.append(piece)
-        part[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        part[name] = torch.cat(pieces) if len(pieces) > 1 else pieces[0] if pieces else None
     return part
 
 
-def _fitted(name: str, value: Tensor, axis: int, length: int, fill: int) -> Tensor:
-    """Rows of one input with so many positions along an axis; ``fill`` is the id that pads."""
+def _fitted(name: str, value: Tensor, axis: int, length: int, padding_id: int) -> Tensor:
+    """Rows of one input with so many positions along an axis."""
     more = length - value.shape[axis]
     if more <= 0:
         return value.narrow(axis, 0, length)
-    filler = fill if name.endswith("input_ids") else IGNORED if name == "labels" else 0
-    return F.pad(value, (0, 0) * (value.ndim - axis - 1) + (0, more), value=filler)
+    fill = padding_id if name.endswith("input_ids") else IGNORED if name == "labels" else 0
+    return F.pad(value, (0, 0) * (value.ndim - axis - 1) + (0, more), value=fill)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.errors import TrainingError
 from transept.training.checkpoint.generators import Generators
-from transept.training.objective import Batch
+from transept.training.objective import Batch, count_rows, tensors_in
 from transept.training.run import TrainingRun
 
 _SHOWN = 8  # rows that a message names
@@ -24,9 +24,9 @@ _SHOWN = 8  # rows that a message names
 class Fault:
     """Where the first values that are not finite were seen.
 
-    ``what`` says of which thing they are: ``output``, ``gradient of the input`` or ``gradient of the output`` of the module
-    ``path``, or ``parameter``, ``gradient of the parameter``, ``input`` or ``loss``, whose name is ``path``. ``rows`` are those
-    of the micro-batch ``batch``, where the values have rows; ``inside`` tells that the module was given such values already.
+    ``what`` they are: an output or a gradient of the module ``path``, or the parameter, input or loss of that name.
+    ``rows`` are those of the micro-batch ``batch``, where values have rows; ``inside`` tells that the module was given
+    such values already.
     """
 
     what: str
@@ -52,24 +52,21 @@ class Fault:
 
 @dataclass
 class _Watch:
-    """The hooks of one pass, and what they saw first."""
+    """What the hooks of one pass over a micro-batch saw first."""
 
     batch: int
     rows: int
-    found: Fault | None = None
-    handles: list[Any] = field(default_factory=list)
+    fault: Fault | None = None
 
     def see(self, what: str, path: str, kind: str, values: Any, given: Any = ()) -> None:
         """Keep the first value that is not finite, among tensors in nested containers."""
-        if self.found is not None:
-            return
-        for value in _tensors(values):
+        for value in _floats(values) if self.fault is None else ():
             wrong = ~value.isfinite()
-            if (bad := int(wrong.sum())) > 0:
+            if bad := int(wrong.sum()):
                 by_row = wrong.ndim > 0 and len(wrong) == self.rows
                 rows = tuple(wrong.reshape(self.rows, -1).any(dim=1).nonzero()[:, 0].tolist()) if by_row else ()
-                inside = any(not bool(each.isfinite().all()) for each in _tensors(given))
-                self.found = Fault(what, path, kind, bad, value.numel(), self.batch, rows, inside)
+                inside = not all(bool(tensor.isfinite().all()) for tensor in _floats(given))
+                self.fault = Fault(what, path, kind, bad, value.numel(), self.batch, rows, inside)
                 return
 
     def forward(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
@@ -82,19 +79,16 @@ class _Watch:
     @contextmanager
     def over(self, model: nn.Module, *, gradients: bool) -> Iterator[None]:
         """Watch the outputs of all modules, in the order in which they end, or the gradients."""
-        for path, module in model.named_modules():
-            if gradients:
-                self.handles.append(module.register_full_backward_hook(partial(self.backward, path)))
-            else:
-                self.handles.append(module.register_forward_hook(partial(self.forward, path)))
-        try:
-            with warnings.catch_warnings(), _uncompiled(model):
-                for text in ("Full backward hook is firing", "For backward hooks to be called"):
-                    warnings.filterwarnings("ignore", text)  # of modules that read ids, or give more than tensors
-                yield
-        finally:
-            for handle in self.handles:
-                handle.remove()
+        with ExitStack() as undo, warnings.catch_warnings(), _uncompiled(model):
+            for path, module in model.named_modules():
+                if gradients:
+                    handle = module.register_full_backward_hook(partial(self.backward, path))
+                else:
+                    handle = module.register_forward_hook(partial(self.forward, path))
+                undo.callback(handle.remove)
+            for text in ("Full backward hook is firing", "For backward hooks to be called"):
+                warnings.filterwarnings("ignore", text)  # of modules that read ids, or give more than tensors
+            yield
 
 
 def find_fault(
@@ -103,41 +97,33 @@ def find_fault(
     """The first values of an update that are not finite: in weights, inputs, outputs of modules, the loss, or gradients.
 
     The micro-batches are run again: once for what modules give, and where that is all finite once more for the gradients, both
-    in the order of evaluation. Gradients are cleared before and after.
+    in the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite this time.
 
     Args:
-        model: whose modules are looked at.
-        batches: the micro-batches of the update.
-        step: runs the forward and the backward pass of one, and gives its loss.
+        step: runs the forward and the backward pass of a micro-batch, and gives its loss.
         generators: the states of the random generators before the update.
-
-    Returns:
-        ``None`` where all is finite this time.
     """
+    watches = [_Watch(number, count_rows(batch)) for number, batch in enumerate(batches)]
     for path, weight in model.named_parameters():
         if bad := int((~weight.detach().isfinite()).sum()):
             return Fault("parameter", path, "", bad, weight.numel())
-    for number, batch in enumerate(batches):
-        watch = _Watch(number, _rows_of(batch))
+    for watch, batch in zip(watches, batches):
         for name, value in batch.items():
             watch.see("input", name, "", value)
-        if watch.found is not None:
-            return watch.found
+        if watch.fault is not None:
+            return watch.fault
     for gradients in (False, True):
         if generators is not None:
             generators.restore()
-        for number, batch in enumerate(batches):
+        for watch, batch in zip(watches, batches):
             model.zero_grad(set_to_none=True)
-            watch = _Watch(number, _rows_of(batch))
             with watch.over(model, gradients=gradients):
                 watch.see("loss", "", "", step(batch))
-            if watch.found is None and gradients:
-                for path, weight in model.named_parameters():
-                    watch.see("gradient of the parameter", path, "", weight.grad)
-            if watch.found is not None:
-                model.zero_grad(set_to_none=True)
-                return watch.found
-    model.zero_grad(set_to_none=True)
+            for path, weight in model.named_parameters() if gradients else ():
+                watch.see("gradient of the parameter", path, "", weight.grad)
+            model.zero_grad(set_to_none=True)
+            if watch.fault is not None:
+                return watch.fault
     return None
 
 
@@ -150,38 +136,22 @@ def not_finite(
         step, batches, generators: as for :func:`find_fault`; each process runs its own batches again.
         where: a sentence about the checkpoint to go on from.
     """
-    fault = None if run.form.same_passes else find_fault(run.model, batches, step, generators)
-    found = "all values were finite when it was run again" if fault is None else str(fault)
     if run.form.same_passes:
-        found = "shards of weights cannot be looked through; run the update in one process to find the module"
+        cause = "shards of weights cannot be looked through; run the update in one process to find the module"
+    else:
+        fault = find_fault(run.model, batches, step, generators)
+        cause = "all values were finite when it was run again" if fault is None else str(fault)
     number, norm = run.state.global_step + 1, run.tally.grad_norm
-    what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {found}.{where}"
+    what = f"the gradients of update {number} have the norm {norm}, and the weights were not changed: {cause}.{where}"
     return TrainingError(what, hint='Lower `learning_rate`, or pass nan_policy="skip" to leave such updates out.')
 
 
 def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
     """Hooks are for what is not compiled; a model that is not is spared the import of the compiler."""
-    compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
+    compiled = any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors of floats in nested tuples, lists and mappings."""
-    if isinstance(values, Tensor):
-        if values.is_floating_point() and values.numel():
-            yield values.detach()
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from _tensors(value)
-
-
-def _rows_of(batch: Mapping[str, Any]) -> int:
-    """B, by the first of the inputs that has rows; -1 where none has."""
-    return next((len(value) for value in batch.values() if isinstance(value, Tensor | list) and _has_rows(value)), -1)
-
-
-def _has_rows(value: Any) -> bool:
-    return not isinstance(value, Tensor) or value.ndim > 0
+def _floats(values: Any) -> Iterator[Tensor]:
+    tensors = (tensor.detach() for tensor in tensors_in(values))
+    return (tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,25 +22,17 @@ def task_of(model: nn.Module) -> Model | None:
     """The model of this library inside wrappers of it, such as peft's or ``DistributedDataParallel``; none in others."""
     inner: Any = model
     while isinstance(inner, nn.Module) and not isinstance(inner, Model):
-        inner = _wrapped(inner)
+        parallel = isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        peft = hasattr(inner, "peft_config")
+        names = (*(("module",) if parallel else ()), "_orig_mod", *(("base_model", "model") if peft else ()))
+        inner = next((inner._modules[name] for name in names if name in inner._modules), None)
     return inner if isinstance(inner, Model) else None
-
-
-def _wrapped(model: nn.Module) -> Any:
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return model.module
-    names = ("_orig_mod", *(("base_model", "model") if hasattr(model, "peft_config") else ()))  # torch.compile's, and peft's
-    return next((model._modules[name] for name in names if name in model._modules), None)
 
 
 def counts_of(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor] | None:
     """How many items each additive term of a model's loss has in these inputs, by the term's name.
 
-    They are what the model's method ``count`` says. ``None`` says that nobody knows: the model is not one of this library.
-
-    Args:
-        model: a model, or a wrapper around one.
-        inputs: those of a forward pass, by name.
+    ``None`` says that nobody knows: the model is not one of this library, nor a wrapper around one.
     """
     task = task_of(model)
     return None if task is None else task.count(inputs)
@@ -65,11 +58,10 @@ class Objective:
         counts = counts_of(self.model, dict(batch))
         if counts is not None:
             return {name: float(count) for name, count in counts.items()}
-        labels = [batch.get(name) for name in self.label_names]
-        tensors = [each for each in labels if isinstance(each, Tensor)]
-        if not labels or len(tensors) < len(labels):
+        labels: list[Any] = [batch.get(name) for name in self.label_names]
+        if not labels or not all(isinstance(label, Tensor) for label in labels):
             return None
-        real = [each.numel() if each.is_floating_point() else int(each.ne(IGNORED).sum()) for each in tensors]
+        real = [label.numel() if label.is_floating_point() else int(label.ne(IGNORED).sum()) for label in labels]
         return {"labels": float(sum(real))}
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
@@ -108,21 +100,23 @@ class Objective:
         raise NotImplementedError
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------
 
 
 def unsummed_rows(model: nn.Module) -> str | None:
     """Why the loss of a batch is not the sum of those of its rows, if that is so: what a model does beside its loss."""
     if any(getattr(getattr(module, "config", None), "stateful", True) for module in carriers(model).values()):
         return "its rows go on where those of the last batch ended"
-    norms = (nn.modules.batchnorm._BatchNorm,)
-    path = next((path for path, each in model.named_modules() if isinstance(each, norms) and each.training), None)
-    return None if path is None else f"the batch normalisation {path!r} reads all of them"
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            return f"the batch normalisation {path!r} reads all of them"
+    return None
 
 
 def carriers(model: nn.Module) -> dict[str, Any]:
     """The modules that go on where their last batch ended, by path: their states are in ``carried``, by layer."""
-    return {path: each for path, each in model.named_modules() if isinstance(getattr(each, "carried", None), dict)}
+    modules = model.named_modules()
+    return {path: module for path, module in modules if isinstance(getattr(module, "carried", None), dict)}
 
 
 def count_rows(batch: Batch, task: Model | None = None) -> int:
@@ -133,9 +127,7 @@ def count_rows(batch: Batch, task: Model | None = None) -> int:
 def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str:
     """The first and the second half of the rows; or why they cannot be told apart.
 
-    Args:
-        batch: inputs by name.
-        task: the model that reads them: it knows of inputs that have other than one entry for each row.
+    ``task`` is the model that reads them: it knows of inputs that have other than one entry for each row.
     """
     rows = count_rows(batch, task)
     if rows < 2:
@@ -150,40 +142,34 @@ def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str
 def rows_between(batch: Batch, start: int, stop: int, task: Model | None = None) -> dict[str, Any]:
     """The rows of a batch from ``start`` to ``stop``."""
     beside = {} if task is None else task.inputs_of_rows(batch, start, stop)
-    return {name: beside[name] if name in beside else _slice(value, start, stop) for name, value in batch.items()}
+    rows = operator.itemgetter(slice(start, stop))
+    return {name: beside[name] if name in beside else _by_rows(value, rows) for name, value in batch.items()}
 
 
 def _entries(batch: Batch, task: Model | None) -> Iterator[tuple[str, int]]:
     """The numbers of entries of all inputs that should have one for each row, with their names."""
     beside = {} if task is None else task.inputs_of_rows(batch, 0, 0)
     for name, value in batch.items():
+        entries = list[Any]()
         if name not in beside:
-            yield from ((name, number) for number in _lengths(value))
+            _by_rows(value, entries.append)
+        yield from ((name, len(entry)) for entry in entries)
 
 
-def _lengths(value: Any) -> Iterator[int]:
+def _by_rows(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value with each tensor, array or list that has an entry for each row changed; also within mappings and tuples."""
     if isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _lengths(inner)
-    elif _is_nested(value):
-        for inner in value:
-            yield from _lengths(inner)
-    elif _is_by_row(value):
-        yield len(value)
+        return {name: _by_rows(inner, change) for name, inner in value.items()}
+    if isinstance(value, tuple) and any(isinstance(inner, Tensor | tuple) for inner in value):  # as states of layers are
+        return tuple(_by_rows(inner, change) for inner in value)
+    by_row = isinstance(value, list | tuple) or (isinstance(value, Tensor | np.ndarray) and value.ndim > 0)
+    return change(value) if by_row else value
 
 
-def _slice(value: Any, start: int, stop: int) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _slice(inner, start, stop) for name, inner in value.items()}
-    if _is_nested(value):
-        return tuple(_slice(inner, start, stop) for inner in value)
-    return value[start:stop] if _is_by_row(value) else value
-
-
-def _is_nested(value: Any) -> bool:
-    """Whether it is a tuple of inputs, as states of layers are; lists are by row."""
-    return isinstance(value, tuple) and any(isinstance(inner, Tensor | tuple) for inner in value)
-
-
-def _is_by_row(value: Any) -> bool:
-    return isinstance(value, list | tuple) or (isinstance(value, Tensor | np.ndarray) and value.ndim > 0)
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(inner)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from transept.errors import TrainingError, TranseptWarning
 from transept.objectives.terms import LossTerm
 from transept.training.checkpoint.generators import Generators
-from transept.training.objective import Batch, count_rows
+from transept.training.objective import Batch, count_rows, tensors_in
 
 R = TypeVar("R")
 Divide = Callable[[Batch], tuple[Batch, Batch] | str]
@@ -56,48 +55,43 @@ class Halving:
             TrainingError: there is too little memory for a single row, or for what cannot be divided.
         """
         generators, limit_before = Generators.now(), self.limit
-        parts, failure = self.fitted(batches), ""
+        parts, failure = self._fitting(batches), ""
         while True:
             try:
                 result = update(parts)
+                break
             except (RuntimeError, MemoryError) as error:
                 if not ran_out_of_memory(error):
                     raise
                 failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            else:
-                if self.limit != limit_before:
-                    rows, fitting = (max(map(self.rows, some)) for some in (batches, parts))
-                    what = f"too little memory for {rows} rows at once ({failure}): going on with at most {fitting}."
-                    warnings.warn(f"{what} The result stays the same.", TranseptWarning, stacklevel=3)
-                return result
             # Outside, where the error no longer holds what the update had made.
             clear()
             generators.restore()
             _free_memory()
-            parts = self._smaller(batches, parts, failure)
+            largest = max(parts, key=_size)
+            reason = self.divide(largest)
+            if isinstance(reason, str):
+                what = f"there is too little memory for a micro-batch of {self.rows(largest)} rows, and {reason} ({failure})."
+                raise TrainingError(what, hint=_HINT)
+            self.limit = (_size(largest) + 1) // 2
+            parts = self._fitting(batches)
+        if self.limit != limit_before:
+            rows, fitting = max(map(self.rows, batches)), max(map(self.rows, parts))
+            what = f"too little memory for {rows} rows at once ({failure}): going on with at most {fitting}."
+            warnings.warn(f"{what} The result stays the same.", TranseptWarning, stacklevel=2)
+        return result
 
-    def fitted(self, batches: Sequence[Batch]) -> list[Batch]:
+    def _fitting(self, batches: Sequence[Batch]) -> list[Batch]:
         """The micro-batches in parts of a size that fitted before."""
-        if self.limit is None:
-            return list(batches)
-        return [part for batch in batches for part in self._parts(batch, self.limit)]
+        return [part for batch in batches for part in self._parts(batch)]
 
-    def _parts(self, batch: Batch, limit: int) -> Iterator[Batch]:
-        divided = self.divide(batch) if _size(batch) > limit else ""
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        divided = "" if self.limit is None or _size(batch) <= self.limit else self.divide(batch)
         if isinstance(divided, str):
             yield batch
-            return
-        for half in divided:
-            yield from self._parts(half, limit)
-
-    def _smaller(self, batches: Sequence[Batch], parts: Sequence[Batch], failure: str) -> list[Batch]:
-        largest = max(parts, key=_size)
-        reason = self.divide(largest)
-        if isinstance(reason, str):
-            what = f"there is too little memory for a micro-batch of {self.rows(largest)} rows, and {reason} ({failure})."
-            raise TrainingError(what, hint=_HINT)
-        self.limit = (_size(largest) + 1) // 2
-        return self.fitted(batches)
+        else:
+            for half in divided:
+                yield from self._parts(half)
 
 
 def check_sums(terms: Mapping[str, LossTerm]) -> None:
@@ -109,15 +103,7 @@ def check_sums(terms: Mapping[str, LossTerm]) -> None:
 
 def _size(batch: Batch) -> int:
     """How large a micro-batch is: the values in its largest input."""
-    return max([tensor.numel() for tensor in _tensors(batch)], default=0) or count_rows(batch)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple | list):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(inner)
+    return max((tensor.numel() for tensor in tensors_in(batch)), default=0) or count_rows(batch)
 
 
 def _free_memory() -> None:

@@ -1,15 +1,17 @@
-"""A run: the parts that the loop, its checkpoints and its evaluations share."""
+"""A run: the parts that the loop, its checkpoints and its evaluations share, and what they ask of the trainer."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from transept.errors import ConfigError
 from transept.parallel.forms import Form
@@ -17,13 +19,31 @@ from transept.parallel.processes import Replicas, gather_numbers
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import source_of
-from transept.training.data.order import EpochBatches, TokenBudgetSampler
+from transept.training.data.order import EpochBatches
+from transept.training.devices import Devices
+from transept.training.loss import LossRules, PassShare
 from transept.training.objective import Objective
-from transept.training.state import TrainerState
+from transept.training.optim.average import WeightAverage
+from transept.training.optim.greedy import GreedyLR
+from transept.training.state import TrainerControl, TrainerState
 
-if TYPE_CHECKING:
-    from transept.training.devices import Devices
-    from transept.training.optim.average import WeightAverage
+
+class Hooks(Protocol):
+    """What a run asks of the trainer that it belongs to: callbacks, and methods that users override."""
+
+    control: TrainerControl
+    current_gradient_accumulation_steps: int
+
+    def event(self, name: str, **kwargs: Any) -> None: ...
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor: ...
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]: ...
+    def floating_point_ops(self, inputs: Any) -> float: ...
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: list[str] | None = None) -> dict[str, Any]: ...
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
+    def _prepare_inputs(self, inputs: Any) -> Any: ...
+    def _get_learning_rate(self) -> float: ...
+    def _save_checkpoint(self, model: Any, trial: Any = None) -> None: ...
+    def _load_best_model(self) -> None: ...
 
 
 @dataclass
@@ -53,18 +73,19 @@ class RunLength:
                 what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
                 raise ConfigError(what, hint="Pass max_steps=... in the arguments.")
             return cls(args.max_steps, sys.maxsize, None, args.max_steps * accumulation * args.train_batch_size)
+        if args.max_steps > 0:
+            epochs = math.ceil(args.max_steps / max(1, math.ceil(length / accumulation)))
+            return cls(args.max_steps, epochs, [length], rows or length)
         epochs, batches = math.ceil(args.num_train_epochs), [length]
         sampler = getattr(loader, "batch_sampler", None)
-        if args.max_steps <= 0 and isinstance(sampler, EpochBatches) and isinstance(sampler.sampler, TokenBudgetSampler):
+        if isinstance(sampler, EpochBatches) and sampler.varies:
             batches = []
-            for epoch in range(epochs):  # their number differs from epoch to epoch
+            for epoch in range(epochs):
                 sampler.set_epoch(epoch)
                 batches.append(len(sampler.all()))
         updates = [max(1, math.ceil(number / accumulation)) for number in batches]
-        if args.max_steps > 0:
-            return cls(args.max_steps, math.ceil(args.max_steps / updates[0]), batches, rows or length)
-        unused_share = epochs - args.num_train_epochs
         whole = sum(updates) if len(updates) > 1 else updates[0] * epochs
+        unused_share = epochs - args.num_train_epochs
         return cls(math.ceil(whole - unused_share * updates[-1]), epochs, batches, rows or length)
 
     def batches_in(self, epoch: int, accumulation: int) -> int:
@@ -129,6 +150,11 @@ class TrainingRun:
         wrapped: the module that is called in training.
         form: how the processes hold the model.
         objective: what the model learns.
+        rules: what may be done to its micro-batches.
+        share: what the pass that is being made counts for.
+        main_input_name: the input whose tokens are counted.
+        padding_id: the id that pads it, where that is known.
+        ignored: outputs that evaluations leave out of the predictions.
         place: the next batch of the data, for a checkpoint; that of the last finished update.
     """
 
@@ -138,6 +164,8 @@ class TrainingRun:
     form: Form
     devices: Devices
     objective: Objective
+    rules: LossRules
+    share: PassShare
     optimizer: Any
     scheduler: Any
     scaler: Any
@@ -145,6 +173,9 @@ class TrainingRun:
     loader: Any
     length: RunLength
     state: TrainerState
+    main_input_name: str = "input_ids"
+    padding_id: int | None = None
+    ignored: list[str] | None = None
     place: Place = field(default_factory=Place)
     tally: Tally = field(default_factory=Tally)
     began: float = field(default_factory=time.time)
@@ -154,9 +185,17 @@ class TrainingRun:
     @property
     def rows_of_update(self) -> int:
         """The rows of an update, over all processes."""
-        args = self.args
-        rows: int = args.train_batch_size * args.gradient_accumulation_steps * self.devices.replicas.size
-        return rows
+        rows: int = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return rows * self.devices.replicas.size
+
+    @property
+    def follows_metric(self) -> bool:
+        """Whether the schedule is told a metric after evaluations, and nothing after updates."""
+        return isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)
+
+    def averaged(self) -> contextlib.AbstractContextManager[Any]:
+        """The model with the mean of its weights, where there is one."""
+        return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
 
     def continue_from(self, state: TrainerState) -> None:
         """Take over the state of a run that this one goes on with."""
@@ -167,3 +206,8 @@ class TrainingRun:
     def add_up_losses(self) -> None:
         """Bring the tally up to the last update; all processes call it together."""
         self.tally.add_up(self.devices.replicas, leave_out_nan=self.args.logging_nan_inf_filter)
+
+    def store_flops(self) -> None:
+        """Add the operations since the last call to the state."""
+        self.state.total_flos += self.tally.flops
+        self.tally.flops = 0.0

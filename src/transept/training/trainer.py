@@ -13,40 +13,34 @@ import torch
 from torch.utils.data import DataLoader
 
 from transept.environment import set_seed
-from transept.errors import InputError, UnsupportedError
+from transept.errors import UnsupportedError
 from transept.files import PathName, make_directory, safe_join
 from transept.parallel.processes import naming_the_lost
 from transept.parallel.streams import ModelFiles, written_together
-from transept.training.builders import Builders
-from transept.training.callbacks.base import (
-    metric_name,
-)
+from transept.training import files, setup
 from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.place import keep_rows_of_update
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.precomputed import computed_once
 from transept.training.evaluation import Evaluation, speed
-from transept.training.files import TrainedModel, print_metrics, readable, whole_weights, write_metrics, write_model
 from transept.training.loop import Loop
 from transept.training.model_card import card_of, hub_matter, write_card
 from transept.training.optim.average import WeightAverage
 from transept.training.run import RunLength, TrainingRun
 from transept.training.search import Space, search
-from transept.training.setup import align, freeze_parts, prepared
 from transept.training.state import (
     STATE_NAME,
     BestRun,
     EvalLoopOutput,
     HubStrategy,
     PredictionOutput,
-    SaveStrategy,
     TrainOutput,
     json_value,
 )
 from transept.training.trainer_base import TrainerBase
 
 
-class Trainer(TrainerBase, Builders):
+class Trainer(TrainerBase):
     """Trains, evaluates and predicts; the arguments are the reference's.
 
     Args:
@@ -75,7 +69,7 @@ class Trainer(TrainerBase, Builders):
         training: the run of the last call of ``train()``.
     """
 
-    # --- training -----------------------------------------------------------------------------------------------------------
+    # --- training ------------------------------------------------------------------------------------------------
 
     def train(
         self,
@@ -94,7 +88,7 @@ class Trainer(TrainerBase, Builders):
         Returns:
             The number of updates, the mean loss, and the figures of the run.
         """
-        self.is_in_train, self._ignored = True, ignore_keys_for_eval
+        self.is_in_train = True
         try:
             if self.model_init is not None:
                 set_seed(self.args.seed, self.args.full_determinism)
@@ -107,36 +101,35 @@ class Trainer(TrainerBase, Builders):
             self.state = self._new_state()
             self.state.is_hyper_param_search, self.state.trial_params = trial is not None, trial
             self.state.trial_name = self.trial_name
-            with prepared(self.model, self.args, recomputes=self.devices.recomputes):
-                return self._train(resume_from_checkpoint)
+            with setup.prepared(self.model, self.args, recomputes=self.devices.recomputes):
+                run = self.training = self._make_run(self.get_train_dataloader(), ignore_keys_for_eval)
+                return self._train(run, resume_from_checkpoint)
         finally:
             self.is_in_train = False
 
-    def _train(self, resume: str | bool | None) -> TrainOutput:
-        """Make the parts of a run, and run it; the model is set up."""
-        args, loader = self.args, self.get_train_dataloader()
-        length = RunLength.of(args, loader)
+    def _make_run(self, loader: DataLoader[Any], ignored: list[str] | None) -> TrainingRun:
+        """The parts of a run, put together; the model is set up."""
+        args, length = self.args, RunLength.of(self.args, loader)
         self.state.compute_steps(args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
         if self.form.model is not self.model:  # which is held since an earlier call
-            self.devices.begin(self.model, self.train_dataset)
-            self.form = self.devices.form(self.model)
-            if not self.devices.is_staged:
-                align(self.model)
-            self.model_wrapped = self.form.hold(self.model)
-            if self.devices.is_staged:  # the layers of others are not read
-                align(self.model)
+            self.form, self.model_wrapped = self.devices.hold(self.model, self.train_dataset)
         self.create_optimizer_and_scheduler(length.max_steps)
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None
         if args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
-            freeze_parts(self.model, args.freeze, args.unfreeze_schedule)
-        self.training = run = TrainingRun(
+            setup.freeze_for_schedule(self.model, args)
+        handler = self.callback_handler
+        handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
+        handler.train_dataloader = loader
+        return TrainingRun(
             args=args,
             model=self.model,
             wrapped=self.model_wrapped,
             form=self.form,
             devices=self.devices,
             objective=self.objective,
+            rules=self._loss_rules(),
+            share=self.share,
             optimizer=self.optimizer,
             scheduler=self.lr_scheduler,
             scaler=self.scaler,
@@ -144,28 +137,25 @@ class Trainer(TrainerBase, Builders):
             loader=loader,
             length=length,
             state=self.state,
+            main_input_name=self.main_input_name,
+            padding_id=getattr(self.processing_class, "pad_token_id", None),
+            ignored=ignored,
         )
-        handler = self.callback_handler
-        handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
-        handler.train_dataloader = loader
+
+    def _train(self, run: TrainingRun, resume: str | bool | None) -> TrainOutput:
         with SavedRun(run, self, resume) as saved:
             self.saved = saved
-            if args.precompute:  # of the weights that the run goes on with
-                run.loader, run.wrapped = computed_once(self, loader)
+            if self.args.precompute:  # of the weights that the run goes on with
+                run.loader, run.wrapped = computed_once(self, run.loader)
             with naming_the_lost():
                 return Loop(run, self, saved).train()
 
     def store_flos(self) -> None:
         """Add the operations since the last call to the state."""
         if self.training is not None:
-            self.state.total_flos += self.training.tally.flops
-            self.training.tally.flops = 0.0
+            self.training.store_flops()
 
-    def averaged(self) -> contextlib.AbstractContextManager[Any]:
-        """The model with the mean of its weights, where there is one."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
-
-    # --- evaluation ---------------------------------------------------------------------------------------------------------
+    # --- evaluation ----------------------------------------------------------------------------------------------
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -213,20 +203,7 @@ class Trainer(TrainerBase, Builders):
             self.model.to(kind)
         return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
 
-    def evaluate_now(self, schedule: bool = False) -> None:
-        """Evaluate in the middle of training, note the best metric, and tell it to a schedule that follows one."""
-        metrics = self.evaluate(ignore_keys=self._ignored)
-        name, args = metric_name(self.args), self.args
-        wanted = args.metric_for_best_model is not None
-        if wanted and name not in metrics:
-            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}.")
-        if schedule and self.follows_metric:
-            self.lr_scheduler.step(metrics[name])
-        is_best = wanted and self.state.note_metric(metrics[name], greater_is_better=bool(args.greater_is_better))
-        if args.save_strategy == SaveStrategy.BEST:
-            self.control.should_save = is_best
-
-    # --- logs ---------------------------------------------------------------------------------------------------------------
+    # --- logs ----------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Keep figures in the history, and tell them to the callbacks."""
@@ -240,11 +217,11 @@ class Trainer(TrainerBase, Builders):
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.event("on_log", logs=logs)
 
-    # --- files --------------------------------------------------------------------------------------------------------------
+    # --- files ---------------------------------------------------------------------------------------------------
 
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
         """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
-        weights = whole_weights(self.model, self.form, self.average)
+        weights = files.whole_weights(self.model, self.form, self.average)
         with written_together(weights) if isinstance(weights, ModelFiles) else contextlib.nullcontext():
             if self.args.should_save:
                 self._save(output_dir, weights)
@@ -254,9 +231,9 @@ class Trainer(TrainerBase, Builders):
     def _save(self, output_dir: PathName | None = None, state_dict: Any = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         reader = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        with self.averaged() if state_dict is None else contextlib.nullcontext():
+        with contextlib.nullcontext() if state_dict is not None or self.average is None else self.average.applied(self.model):
             folder = output_dir or self.args.output_dir or "."
-            write_model(folder, self.model, self.form, state_dict, reader, self.args.to_json_string())
+            files.write_model(folder, self.model, self.form, state_dict, reader, self.args.to_json_string())
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """Save ``checkpoint-STEP``."""
@@ -277,16 +254,16 @@ class Trainer(TrainerBase, Builders):
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Print metrics as a table."""
         if self.is_world_process_zero():
-            print_metrics(split, self.metrics_format(metrics))
+            files.print_metrics(split, self.metrics_format(metrics))
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
-        return readable(metrics)
+        return files.readable(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
         """Write ``SPLIT_results.json``, and with ``combined`` add the metrics to ``all_results.json``."""
         if self.is_world_process_zero():
-            write_metrics(self.args.output_dir or ".", split, metrics, combined=combined)
+            files.write_metrics(self.args.output_dir or ".", split, metrics, combined=combined)
 
     def get_num_trainable_parameters(self) -> int:
         return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
@@ -332,7 +309,7 @@ class Trainer(TrainerBase, Builders):
             return None
         self.event("on_push_begin")
         card = card_of(self.model, self.args.to_dict(), self.state.log_history)
-        return TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
+        return files.TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
             self.args.hub_model_id or Path(self.args.output_dir or ".").resolve().name,
             private=self.args.hub_private_repo,
             commit_message=commit_message,

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 import transept
 from transept import Trainer
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
-from transept.parallel.forms import Form
 from transept.training.adversarial import Moved, Perturbation
 from transept.training.trainers.consistency import ConsistencyTrainer
 from transept.training.trainers.distillation import DistillationTrainer
 from transept.training.trainers.preference import DataCollatorForPreference, DPOTrainer
 from transept.training.trainers.self_training import SelfTrainer
 from transept.training.trainers.sentences import SentenceTrainer
-from transept.training.update import Backward, Passes, PassShare
+from transept.training.update import Updates
 
 TINY: dict[str, Any] = {
     "hidden_size": 16,
@@ -214,10 +213,10 @@ def pairs(features: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 def learn(trainer: Trainer, batch: dict[str, Tensor]) -> None:
     """The passes of a micro-batch that is the whole update."""
-    model, objective = trainer.model, trainer.objective
-    context = trainer.compute_loss_context_manager
-    passes = Passes(model, Form(), objective, trainer.training_step, trainer._prepare_inputs, context, Backward())
-    passes.make(batch, objective.count(batch), PassShare(), objective.passes(batch), is_last=True)
+    saved: Any = None  # nothing is written
+    updates = Updates(trainer._make_run(trainer.get_train_dataloader(), None), trainer, saved)
+    updates.items = trainer.objective.count(batch)
+    updates.passes(batch, trainer.objective.passes(batch))
 
 
 def test_sentences_come_near_and_parts_give_the_gradient_of_the_whole(tmp_path: Path) -> None:

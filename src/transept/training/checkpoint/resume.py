@@ -87,7 +87,7 @@ def go_on(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | N
     if run.place.batch:
         warn_of_own_order(run.loader)
     generators = load_generators(checkpoint, rank=args.process_index)
-    if SCHEDULE in lost and not trainer.follows_metric:  # it follows from the number of updates
+    if SCHEDULE in lost and not run.follows_metric:  # it follows from the number of updates
         lost.remove(SCHEDULE)
         with warnings.catch_warnings(action="ignore"):  # PyTorch's, that the optimizer made no step before
             for _ in range(min(state.global_step, state.max_steps)):

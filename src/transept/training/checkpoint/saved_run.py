@@ -149,7 +149,7 @@ class SavedRun:
         if (stream := stream_state(run.loader, run.place.epoch, run.place.batch)) is not None:
             yield from write_values(stage, STREAM, vars(stream))
         callbacks = [*trainer.callback_handler.callbacks, trainer.control]
-        trainer.store_flos()
+        run.store_flops()
         run.state.keep_callbacks([callback for callback in callbacks if isinstance(callback, ExportableState)])
         run.state.save_to_json(stage / STATE_NAME)
         place = DataPlace.of(run, self.rows, ended=trainer.control.should_training_stop)

@@ -37,7 +37,7 @@ class ObjectiveTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         terms = self.objective.terms(model, inputs)
-        if self.rows_are_divided:
+        if self.share.rows_are_divided:
             check_sums(terms)
         loss = total(terms, num_items_in_batch, parts=self.share.parts)
         return (loss, {"loss": loss}) if return_outputs else loss
