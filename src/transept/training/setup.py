@@ -16,8 +16,7 @@ from transept.errors import UnsupportedError
 from transept.parallel.forms import Form
 from transept.training.arguments.training import TrainingArguments
 from transept.training.objective import task_of
-from transept.training.optim.groups import layerwise_rates, parameter_groups
-from transept.training.optim.optimizers import make_optimizer
+from transept.training.optim.optimizers import layerwise_rates, make_optimizer, parameter_groups
 from transept.training.optim.schedules import get_scheduler
 
 _ALIGNMENT = 64  # of PyTorch's own memory, in bytes
