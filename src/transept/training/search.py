@@ -66,11 +66,9 @@ def default_space(trial: Trial) -> dict[str, Any]:
 
 def default_compute_objective(metrics: Mapping[str, float]) -> float:
     """The sum of all metrics, or the loss where there is no other."""
-    speeds = ("_runtime", "_per_second")
-    others = {
-        name: value for name, value in metrics.items() if name not in ("eval_loss", "epoch") and not name.endswith(speeds)
-    }
-    return float(sum(others.values())) if others else float(metrics["eval_loss"])
+    beside, speeds = ("eval_loss", "epoch"), ("_runtime", "_per_second")
+    others = [value for name, value in metrics.items() if name not in beside and not name.endswith(speeds)]
+    return float(sum(others)) if others else float(metrics["eval_loss"])
 
 
 def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tuple[Trial, dict[str, Any]]]:
@@ -80,16 +78,17 @@ def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tu
         InputError: a grid without values, or that is no mapping of names to values.
         UnsupportedError: another backend.
     """
-    if backend not in ("random", "grid"):
+    if backend == "random":
+        drawn = [(trial, _drawn(space, trial)) for trial in (Trial(index, seed) for index in range(number))]
+    elif backend != "grid":
         hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
         raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
-    if backend == "grid":
-        if not isinstance(space, Mapping) or not space or not all(space.values()):
-            raise InputError("a grid is a mapping of settings to the values to try, such as {'learning_rate': [1e-5, 1e-4]}.")
-        grid = [dict(zip(space, values)) for values in itertools.product(*space.values())]
-        drawn = [(Trial(index, seed), settings) for index, settings in enumerate(grid)]
+    elif not isinstance(space, Mapping) or not space or not all(space.values()):
+        example = "{'learning_rate': [1e-5, 1e-4]}"
+        raise InputError(f"a grid is a mapping of settings to the values to try, such as {example}.")
     else:
-        drawn = [(trial, _drawn(space, trial)) for trial in (Trial(index, seed) for index in range(number))]
+        grid = itertools.product(*space.values())
+        drawn = [(Trial(index, seed), dict(zip(space, values))) for index, values in enumerate(grid)]
     for trial, settings in drawn:
         trial.params.update(settings)
     return drawn
@@ -115,7 +114,7 @@ def search(
         raise InputError("a search needs a trainer with `model_init`, since each try begins with a new model.")
     if direction not in ("minimize", "maximize"):
         raise InputError(f"`direction` is {direction!r}.", hint="Pass 'minimize' or 'maximize'.")
-    measure, done = objective or default_compute_objective, []
+    measure, runs = objective or default_compute_objective, list[BestRun]()
     before = dict(vars(trainer.args))
     try:
         for trial, chosen in trials(space, number, trainer.args.seed, backend or "random"):
@@ -127,18 +126,17 @@ def search(
             trainer.trial_name = name(trial) if name else f"run-{trial.number}"
             trainer.args.output_dir = f"{before['output_dir']}/{trainer.trial_name}"
             trainer.train(trial=chosen)
-            metrics = trainer.evaluate()
-            done.append(BestRun(str(trial.number), float(measure(metrics)), chosen))
+            runs.append(BestRun(str(trial.number), float(measure(trainer.evaluate())), chosen))
     finally:
         vars(trainer.args).update(before)
         trainer.trial_name = None
-    if not done:
+    if not runs:
         raise InputError("there is nothing to try.", hint="Pass n_trials=1 or more.")
-    best = done[0]
-    for run in done[1:]:
+    best = runs[0]
+    for run in runs[1:]:
         if is_better(run.objective, best.objective, greater=direction == "maximize"):
             best = run
     if math.isnan(best.objective):
         hint = "Try lower learning rates; each trial's logs are in its own directory."
-        raise TrainingError(f"no trial is the best: the objective of all {len(done)} is NaN.", hint=hint)
-    return best._replace(run_summary=done)
+        raise TrainingError(f"no trial is the best: the objective of all {len(runs)} is NaN.", hint=hint)
+    return best._replace(run_summary=runs)

@@ -19,8 +19,7 @@ from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import DefaultFlowCallback
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.objective import task_of
-from transept.training.optim.groups import layerwise_rates, parameter_groups
-from transept.training.optim.optimizers import make_optimizer
+from transept.training.optim.optimizers import layerwise_rates, make_optimizer, parameter_groups
 from transept.training.optim.schedules import get_scheduler
 from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerState
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,7 @@ from transept.training.length_cuts import Ragged
 from transept.training.loss import LossRules, PassShare, backward, micro_batch_loss, precision
 from transept.training.objective import Counts, Objective, task_of
 from transept.training.optim.average import WeightAverage
-from transept.training.optim.groups import get_decay_parameter_names
-from transept.training.optim.optimizers import OptimizerArguments, get_optimizer_cls_and_kwargs
+from transept.training.optim.optimizers import get_decay_parameter_names, get_optimizer_cls_and_kwargs
 from transept.training.run import TrainingRun
 from transept.training.state import TrainerControl, TrainerState
 
@@ -215,7 +214,7 @@ class TrainerBase:
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
         """The optimizer that the arguments name, and what it is made with."""
-        return get_optimizer_cls_and_kwargs(cast(OptimizerArguments, args))
+        return get_optimizer_cls_and_kwargs(args)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """The optimizer, made where there is none."""

@@ -21,8 +21,15 @@ from transept.core.naming import reference_names
 from transept.errors import InputError, UnsupportedError
 from transept.training.optim.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
 from transept.training.optim.average import WeightAverage
-from transept.training.optim.groups import get_decay_parameter_names, layerwise_rates, parameter_groups
-from transept.training.optim.optimizers import OPTIMIZERS, OptimizerNames, get_optimizer_cls_and_kwargs, make_optimizer
+from transept.training.optim.optimizers import (
+    OPTIMIZERS,
+    OptimizerNames,
+    get_decay_parameter_names,
+    get_optimizer_cls_and_kwargs,
+    layerwise_rates,
+    make_optimizer,
+    parameter_groups,
+)
 
 pytestmark = pytest.mark.reference
 

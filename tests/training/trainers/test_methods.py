@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import transept
 from transept import Trainer
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
-from transept.training.adversarial import Moved, Perturbation
+from transept.training.adversarial import Perturbation, moved
 from transept.training.trainers.consistency import ConsistencyTrainer
 from transept.training.trainers.distillation import DistillationTrainer
 from transept.training.trainers.preference import DataCollatorForPreference, DPOTrainer
@@ -305,11 +305,11 @@ def test_fast_gradient_is_the_plain_one() -> None:
 
 def test_only_the_first_call_of_a_table_is_moved() -> None:
     table = nn.Embedding(3, 2)
-    with Moved(table, torch.ones(1, 2, 2)) as moved:
+    with moved(table, torch.ones(1, 2, 2)) as leaves:
         first, second = table(torch.tensor([[0, 1]])), table(torch.tensor([[0, 1, 2]]))
     torch.testing.assert_close(first, table.weight[None, :2] + 1)
     assert torch.equal(second, table.weight[None])
-    assert moved.leaf.requires_grad
+    assert leaves[0].requires_grad
 
 
 def test_a_model_teaches_itself(tmp_path: Path) -> None:

@@ -90,16 +90,17 @@ def test_embeddings_are_shared() -> None:
     assert table.weight.grad.abs().sum() > 0
 
 
-def test_items_are_counted_before_they_are_seen() -> None:
+def test_items_are_counted_before_they_are_seen(tmp_path: Path) -> None:
     generator, discriminator = models()
-    both = ReplacedTokens(generator, discriminator, share_embeddings=True, weight=50.0)
+    args: Any = {"args": arguments(tmp_path), "data_collator": stacked, "train_dataset": []}
+    trainer = ReplacedTokensTrainer(discriminator, generator=generator, **args)
     for inputs in (batch(), {name: each for name, each in batch().items() if name != "attention_mask"}):
-        terms, counts = both(**inputs), both.count(inputs)
-        assert {name: int(term.count) for name, term in terms.items()} == {name: int(count) for name, count in counts.items()}
+        terms = trainer.objective.terms(trainer.model, inputs)
+        assert {name: float(term.count) for name, term in terms.items()} == trainer.objective.count(inputs)
         assert [term.weight for term in terms.values()] == [1.0, 50.0]
-    assert {name: int(count) for name, count in both.count(batch()).items()} == {"masked_lm": 5, "replaced": 14}
+    assert trainer.objective.count(batch()) == {"masked_lm": 5, "replaced": 14}
     nothing = batch() | {"labels": torch.full((2, 8), -100)}
-    assert both(**nothing)["masked_lm"].sum.item() == 0
+    assert trainer.model(**nothing)["masked_lm"].sum.item() == 0
 
 
 def test_a_run_goes_on_to_the_bit_and_opens_as_both_models(tmp_path: Path) -> None:

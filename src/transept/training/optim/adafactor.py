@@ -14,8 +14,6 @@ from torch.optim.optimizer import ParamsT
 
 from transept.errors import InputError, refuse
 
-HALF = (torch.float16, torch.bfloat16)
-
 
 class Adafactor(Optimizer):
     """Adafactor with the reference's arguments, numbers and state.
@@ -49,18 +47,16 @@ class Adafactor(Optimizer):
         relative_step: bool = True,
         warmup_init: bool = False,
     ) -> None:
-        refuse(lr is not None and relative_step, "`lr` has no effect beside `relative_step=True`.", "Set one of them.")
-        refuse(warmup_init and not relative_step, "`warmup_init=True` needs `relative_step=True`.")
         defaults = {name: value for name, value in locals().items() if name not in ("self", "params", "__class__")}
+        both = lr is not None and relative_step
+        refuse(both, "`lr` has no effect beside `relative_step=True`.", "Set one of them.")
+        refuse(warmup_init and not relative_step, "`warmup_init=True` needs `relative_step=True`.")
         super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update; ``closure`` computes the loss and its gradients again, and the loss is given back."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -70,19 +66,20 @@ class Adafactor(Optimizer):
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         if parameter.grad is None or parameter.grad.is_sparse:
             raise InputError("Adafactor cannot use sparse gradients.", hint="Make the embeddings with `sparse=False`.")
-        gradient, weights = (each.float() if each.dtype in HALF else each for each in (parameter.grad, parameter))
+        is_half = parameter.dtype in (torch.float16, torch.bfloat16)
+        gradient, weights = (parameter.grad.float(), parameter.float()) if is_half else (parameter.grad, parameter)
         state = self._state(parameter, gradient, group)
         state["step"] += 1
         state["RMS"] = _rms(weights)
-        rate, kept = self._get_lr(group, state), 1.0 - math.pow(state["step"], group["decay_rate"])
+        rate, decay = self._get_lr(group, state), 1.0 - math.pow(state["step"], group["decay_rate"])
         squares = gradient**2 + group["eps"][0]
         if gradient.ndim >= 2:
             row, column = state["exp_avg_sq_row"], state["exp_avg_sq_col"]
-            row.mul_(kept).add_(squares.mean(dim=-1), alpha=1.0 - kept)
-            column.mul_(kept).add_(squares.mean(dim=-2), alpha=1.0 - kept)
+            row.mul_(decay).add_(squares.mean(dim=-1), alpha=1.0 - decay)
+            column.mul_(decay).add_(squares.mean(dim=-2), alpha=1.0 - decay)
             inverse = (row / row.mean(dim=-1, keepdim=True)).rsqrt_()[..., None] * column[..., None, :].rsqrt()
         else:
-            inverse = state["exp_avg_sq"].mul_(kept).add_(squares, alpha=1.0 - kept).rsqrt()
+            inverse = state["exp_avg_sq"].mul_(decay).add_(squares, alpha=1.0 - decay).rsqrt()
         update = inverse.mul_(gradient)
         update.div_((_rms(update) / group["clip_threshold"]).clamp_(min=1.0)).mul_(rate)
         if group["beta1"] is not None:
@@ -113,12 +110,11 @@ class Adafactor(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As PyTorch's, which would round the moments to the type of weights in half precision."""
         super().load_state_dict(state_dict)
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        for number, parameter in zip(numbers, parameters):
-            for name, value in state_dict["state"].get(number, {}).items():
-                if isinstance(value, Tensor):
-                    self.state[parameter][name] = value.to(parameter.device, copy=True)
+        for group, loaded in zip(self.param_groups, state_dict["param_groups"]):
+            for parameter, number in zip(group["params"], loaded["params"]):
+                for name, value in state_dict["state"].get(number, {}).items():
+                    if isinstance(value, Tensor):
+                        self.state[parameter][name] = value.to(parameter.device, copy=True)
 
     @staticmethod
     def _get_lr(group: dict[str, Any], state: dict[str, Any]) -> Any:
@@ -132,8 +128,8 @@ class Adafactor(Optimizer):
         return (max(group["eps"][1], state["RMS"]) if group["scale_parameter"] else 1.0) * rate
 
 
-def _rms(x: Tensor) -> Tensor:
-    mean: Tensor = torch.linalg.vector_norm(x) / x.numel() ** 0.5
+def _rms(values: Tensor) -> Tensor:
+    mean: Tensor = torch.linalg.vector_norm(values) / values.numel() ** 0.5
     return mean
 
 

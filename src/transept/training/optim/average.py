@@ -13,7 +13,7 @@ from transept.parallel.forms import local
 
 
 class WeightAverage:
-    """An exponential moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
+    """A moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
 
     After each update it is ``decay`` times itself plus ``1 - decay`` times the weights; it begins with those at hand.
 
@@ -25,7 +25,10 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         refuse(not 0 <= decay < 1, f"`ema_decay` must be at least 0 and below 1, but is {decay}.")
         self.decay = decay
-        self.weights = {name: _wide(weight.detach()) for name, weight in _trained(model).items()}
+        self.weights = {
+            name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
+            for name, weight in _trained(model).items()
+        }
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -61,10 +64,6 @@ class WeightAverage:
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
     named = model.named_parameters()
     return {name: weight for name, weight in named if weight.requires_grad and weight.is_floating_point()}
-
-
-def _wide(weight: Tensor) -> Tensor:
-    return weight.clone() if weight.dtype == torch.float64 else weight.to(torch.float32, copy=True)
 
 
 @torch.no_grad()

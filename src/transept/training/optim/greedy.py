@@ -15,15 +15,15 @@ log = logging.get_logger(__name__)
 
 
 class GreedyLR:
-    """Divides the rate by ``factor`` after more than ``patience`` better metrics in a row, and multiplies it after worse ones.
+    """Divides the rate by ``factor`` after better metrics, and multiplies it after worse ones, if they come in a row.
 
     Args:
         optimizer: whose rates it sets.
         mode: ``min`` where less is better, ``max`` where more is.
         factor: below 1.
         patience: how many metrics in a row change nothing yet.
-        threshold: how much better a metric must be than the best one, as a share (``threshold_mode="rel"``) or as it is.
-        threshold_mode: ``rel`` or ``abs``.
+        threshold: how much better than the best one a metric must be.
+        threshold_mode: whether ``threshold`` is a share of the best metric (``rel``), or a difference (``abs``).
         cooldown: metrics that are passed over after the rate fell.
         warmup: metrics that are passed over after the rate rose.
         min_lr: the least rate, one for all groups or one for each.
@@ -59,22 +59,23 @@ class GreedyLR:
     ) -> None:
         refuse(factor >= 1.0, f"`factor` must be below 1, but is {factor}.")
         refuse(mode not in ("min", "max"), f"`mode` must be 'min' or 'max', but is {mode!r}.")
-        refuse(threshold_mode not in ("rel", "abs"), f"`threshold_mode` must be 'rel' or 'abs', but is {threshold_mode!r}.")
+        what = f"`threshold_mode` must be 'rel' or 'abs', but is {threshold_mode!r}."
+        refuse(threshold_mode not in ("rel", "abs"), what)
         if not isinstance(optimizer, Optimizer):
             raise InputTypeError(f"`optimizer` must be an optimizer, but is {type(optimizer).__name__}.")
         self.optimizer = optimizer
         self.mode, self.factor, self.patience = mode, factor, patience
         self.threshold, self.threshold_mode, self.eps = threshold, threshold_mode, eps
         self.cooldown, self.warmup, self.verbose = cooldown, warmup, verbose
-        self.smooth, self.window_size, self._recent = smooth, window_size, list[float]()
-        self.min_lrs, self.max_lrs = self._each("min_lr", min_lr), self._each("max_lr", max_lr)
-        self.reset_start = self.reset_start_original = reset_start
+        self.smooth, self.window_size = smooth, window_size
+        self.min_lrs, self.max_lrs = self._by_group("min_lr", min_lr), self._by_group("max_lr", max_lr)
+        self.reset_start_original = reset_start
         self.last_epoch = 0
         self._init_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self._last_lr = list(self._init_lrs)
-        self._forget()
+        self._start()
 
-    def _each(self, name: str, rate: float | Sequence[float]) -> list[float]:
+    def _by_group(self, name: str, rate: float | Sequence[float]) -> list[float]:
         groups = len(self.optimizer.param_groups)
         if not isinstance(rate, Sequence):
             return [rate] * groups
@@ -82,11 +83,12 @@ class GreedyLR:
             raise InputError(f"`{name}` has {len(rate)} rates for {groups} groups of parameters.")
         return list(rate)
 
-    def _forget(self) -> None:
+    def _start(self) -> None:
+        """Begin with no metric."""
         self.best = math.inf if self.mode == "min" else -math.inf
         self.num_bad_epochs = self.num_good_epochs = self.cooldown_counter = self.warmup_counter = 0
         self.reset_start = self.reset_start_original
-        self._recent = []
+        self._recent: list[float] = []
 
     def step(self, metrics: float, epoch: int | None = None) -> None:
         """Look at a metric, and set the rates."""
@@ -101,7 +103,11 @@ class GreedyLR:
             self.num_bad_epochs = self.num_good_epochs = 0
         else:
             self._count(current)
-        self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._last_lr = self._rates
+
+    @property
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _count(self, current: float) -> None:
         better = self.is_better(current, self.best)
@@ -109,11 +115,16 @@ class GreedyLR:
         self.num_good_epochs = self.num_good_epochs + 1 if better else 0
         self.num_bad_epochs = 0 if better else self.num_bad_epochs + 1
         if self.num_good_epochs > self.patience:
-            self._rise()
+            self._change([max(rate, min(rate / self.factor, most)) for rate, most in zip(self._rates, self.max_lrs)])
             self.reset_start = self.reset_start_original
             self.warmup_counter, self.num_good_epochs = self.warmup, 0
         elif self.num_bad_epochs > self.patience:
-            self._fall()
+            self._change([min(rate, max(rate * self.factor, least)) for rate, least in zip(self._rates, self.min_lrs)])
+            if all(rate <= least for rate, least in zip(self._rates, self.min_lrs)):
+                self.reset_start -= 1
+                if self.reset_start <= 0:
+                    self._restore(self._init_lrs)
+                    self._start()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def is_better(self, current: float, best: float) -> bool:
@@ -123,29 +134,16 @@ class GreedyLR:
         limit = best * (1.0 - margin) if self.threshold_mode == "rel" else best - margin
         return sign * current < sign * limit
 
-    def _rise(self) -> None:
-        for index, (group, most) in enumerate(zip(self.optimizer.param_groups, self.max_lrs)):
-            rate = min(group["lr"] / self.factor, most)
-            if rate - group["lr"] > self.eps:
-                self._set(index, rate)
+    def _change(self, rates: Sequence[float]) -> None:
+        for number, (group, rate) in enumerate(zip(self.optimizer.param_groups, rates)):
+            if abs(rate - group["lr"]) > self.eps:
+                group["lr"] = rate
+                if self.verbose:
+                    log.warning("The learning rate of group %d is %.4e from metric %d on.", number, rate, self.last_epoch)
 
-    def _fall(self) -> None:
-        groups = self.optimizer.param_groups
-        for index, (group, least) in enumerate(zip(groups, self.min_lrs)):
-            rate = max(group["lr"] * self.factor, least)
-            if group["lr"] - rate > self.eps:
-                self._set(index, rate)
-        if all(group["lr"] <= least for group, least in zip(groups, self.min_lrs)):
-            self.reset_start -= 1
-            if self.reset_start <= 0:
-                for group, rate in zip(groups, self._init_lrs):
-                    group["lr"] = rate
-                self._forget()
-
-    def _set(self, index: int, rate: float) -> None:
-        self.optimizer.param_groups[index]["lr"] = rate
-        if self.verbose:
-            log.warning("The learning rate of group %d is %.4e from metric %d on.", index, rate, self.last_epoch)
+    def _restore(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates):
+            group["lr"] = rate
 
     def get_last_lr(self) -> list[float]:
         """The rates of all groups, as of the last step."""
@@ -161,10 +159,8 @@ class GreedyLR:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state, and set the optimizer's rates to its last ones."""
-        known = vars(self).keys() - {"optimizer", "_recent"}
-        for name in known & state_dict.keys():
+        for name in self.state_dict().keys() & state_dict.keys() - {"_streaming_avg"}:
             setattr(self, name, state_dict[name])
         if "_streaming_avg" in state_dict:
             self._recent = list(state_dict["_streaming_avg"]["values"])
-        for group, rate in zip(self.optimizer.param_groups, self._last_lr):
-            group["lr"] = rate
+        self._restore(self._last_lr)

@@ -1,19 +1,26 @@
-"""Optimizers by name, and what they are made with."""
+"""Optimizers by name, the groups of parameters that they get, and what they are made with."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from inspect import signature
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 
+from transept.checkpoint.load import Loadable
+from transept.core.naming import reference_names
 from transept.errors import InputError, TranseptError, UnsupportedError, nearest, refuse
+from transept.layers.norm import RMSNorm
 from transept.parallel.processes import everywhere
 from transept.training.optim.adafactor import Adafactor
+
+if TYPE_CHECKING:
+    from transept.training.arguments.training import TrainingArguments
 
 
 class OptimizerNames(StrEnum):
@@ -77,21 +84,15 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 }
 # Kinds of devices whose AdamW PyTorch can do in one kernel.
 FUSED = frozenset({"cpu", "cuda", "hpu", "mps", "mtia", "xpu"})
-WORDS = {"true": True, "false": False, "none": None}
+# Parts of a parameter's name, in lower case, that weight decay leaves out, and the modules whose parameters it leaves out.
+UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
+NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
-class OptimizerArguments(Protocol):
-    """What is read of a run's arguments."""
-
-    optim: str
-    optim_args: str | Mapping[str, Any] | None
-    learning_rate: float
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
+# --- names and arguments ---------------------------------------------------------------------------------------------
 
 
-def get_optimizer_cls_and_kwargs(args: OptimizerArguments) -> tuple[type[Optimizer], dict[str, Any]]:
+def get_optimizer_cls_and_kwargs(args: TrainingArguments) -> tuple[type[Optimizer], dict[str, Any]]:
     """The class that ``args.optim`` names, and what to build it with beside the groups of parameters.
 
     Raises:
@@ -106,15 +107,11 @@ def get_optimizer_cls_and_kwargs(args: OptimizerArguments) -> tuple[type[Optimiz
     options = {"lr": args.learning_rate, **fixed}
     if cls is AdamW:
         options |= {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
-    return cls, options | read_optim_args(args.optim_args, cls)
+    return cls, options | _read_optim_args(args.optim_args, cls)
 
 
-def read_optim_args(given: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:
-    """The arguments of ``optim_args``, such as ``"momentum=0.9, nesterov=true"``, checked against the class's own.
-
-    Raises:
-        InputError: what is no list of names and values, an unknown name, or a value of the wrong type.
-    """
+def _read_optim_args(given: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:
+    """The arguments of ``optim_args``, such as ``"momentum=0.9, nesterov=true"``, checked against the class's own."""
     if not isinstance(given, Mapping):
         given = dict(_pair(part) for part in (given or "").split(",") if part.strip())
     known = {name: argument.default for name, argument in signature(cls).parameters.items() if name != "params"}
@@ -124,8 +121,21 @@ def read_optim_args(given: str | Mapping[str, Any] | None, cls: type[Optimizer])
             raise InputError(f"`optim_args` sets {name!r}, which has no effect there.", hint=f"Set `{own}`.")
         refuse(name not in known, f"`optim_args`: {cls.__name__} has no argument {name!r}.", hint=nearest(name, known))
         hint = f"Its default is {known[name]}."
-        refuse(not _is_like(value, known[name]), f"`optim_args`: {name!r} of {cls.__name__} cannot be {value!r}.", hint)
+        what = f"`optim_args`: {name!r} of {cls.__name__} cannot be {value!r}."
+        refuse(not _is_like(value, known[name]), what, hint)
     return dict(given)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``name=value``, with a value as Python writes it; what is no such value is a text."""
+    name, sign, value = (part.strip() for part in text.partition("="))
+    hint = "Write name=value, with commas between."
+    refuse(not (name and sign and value), f"`optim_args` holds {text.strip()!r}.", hint)
+    value = value.title() if value.lower() in ("true", "false", "none") else value
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
 
 
 def _is_like(value: Any, default: Any) -> bool:
@@ -139,16 +149,64 @@ def _is_like(value: Any, default: Any) -> bool:
     return isinstance(value, int | float) or not isinstance(default, int | float)
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    name, sign, value = (part.strip() for part in text.partition("="))
-    hint = "Write name=value, with commas between."
-    refuse(not (name and sign and value), f"`optim_args` holds {text.strip()!r}.", hint)
-    if value.lower() in WORDS:
-        return name, WORDS[value.lower()]
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+# --- groups of parameters --------------------------------------------------------------------------------------------
+
+
+def get_decay_parameter_names(model: nn.Module) -> list[str]:
+    """Names of the parameters that weight decay applies to: all but biases and the weights of norms.
+
+    A parameter is left out where the reference's name of it or the kind of its module says so.
+    """
+    stored = reference_names(model) if isinstance(model, Loadable) else {}
+    modules = dict(model.named_modules())
+    return [
+        name
+        for name, _ in model.named_parameters()
+        if not UNDECAYED.search(stored.get(name, name).lower()) and not isinstance(modules[name.rpartition(".")[0]], NORMS)
+    ]
+
+
+def layerwise_rates(groups: Sequence[Collection[str]], decay: float) -> dict[str, float]:
+    """What multiplies the learning rate of each parameter: ``decay`` for each group that it is away from the last one.
+
+    Args:
+        groups: names of parameters, from the embeddings to the head.
+        decay: above 0 and at most 1, such as 0.9 or ULMFiT's 1/2.6 (Howard & Ruder 2018).
+    """
+    refuse(not 0 < decay <= 1, f"`layerwise_lr_decay` must be above 0 and at most 1, but is {decay}.")
+    return {name: decay ** (len(groups) - 1 - depth) for depth, names in enumerate(groups) for name in names}
+
+
+def parameter_groups(
+    model: nn.Module,
+    learning_rate: float,
+    weight_decay: float,
+    decayed: Collection[str],
+    rates: Mapping[str, float] | None = None,
+) -> list[dict[str, Any]]:
+    """The parameters that are trained, in groups of one weight decay and one learning rate.
+
+    Args:
+        model: whose parameters with ``requires_grad`` they are.
+        learning_rate: for parameters that ``rates`` leaves as they are.
+        weight_decay: for the parameters named in ``decayed``; 0 for all others.
+        decayed: see :func:`get_decay_parameter_names`.
+        rates: what multiplies the learning rate of parameters, by name; 1 for those that are not named.
+
+    The first two groups are those of the reference, decayed and not, where all rates are 1. Each group holds
+    ``param_names`` beside ``params``.
+    """
+    decayed, rates = set(decayed), rates or {}
+    members: dict[tuple[float, bool], dict[str, nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            members.setdefault((rates.get(name, 1.0), name in decayed), {})[name] = parameter
+    groups = []
+    for (rate, decays), named in sorted(members.items(), key=lambda item: item[0], reverse=True):
+        options = {"lr": learning_rate * rate} if rates else {}
+        group = {"params": [*named.values()], "weight_decay": weight_decay if decays else 0.0, **options}
+        groups.append(group | {"param_names": [*named]})
+    return groups
 
 
 def make_optimizer(

@@ -39,10 +39,10 @@ class SchedulerType(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> SchedulerType:
-        raise InputError(f"no schedule is called {value!r}.", hint=nearest(str(value), [each.value for each in cls]))
+        raise InputError(f"no schedule is called {value!r}.", hint=nearest(str(value), [name.value for name in cls]))
 
 
-# --- shapes: the factor at a step, after warm-up ----------------------------------------------------------------------------
+# --- shapes: the factor at a step, after warm-up --------------------------------------------------------------------
 
 
 def _rising(step: int, *, warmup: float, shape: Callable[[int], float]) -> float:
@@ -57,7 +57,7 @@ def _line(step: int, *, warmup: float, total: float) -> float:
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
-def _wave(step: int, *, warmup: float, total: float, cycles: float, least: float = 0.0) -> float:
+def _cosine(step: int, *, warmup: float, total: float, cycles: float, least: float = 0.0) -> float:
     height = 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * (step - warmup) / max(1, total - warmup)))
     return max(0.0, height * (1 - least) + least)
 
@@ -68,7 +68,6 @@ def _restarts(step: int, *, warmup: float, total: float, cycles: float) -> float
 
 
 def _power(step: int, *, warmup: float, total: float, power: float, last: float) -> float:
-    """``last`` is the factor at the end."""
     return last if step > total else (1 - last) * (1 - (step - warmup) / max(1, total - warmup)) ** power + last
 
 
@@ -76,11 +75,11 @@ def _root(step: int, *, warmup: float, timescale: float) -> float:
     return 1.0 / math.sqrt((step - warmup + timescale) / timescale)
 
 
-def _early_wave(step: int, *, warmup: float, total: float, cycles: float, least: float, first: float | None) -> float:
+def _early_cosine(step: int, *, first: float | None, warmup: float, **settings: float) -> float:
     """A warm-up that is one step ahead, so that no update has the rate 0, and a cosine that is so too."""
     if step < warmup:
         return (step + 1) / max(1, warmup) if first is None else first + (1 - first) * step / max(1, warmup - 1)
-    return _wave(step + 1, warmup=warmup, total=total, cycles=cycles, least=least)
+    return _cosine(step + 1, warmup=warmup, **settings)
 
 
 _RAMPS: dict[str, Callable[[float], float]] = {
@@ -90,9 +89,7 @@ _RAMPS: dict[str, Callable[[float], float]] = {
 }
 
 
-def _plateau(
-    step: int, *, warmup: float, stable: float, decay: float, up: str, down: str, least: float, cycles: float
-) -> float:
+def _stable(step: int, *, warmup: float, stable: float, decay: float, up: str, down: str, least: float, cycles: float) -> float:
     if step < warmup:
         factor = _RAMPS[up](step / max(1, warmup))
     elif step < warmup + stable:
@@ -106,12 +103,21 @@ def _plateau(
     return max(0.0, factor * (1.0 - least) + least)
 
 
-def _warmed(optimizer: Optimizer, warmup: float, shape: Callable[..., float], last_epoch: int, **settings: Any) -> LambdaLR:
-    inner = partial(shape, warmup=warmup, **settings) if settings else shape
-    return LambdaLR(optimizer, partial(_rising, warmup=warmup, shape=inner), last_epoch)
+def _warmed(optimizer: Optimizer, warmup: float, last_epoch: int, shape: Callable[..., float], **settings: float) -> LambdaLR:
+    """A straight rise from 0 in so many updates, then a shape."""
+    shape = partial(shape, warmup=warmup, **settings) if settings else shape
+    return LambdaLR(optimizer, partial(_rising, warmup=warmup, shape=shape), last_epoch)
 
 
-# --- the reference's names --------------------------------------------------------------------------------------------------
+def _least(optimizer: Optimizer, rate: float | None, share: float | None) -> float:
+    """The least factor, from a rate or a share of the optimizer's."""
+    if (rate is None) == (share is None):
+        what = "this schedule needs `min_lr` or `min_lr_rate`, and not both."
+        raise InputError(what, hint="Set `lr_scheduler_kwargs`.")
+    return float(share or 0.0) if rate is None else rate / float(optimizer.defaults["lr"])
+
+
+# --- the reference's names ------------------------------------------------------------------------------------------
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
@@ -121,28 +127,28 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
 
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """A straight rise from 0 in ``num_warmup_steps`` updates, then the optimizer's own rate."""
-    return _warmed(optimizer, num_warmup_steps, _one, last_epoch)
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _one)
 
 
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
     """A straight rise from 0, then a straight fall to 0 at ``num_training_steps``."""
-    return _warmed(optimizer, num_warmup_steps, _line, last_epoch, total=num_training_steps)
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _line, total=num_training_steps)
 
 
 def get_cosine_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
 ) -> LambdaLR:
-    """A straight rise from 0, then ``num_cycles`` waves of a cosine; half a wave falls to 0 (Loshchilov & Hutter 2017)."""
-    return _warmed(optimizer, num_warmup_steps, _wave, last_epoch, total=num_training_steps, cycles=num_cycles)
+    """A straight rise from 0, then ``num_cycles`` waves of a cosine; half a one falls to 0 (Loshchilov & Hutter 2017)."""
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _cosine, total=num_training_steps, cycles=num_cycles)
 
 
 def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
 ) -> LambdaLR:
     """A straight rise from 0, then ``num_cycles`` falls to 0, each half a cosine (Loshchilov & Hutter 2017)."""
-    return _warmed(optimizer, num_warmup_steps, _restarts, last_epoch, total=num_training_steps, cycles=num_cycles)
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _restarts, total=num_training_steps, cycles=num_cycles)
 
 
 def get_polynomial_decay_schedule_with_warmup(
@@ -158,19 +164,20 @@ def get_polynomial_decay_schedule_with_warmup(
     Raises:
         InputError: ``lr_end`` is not below the optimizer's rate.
     """
-    rate = _rate(optimizer)
+    rate = float(optimizer.defaults["lr"])
     refuse(not rate > lr_end, f"`lr_end` is {lr_end:g}, but must be below the learning rate, which is {rate:g}.")
-    return _warmed(optimizer, num_warmup_steps, _power, last_epoch, total=num_training_steps, power=power, last=lr_end / rate)
+    last = lr_end / rate
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _power, total=num_training_steps, power=power, last=last)
 
 
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall with the square root of the steps, in units of ``timescale`` (Zhai et al. 2022).
+    """A straight rise from 0, then a fall with the square root of the steps (Zhai et al. 2022).
 
-    ``timescale`` is the number of steps of the warm-up, or 10,000 where there is none, unless it is given.
+    Steps are counted in units of ``timescale``: unless it is given, the warm-up's steps, or 10,000 where it has none.
     """
-    return _warmed(optimizer, num_warmup_steps, _root, last_epoch, timescale=timescale or num_warmup_steps or 10_000)
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _root, timescale=timescale or num_warmup_steps or 10_000)
 
 
 def get_cosine_with_min_lr_schedule_with_warmup(
@@ -187,8 +194,8 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     Raises:
         InputError: not exactly one of ``min_lr`` and ``min_lr_rate`` is given.
     """
-    least = _least(optimizer, min_lr, min_lr_rate)
-    return _warmed(optimizer, num_warmup_steps, _wave, last_epoch, total=num_training_steps, cycles=num_cycles, least=least)
+    settings = {"total": num_training_steps, "cycles": num_cycles, "least": _least(optimizer, min_lr, min_lr_rate)}
+    return _warmed(optimizer, num_warmup_steps, last_epoch, _cosine, **settings)
 
 
 def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
@@ -203,15 +210,15 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
 ) -> LambdaLR:
     """The same, one step ahead, so that no update has the rate 0.
 
-    ``warmup_lr_rate`` is the share of the optimizer's rate that the warm-up begins with; one part of the warm-up's steps
-    unless it is given.
+    The warm-up begins with the share ``warmup_lr_rate`` of the optimizer's rate; unless it is given, with one part of
+    the warm-up's steps.
 
     Raises:
         InputError: not exactly one of ``min_lr`` and ``min_lr_rate`` is given.
     """
+    shape = partial(_early_cosine, first=warmup_lr_rate, warmup=num_warmup_steps, total=num_training_steps)
     least = _least(optimizer, min_lr, min_lr_rate)
-    shape = partial(_early_wave, warmup=num_warmup_steps, total=num_training_steps, cycles=num_cycles, least=least)
-    return LambdaLR(optimizer, partial(shape, first=warmup_lr_rate), last_epoch)
+    return LambdaLR(optimizer, partial(shape, cycles=num_cycles, least=least), last_epoch)
 
 
 def get_wsd_schedule(
@@ -241,9 +248,10 @@ def get_wsd_schedule(
             raise InputError("this schedule needs `num_training_steps` or `num_stable_steps`.")
         num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
     elif num_training_steps is not None:
-        warnings.warn("`num_stable_steps` is given, so `num_training_steps` has no effect.", TranseptWarning, stacklevel=2)
+        what = "`num_stable_steps` is given, so `num_training_steps` has no effect."
+        warnings.warn(what, TranseptWarning, stacklevel=2)
     phases = {"warmup": num_warmup_steps, "stable": num_stable_steps, "decay": num_decay_steps}
-    shape = partial(_plateau, **phases, up=warmup_type, down=decay_type, least=min_lr_ratio, cycles=num_cycles)
+    shape = partial(_stable, **phases, up=warmup_type, down=decay_type, least=min_lr_ratio, cycles=num_cycles)
     return LambdaLR(optimizer, shape, last_epoch)
 
 
@@ -271,6 +279,7 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler | GreedyLR]] = {
     SchedulerType.WARMUP_STABLE_DECAY: get_wsd_schedule,
     SchedulerType.GREEDY: get_greedy_schedule,
 }
+_FOLLOW_METRICS = {SchedulerType.REDUCE_ON_PLATEAU: ReduceLROnPlateau, SchedulerType.GREEDY: GreedyLR}
 
 
 def get_scheduler(
@@ -294,33 +303,20 @@ def get_scheduler(
         InputTypeError: arguments that this schedule does not have.
     """
     name = SchedulerType(name)
-    make, given = SCHEDULES[name], dict(scheduler_specific_kwargs or {})
-    steps = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
-    arguments = signature(make).parameters
-    for step, number in steps.items():
-        if step in arguments:
-            optional = arguments[step].default is None
-            refuse(number is None and not optional, f"the schedule {name.value!r} needs `{step}`.")
-            refuse(number is not None and number < 0, f"`{step}` must not be negative, but is {number}.")
-            given.setdefault(step, number)
-    own = GreedyLR if make is get_greedy_schedule else ReduceLROnPlateau if make is get_reduce_on_plateau_schedule else make
-    known = signature(own).parameters
+    known = dict(signature(_FOLLOW_METRICS.get(name, SCHEDULES[name])).parameters)
+    del known["optimizer"]
+    given: dict[str, Any] = {}
+    for step, number in {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}.items():
+        if step in known and number is not None:
+            refuse(number < 0, f"`{step}` must not be negative, but is {number}.")
+            given[step] = number
+    given |= scheduler_specific_kwargs or {}
     for unknown in sorted(given.keys() - known.keys()):
-        hint = f"It has: {', '.join(key for key in known if key not in ('optimizer', 'last_epoch'))}."
+        hint = f"It has: {', '.join(argument for argument in known if argument != 'last_epoch')}."
         raise InputTypeError(f"the schedule {name.value!r} has no argument {unknown!r}.", hint=hint)
-    lacking = [key for key, each in known.items() if each.default is each.empty and key not in ("optimizer", *given)]
-    if lacking:
-        hint = "Pass it in `lr_scheduler_kwargs`."
-        raise InputError(f"the schedule {name.value!r} needs `{lacking[0]}`.", hint=hint)
-    return make(optimizer, **given)
-
-
-def _rate(optimizer: Optimizer) -> float:
-    return float(optimizer.defaults["lr"])
-
-
-def _least(optimizer: Optimizer, rate: float | None, share: float | None) -> float:
-    """The least factor, from a rate or a share of the optimizer's."""
-    if (rate is None) == (share is None):
-        raise InputError("this schedule needs `min_lr` or `min_lr_rate`, and not both.", hint="Set `lr_scheduler_kwargs`.")
-    return rate / _rate(optimizer) if rate is not None else float(share or 0.0)
+    for argument, parameter in known.items():
+        if parameter.default is parameter.empty and argument not in given:
+            is_step = argument in ("num_warmup_steps", "num_training_steps")
+            remedy = None if is_step else "Pass it in `lr_scheduler_kwargs`."
+            raise InputError(f"the schedule {name.value!r} needs `{argument}`.", hint=remedy)
+    return SCHEDULES[name](optimizer, **given)

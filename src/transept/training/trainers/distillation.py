@@ -2,79 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.errors import InputError, UnsupportedError
+from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED
 from transept.objectives.distillation import hidden_cosines, soft_targets
 from transept.objectives.terms import LossTerm
-from transept.training.objective import Batch, Counts, Objective, counts_of, task_of
+from transept.training.objective import Batch, Counts, counts_of, task_of
 from transept.training.trainers.objective import ObjectiveTrainer
 
 SOFT, HIDDEN = "soft_targets", "hidden_states"
 
 
-class Distillation(Objective):
-    """The student's own terms, the divergence from the teacher, and the angle between their states; see the trainer."""
-
-    rows_apart = False
-
-    def __init__(
-        self, model: nn.Module, teacher: nn.Module, temperature: float, soft: float, hard: float, hidden: float
-    ) -> None:
-        super().__init__(model)
-        self.teacher, self.temperature = teacher, temperature
-        self.soft_weight, self.hard_weight, self.hidden_weight = soft, hard, hidden
-
-    def count(self, batch: Batch) -> Counts | None:
-        counts = counts_of(self.model, dict(batch)) or {}
-        if len(counts) != 1:
-            what = f"{type(task_of(self.model) or self.model).__name__} has no single loss over logits to distill."
-            raise UnsupportedError(what, hint="Distill classifiers and language models.")
-        ((name, count),) = counts.items()
-        found = {name: float(count), SOFT: float(count)}
-        return found | ({HIDDEN: float(_real(batch).sum())} if self.hidden_weight else {})
-
-    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        shown: dict[str, Any] = {"output_hidden_states": True} if self.hidden_weight else {}
-        outputs = model(**batch, **shown)
-        with torch.no_grad():
-            taught = self.teacher(**{name: value for name, value in batch.items() if name != "labels"}, **shown)
-        if outputs.loss_terms is None:
-            raise InputError("the student gave no loss.", hint="Rows need labels, under the names that the model takes.")
-        terms = {name: replace(term, weight=term.weight * self.hard_weight) for name, term in outputs.loss_terms.items()}
-        counted = self._counted(outputs.logits, batch["labels"])
-        soft = soft_targets(outputs.logits, taught.logits, counted, temperature=self.temperature)
-        terms[SOFT] = replace(soft, weight=self.soft_weight)
-        if self.hidden_weight:
-            apart = hidden_cosines(outputs.hidden_states[-1], taught.hidden_states[-1], _real(batch))
-            terms[HIDDEN] = replace(apart, weight=self.hidden_weight)
-        return terms
-
-    def _counted(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Which positions have a label, shifted as the student shifts them; ``None`` where each row has one."""
-        targets = getattr(task_of(self.model), "targets", None)
-        labels = labels if targets is None else targets(labels, logits)
-        return None if labels.shape != logits.shape[:-1] else labels != IGNORED
-
-
 class DistillationTrainer(ObjectiveTrainer):
     """Trains a student on its labels, on the teacher's distribution and, where wanted, on the teacher's last states.
 
-    Both models are classifiers of sequences or tokens or language models with the same labels or vocabulary. The loss has the
-    student's own terms, the divergence from the teacher over the same items, and one minus the cosine of the last hidden
-    states (DistilBERT, Sanh et al. 2019), which need one size in both.
+    Both models are classifiers of sequences or tokens or language models with the same labels or vocabulary. The loss
+    has the student's own terms, the divergence from the teacher over the same items, and one minus the cosine of the
+    last hidden states (DistilBERT, Sanh et al. 2019), which need one size in both.
 
     Args:
         model: the student.
         teacher_model: it is not trained, and is in evaluation mode.
         temperature: what the logits of both are divided by.
-        soft_weight, hard_weight, hidden_weight: the shares of the teacher's distribution, of the labels, and of the states.
+        soft_weight, hard_weight, hidden_weight: the shares of the teacher's distribution, of the labels, and of the
+            states.
         others: as for :class:`transept.training.trainer.Trainer`.
     """
 
@@ -92,19 +48,49 @@ class DistillationTrainer(ObjectiveTrainer):
     ) -> None:
         if teacher_model is None:
             raise InputError("a student needs a `teacher_model`.")
-        if min(soft_weight, hard_weight, hidden_weight) < 0:
-            raise InputError(f"weights of a loss cannot be negative: {soft_weight}, {hard_weight}, {hidden_weight}.")
+        weights = soft_weight, hard_weight, hidden_weight
+        refuse(min(weights) < 0, f"weights of a loss cannot be negative: {soft_weight}, {hard_weight}, {hidden_weight}.")
         self.teacher_model = teacher_model.eval().requires_grad_(False)
-        self.temperature, self.weights = temperature, (soft_weight, hard_weight, hidden_weight)
+        self.temperature, self.weights = temperature, weights
         super().__init__(model, args, **others)
         self.teacher_model.to(self.args.device)
 
-    def make_objective(self) -> Objective:
-        return Distillation(self.model, self.teacher_model, self.temperature, *self.weights)
+    def count(self, batch: Batch) -> Counts | None:
+        counts = counts_of(self.model, dict(batch)) or {}
+        if len(counts) != 1:
+            what = f"{type(task_of(self.model) or self.model).__name__} has no single loss over logits to distill."
+            raise UnsupportedError(what, hint="Distill classifiers and language models.")
+        ((name, count),) = counts.items()
+        hidden = {HIDDEN: float(_real(batch).sum())} if self.weights[2] else {}
+        return {name: float(count), SOFT: float(count), **hidden}
+
+    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
+        soft_weight, hard_weight, hidden_weight = self.weights
+        options: dict[str, Any] = {"output_hidden_states": True} if hidden_weight else {}
+        outputs = model(**batch, **options)
+        with torch.no_grad():
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            taught = self.teacher_model(**inputs, **options)
+        if outputs.loss_terms is None:
+            hint = "Rows need labels, under the names that the model takes."
+            raise InputError("the student gave no loss.", hint=hint)
+        terms = {name: replace(term, weight=term.weight * hard_weight) for name, term in outputs.loss_terms.items()}
+        counted = self._counted(outputs.logits, batch["labels"])
+        soft = soft_targets(outputs.logits, taught.logits, counted, temperature=self.temperature)
+        terms[SOFT] = replace(soft, weight=soft_weight)
+        if hidden_weight:
+            cosines = hidden_cosines(outputs.hidden_states[-1], taught.hidden_states[-1], _real(batch))
+            terms[HIDDEN] = replace(cosines, weight=hidden_weight)
+        return terms
+
+    def _counted(self, logits: Tensor, labels: Tensor) -> Tensor | None:
+        """Which positions have a label, shifted as the student shifts them; ``None`` where each row has one."""
+        targets = getattr(task_of(self.model), "targets", None)
+        labels = labels if targets is None else targets(labels, logits)
+        return None if labels.shape != logits.shape[:-1] else labels != IGNORED
 
 
-def _real(inputs: Mapping[str, Any]) -> Tensor:
+def _real(batch: Batch) -> Tensor:
     """(B, T), 1 for real positions."""
-    mask = inputs.get("attention_mask")
-    found: Tensor = torch.ones_like(inputs["input_ids"]) if mask is None else mask
-    return found
+    mask: Tensor | None = batch.get("attention_mask")
+    return torch.ones_like(batch["input_ids"]) if mask is None else mask

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from transept.errors import InputError, refuse
 from transept.objectives import adversarial
 from transept.objectives.terms import LossTerm
 from transept.training.arguments.training import TrainingArguments
-from transept.training.objective import Batch, Counts, Objective
+from transept.training.objective import Batch, Counts
 from transept.training.trainers.objective import ObjectiveTrainer
 
 
@@ -48,28 +47,6 @@ def stacked(rows: list[Any]) -> dict[str, Tensor]:
     return {"rows": torch.stack([row if isinstance(row, Tensor) else row[0] for row in rows])}
 
 
-class Adversaries(Objective):
-    """The losses of both networks; ``moves_generator`` tells whether the coming update moves the generator too."""
-
-    rows_apart = False
-
-    def __init__(self, model: nn.Module, kind: adversarial.Kind, moves_generator: Callable[[], bool]) -> None:
-        super().__init__(model)
-        self.kind, self.moves_generator, self.losses = kind, moves_generator, dict[str, Tensor]()
-
-    def count(self, batch: Batch) -> Counts | None:
-        return dict.fromkeys(("real", "fake", "made"), float(len(batch["rows"])))
-
-    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        logits = model(batch["rows"], self.moves_generator())
-        terms = adversarial.discriminator(logits["real"], logits["fake"], self.kind)
-        if "made" in logits:
-            terms["made"] = adversarial.generator(logits["made"], self.kind)
-            self.losses["generator_loss"] = terms["made"].mean.detach()
-        self.losses["discriminator_loss"] = (terms["real"].mean + terms["fake"].mean).detach()
-        return terms
-
-
 class GANTrainer(ObjectiveTrainer):
     """Trains a generator and a discriminator together: every update moves both, by the one optimizer of the arguments.
 
@@ -80,7 +57,8 @@ class GANTrainer(ObjectiveTrainer):
         train_dataset: real rows, tensors of one shape.
         noise_size: numbers that a row is made of.
         kind: ``non-saturating`` or ``hinge``.
-        discriminator_steps: the updates of the discriminator for each one of the generator, which moves in the last of them.
+        discriminator_steps: the updates of the discriminator for each one of the generator, which moves in the last of
+            them.
 
     Logs have ``discriminator_loss`` and ``generator_loss`` of the last micro-batch beside ``loss``, which is their sum.
     """
@@ -97,17 +75,23 @@ class GANTrainer(ObjectiveTrainer):
         **options: Any,
     ) -> None:
         refuse(discriminator_steps < 1, f"`discriminator_steps` must be at least 1, but is {discriminator_steps}.")
-        self.kind, self.discriminator_steps = kind, discriminator_steps
+        self.kind, self.discriminator_steps, self.losses = kind, discriminator_steps, dict[str, Tensor]()
         model = AdversarialNetworks(generator, discriminator, noise_size)
         super().__init__(model, args, train_dataset=train_dataset, **{"data_collator": stacked, **options})
 
-    def make_objective(self) -> Objective:
-        self._adversaries = Adversaries(self.model, self.kind, self._moves_generator)
-        return self._adversaries
+    def count(self, batch: Batch) -> Counts | None:
+        return dict.fromkeys(("real", "fake", "made"), float(len(batch["rows"])))
 
-    def _moves_generator(self) -> bool:
-        """Whether the coming update moves the generator too; evaluations measure it always."""
-        return not self.model.training or (self.state.global_step + 1) % self.discriminator_steps == 0
+    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
+        # Evaluations measure the generator always.
+        moves_generator = not self.model.training or (self.state.global_step + 1) % self.discriminator_steps == 0
+        logits = model(batch["rows"], moves_generator)
+        terms = adversarial.discriminator(logits["real"], logits["fake"], self.kind)
+        if moves_generator:
+            terms["made"] = adversarial.generator(logits["made"], self.kind)
+            self.losses["generator_loss"] = terms["made"].mean.detach()
+        self.losses["discriminator_loss"] = (terms["real"].mean + terms["fake"].mean).detach()
+        return terms
 
     def sample(self, rows: int) -> Tensor:
         """Rows that the generator makes."""
@@ -116,5 +100,5 @@ class GANTrainer(ObjectiveTrainer):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs |= {name: float(loss) for name, loss in self._adversaries.losses.items()}
+            logs |= {name: float(loss) for name, loss in self.losses.items()}
         super().log(logs, start_time)

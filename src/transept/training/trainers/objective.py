@@ -14,13 +14,18 @@ from transept.training.out_of_memory import check_sums
 from transept.training.trainer import Trainer
 
 
-class ObjectiveTrainer(Trainer):
-    """Trains any module by an :class:`transept.training.objective.Objective` of its own, which ``make_objective`` gives."""
+class ObjectiveTrainer(Trainer, Objective):
+    """Trains any module by an :class:`transept.training.objective.Objective`.
+
+    The trainer is the objective itself, by its methods such as ``count`` and ``terms``, unless ``make_objective`` gives
+    another.
+    """
 
     loss_is_scaled_for_ga: ClassVar[bool | None] = True
+    rows_apart = False
 
     def make_objective(self) -> Objective:
-        raise NotImplementedError
+        return self
 
     def check_model(self) -> None:
         """The model needs no loss of its own."""

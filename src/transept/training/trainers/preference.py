@@ -1,10 +1,10 @@
-"""Direct preference optimization: of two answers to a prompt, the preferred one becomes the likelier (Rafailov et al. 2023)."""
+"""Direct preference optimization: the preferred one of two answers becomes the likelier (Rafailov et al. 2023)."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from transept.errors import InputError
 from transept.objectives.classification import IGNORED
 from transept.objectives.preference import Kind, log_probabilities, preference
 from transept.objectives.terms import LossTerm
-from transept.training.objective import Batch, Counts, Objective, unsummed_rows
+from transept.training.objective import Batch, Counts, unsummed_rows
 from transept.training.trainers.objective import ObjectiveTrainer
 
 TERM, NAMES = "preference", ("prompt", "chosen", "rejected")
@@ -23,7 +23,7 @@ TERM, NAMES = "preference", ("prompt", "chosen", "rejected")
 
 @dataclass
 class DataCollatorForPreference:
-    """Rows of ``prompt``, ``chosen`` and ``rejected`` texts -> a batch (2 B, T): all chosen answers, then all rejected ones.
+    """Rows of ``prompt``, ``chosen`` and ``rejected`` texts -> (2 B, T): all chosen answers, then all rejected ones.
 
     The labels are the answers' tokens, with the one that ends a text; those of prompts are -100.
 
@@ -61,60 +61,17 @@ class DataCollatorForPreference:
         return before + after, len(after)
 
 
-class Preference(Objective):
-    """The loss of pairs of answers: a batch has the chosen ones in its first half, the rejected ones in its second."""
-
-    rows_apart = False
-
-    def __init__(self, model: nn.Module, reference: nn.Module | None, kind: Kind, options: dict[str, Any]) -> None:
-        super().__init__(model)
-        self.reference, self.kind, self.options = reference, kind, options
-
-    def count(self, batch: Batch) -> Counts | None:
-        return {TERM: len(batch["labels"]) / 2}
-
-    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        scores = [*self.scores(model, batch)]
-        if self.kind != "simpo":
-            adapted: AbstractContextManager[Any] = nullcontext()
-            if self.reference is None:
-                adapted = self.model.disable_adapter()  # type: ignore[operator]  # of a model with adapters
-            with torch.no_grad(), adapted:
-                scores += self.scores(self.model if self.reference is None else self.reference, batch)
-        return {TERM: preference(*scores, kind=self.kind, **self.options)}
-
-    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The log-probabilities (B) of the chosen and of the rejected answers: sums, or means for some losses."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        sums, counts = log_probabilities(model(**inputs).logits, batch["labels"])
-        values = sums if self.kind == "sigmoid" else sums / counts.clamp(min=1)
-        chosen, rejected = values.chunk(2)
-        return chosen, rejected
-
-    def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
-        """Half of the pairs, with both answers of each."""
-        if (reason := unsummed_rows(self.model)) is not None:
-            return reason
-        pairs = len(batch["labels"]) // 2
-        if pairs < 2:
-            return "a single pair of answers is too large"
-        middle = (pairs + 1) // 2
-        first, second = (
-            {name: torch.cat([value[start:stop], value[pairs + start : pairs + stop]]) for name, value in batch.items()}
-            for start, stop in ((0, middle), (middle, pairs))
-        )
-        return first, second
-
-
 class DPOTrainer(ObjectiveTrainer):
     """Trains a language model on pairs of answers, without a reward model.
 
     Args:
         model: the language model.
-        ref_model: what it may not move far from; a copy of the model as it is when absent, or the model without its adapters
-            where it has some. A ``simpo`` loss needs none.
+        ref_model: what it may not move far from; a copy of the model as it is when absent, or the model without its
+            adapters where it has some. A ``simpo`` loss needs none.
         beta, loss_type, label_smoothing, margin: as for :func:`transept.objectives.preference.preference`.
-        others: as for :class:`transept.training.trainer.Trainer`; batches are those of :class:`DataCollatorForPreference`.
+        others: as for :class:`transept.training.trainer.Trainer`; batches are those of
+            :class:`DataCollatorForPreference`, with the chosen answers in their first half, the rejected ones in their
+            second.
     """
 
     def __init__(
@@ -138,10 +95,42 @@ class DPOTrainer(ObjectiveTrainer):
             raise InputError("pairs of answers need a tokenizer: pass `processing_class`.")
         return DataCollatorForPreference(self.processing_class)
 
-    def make_objective(self) -> Objective:
-        adapted = hasattr(self.model, "disable_adapter")
-        if self.ref_model is None and self.kind != "simpo" and not adapted:
+    def _place_model(self) -> None:
+        super()._place_model()
+        if self.ref_model is None and self.kind != "simpo" and not hasattr(self.model, "disable_adapter"):
             self.ref_model = copy.deepcopy(self.model)
         if self.ref_model is not None:
             self.ref_model.eval().requires_grad_(False).to(self.args.device)
-        return Preference(self.model, self.ref_model, self.kind, self.options)
+
+    def count(self, batch: Batch) -> Counts | None:
+        return {TERM: len(batch["labels"]) / 2}
+
+    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
+        scores = [*self.scores(model, batch)]
+        if self.kind != "simpo":
+            adapted = self.model.disable_adapter() if self.ref_model is None else nullcontext()
+            with torch.no_grad(), adapted:
+                scores += self.scores(self.model if self.ref_model is None else self.ref_model, batch)
+        return {TERM: preference(*scores, kind=self.kind, **self.options)}
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log-probabilities (B) of the chosen and of the rejected answers: sums, or means for some losses."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        sums, counts = log_probabilities(model(**inputs).logits, batch["labels"])
+        values = sums if self.kind == "sigmoid" else sums / counts.clamp(min=1)
+        chosen, rejected = values.chunk(2)
+        return chosen, rejected
+
+    def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
+        """Half of the pairs, with both answers of each."""
+        if (reason := unsummed_rows(self.model)) is not None:
+            return reason
+        pairs = len(batch["labels"]) // 2
+        if pairs < 2:
+            return "a single pair of answers is too large"
+        middle = (pairs + 1) // 2
+        first, second = (
+            {name: torch.cat([value[start:stop], value[pairs + start : pairs + stop]]) for name, value in batch.items()}
+            for start, stop in ((0, middle), (middle, pairs))
+        )
+        return first, second
