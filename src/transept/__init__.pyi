@@ -913,6 +913,7 @@ from transept.training.collate.padding import (
     DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     DataCollatorWithPadding as DataCollatorWithPadding,
     DefaultDataCollator as DefaultDataCollator,
+    PaddingCollator as PaddingCollator,
     default_data_collator as default_data_collator,
 )
 from transept.training.collate.permutation import (

@@ -241,10 +241,14 @@ class Devices:
         unused = self.args.ddp_find_unused_parameters
         if unused is None:  # what is recomputed must not be looked for twice
             unused = not getattr(model, "is_gradient_checkpointing", False)
-        options: dict[str, Any] = {"find_unused_parameters": unused}
-        for name in ("bucket_cap_mb", "broadcast_buffers", "static_graph"):
-            if (value := getattr(self.args, f"ddp_{name}")) is not None:
-                options[name] = value
+        args = self.args
+        options: dict[str, Any] = {
+            "find_unused_parameters": unused,
+            "bucket_cap_mb": args.ddp_bucket_cap_mb,
+            "broadcast_buffers": args.ddp_broadcast_buffers,
+            "static_graph": args.ddp_static_graph,
+        }
+        options = {name: value for name, value in options.items() if value is not None}
         return (ShardedOptimizer if self.config.zero_stage == 1 else Replicated)(**options)
 
     def _in_parts(self, model: nn.Module) -> Form:

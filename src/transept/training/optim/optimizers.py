@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
@@ -18,9 +18,6 @@ from transept.errors import InputError, TranseptError, UnsupportedError, nearest
 from transept.layers.norm import RMSNorm
 from transept.parallel.processes import everywhere
 from transept.training.optim.adafactor import Adafactor
-
-if TYPE_CHECKING:
-    from transept.training.arguments.training import TrainingArguments
 
 
 class OptimizerNames(StrEnum):
@@ -92,7 +89,7 @@ NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._
 # --- names and arguments ---------------------------------------------------------------------------------------------
 
 
-def get_optimizer_cls_and_kwargs(args: TrainingArguments) -> tuple[type[Optimizer], dict[str, Any]]:
+def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
     """The class that ``args.optim`` names, and what to build it with beside the groups of parameters.
 
     Raises:
