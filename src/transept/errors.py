@@ -122,12 +122,12 @@ def refuse(wrong: object, what: str, hint: str | None = None, kind: type[Transep
 
 
 @contextmanager
-def naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Let the errors of the block that name no file name this one."""
+def naming(path: str | PathLike[str] | None) -> Iterator[None]:
+    """Let the errors of the block that name no file name this one, if there is one."""
     try:
         yield
     except TranseptError as error:
-        error.path = error.path or str(path)
+        error.path = error.path or (None if path is None else str(path))
         raise
 
 

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
-from transept.errors import FormatError, TranseptError
+from transept.errors import FormatError, naming
 from transept.fields import UNIONS, WORD
 from transept.files import MAX_JSON_BYTES, PathName, load_json
 
@@ -71,13 +71,11 @@ def read_typed(path: PathName, kind: type[T], *, hint: str = HINT, max_bytes: in
 def typed(value: Any, kind: type[T], *, path: PathName | None = None, hint: str = HINT) -> T:
     """A value that came out of a file as a kind; ``FormatError`` where it is of another kind (see :func:`read_typed`)."""
     try:
-        return cast(T, _fit(value, kind))
+        with naming(path):  # in errors of a dataclass's own checks
+            return cast(T, _fit(value, kind))
     except _MisfitError as error:
         place = f"`{_place(error.keys)}`" if error.keys else "the document"
         raise FormatError(f"{place} {error.what}.", path=path, hint=hint) from None
-    except TranseptError as error:  # of a dataclass's own checks
-        error.path = error.path or (None if path is None else str(path))
-        raise
 
 
 def kind_of(example: Any, *, lengths: bool = False) -> Any:

@@ -168,6 +168,24 @@ def train(run: Run, folder: Path, resume: Any = None, callbacks: tuple[Any, ...]
     return outcome(trainer)
 
 
+OTHER = """
+import sys
+from transept.training.checkpoint.lock import only_run
+with only_run(sys.argv[1]):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def other_run(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that trains in a directory, until its standard input ends."""
+    with subprocess.Popen([sys.executable, "-c", OTHER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"in\n"
+        yield other
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------------
 
 # What changes files in the course of a save, by the module that it is looked up in.

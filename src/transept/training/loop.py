@@ -9,8 +9,9 @@ from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import begin_epoch
 from transept.training.evaluation import speed
+from transept.training.optim.average import copy_weights
 from transept.training.run import Hooks, Place, TrainingRun
-from transept.training.setup import copy_weights, unfreeze_at
+from transept.training.setup import unfreeze_at
 from transept.training.state import SaveStrategy, TrainOutput
 from transept.training.update import Updates
 
@@ -128,7 +129,7 @@ class Loop:
         metrics |= {"total_flos": state.total_flos, "train_loss": train_loss}
         trainer.log(metrics)
         if run.average is not None:  # what is left is the mean
-            copy_weights(run.average.state_dict(), run.model)
+            copy_weights(run.average.weights, dict(run.model.named_parameters()))
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             trainer._load_best_model()
         trainer.event("on_train_end")

@@ -150,11 +150,3 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(to_device(inner, device) for inner in value)
     return value
-
-
-@torch.no_grad()
-def copy_weights(weights: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Put weights into the model's parameters of the same names."""
-    own = dict(model.named_parameters())
-    for name, weight in weights.items():
-        own[name].copy_(weight)

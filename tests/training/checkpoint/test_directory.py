@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.training.runs import other_run
 from transept import directory
 from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
@@ -336,19 +337,9 @@ def test_the_best_and_the_one_resumed_from_stay(tmp_path: Path) -> None:
 
 # --- two runs --------------------------------------------------------------------------------------------------------------
 
-OTHER = """
-import sys
-from transept.training.checkpoint.lock import only_run
-with only_run(sys.argv[1]):
-    print("in", flush=True)
-    sys.stdin.read()
-"""
-
 
 def test_another_run_in_the_directory_is_named(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", OTHER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"in\n"
+    with other_run(tmp_path) as other:
         with pytest.raises(FileError, match=rf"process {other.pid} on \S+ trains in it"), only_run(tmp_path):
             pass
         other.kill()

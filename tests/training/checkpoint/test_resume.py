@@ -6,8 +6,6 @@ import hashlib
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -21,7 +19,7 @@ import torch
 
 from tests.fuzz.mutate import mutated
 from tests.thorough import crossed
-from tests.training.runs import Rows, Run, make, outcome, train
+from tests.training.runs import Rows, Run, make, other_run, outcome, train
 from transept import EarlyStoppingCallback, TrainerCallback
 from transept.errors import (
     CheckpointError,
@@ -585,19 +583,8 @@ def test_a_new_run_beside_old_checkpoints_is_said(begun: Path) -> None:
         make(BEGUN, begun.parent, max_steps=1, save_strategy="epoch").train()
 
 
-OTHER = """
-import sys
-from transept.training.checkpoint.lock import only_run
-with only_run(sys.argv[1]):
-    print("in", flush=True)
-    sys.stdin.read()
-"""
-
-
 def test_another_run_in_the_directory(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", OTHER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"in\n"
+    with other_run(tmp_path) as other:
         with pytest.raises(FileError, match=rf"in use: process {other.pid} on \S+ trains in it"):
             train(Run(), tmp_path)
         other.communicate()

@@ -22,9 +22,8 @@ from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.optimizer import load_optimizer, parameter_names, save_optimizer, state_bytes
 from transept.training.checkpoint.values import load_state, save_state, tensors_beside
 from transept.training.objective import carriers
-from transept.training.optim.average import WeightAverage
+from transept.training.optim.average import WeightAverage, copy_weights
 from transept.training.run import TrainingRun
-from transept.training.setup import copy_weights
 
 OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
 AVERAGE_NAME = "average.safetensors"
@@ -248,7 +247,8 @@ def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool)
     """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
     load_weights(checkpoint, model, form)
     if averaged:
-        copy_weights(_average_in(checkpoint, dict(model.named_parameters()), form), model)
+        parameters = dict(model.named_parameters())
+        copy_weights(_average_in(checkpoint, parameters, form), parameters)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:

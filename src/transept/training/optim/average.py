@@ -44,10 +44,10 @@ class WeightAverage:
         weights = dict(model.named_parameters())
         own = {name: weights[name].detach().clone() for name in self.weights}
         try:
-            _copy(self.weights, weights)
+            copy_weights(self.weights, weights)
             yield
         finally:
-            _copy(own, weights)
+            copy_weights(own, weights)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages by the parameters' names."""
@@ -58,7 +58,7 @@ class WeightAverage:
         own, given = ({name: weight.shape for name, weight in part.items()} for part in (self.weights, state))
         if wrong := sorted(name for name in {*own, *given} if own.get(name) != given.get(name)):
             raise InputError(f"the averaged weights are those of another model: {wrong[0]!r} differs.")
-        _copy(state, self.weights)
+        copy_weights(state, self.weights)
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -67,6 +67,7 @@ def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 @torch.no_grad()
-def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+def copy_weights(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Put tensors into those of the same names, in place."""
     for name, value in source.items():
         target[name].copy_(value)
