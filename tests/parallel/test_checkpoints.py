@@ -135,13 +135,13 @@ def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
     """Train where the last checkpoint cannot be written."""
     import os
 
-    from transept.training.checkpoint import saver
+    from transept.training.checkpoint import saved_run
 
     def full(*args: Any, **kwargs: Any) -> Any:
         raise FileError("the disk is full.", path=folder)
 
     if os.environ["RANK"] == "0":
-        saver.write_checkpoint = full
+        saved_run.write_checkpoint = full
     try:
         train(made, folder, settings, 4, False)
     except (TrainingError, FileError) as error:
@@ -149,7 +149,7 @@ def fail_to_save(made: Head, folder: str, settings: dict[str, Any]) -> str:
     finally:
         from transept.training.checkpoint.directory import write_checkpoint
 
-        saver.write_checkpoint = write_checkpoint
+        saved_run.write_checkpoint = write_checkpoint
     return "nothing"
 
 

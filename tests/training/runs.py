@@ -170,7 +170,7 @@ def train(run: Run, folder: Path, resume: Any = None, callbacks: tuple[Any, ...]
 
 OTHER = """
 import sys
-from transept.training.checkpoint.lock import only_run
+from transept.training.checkpoint.directory import only_run
 with only_run(sys.argv[1]):
     print("in", flush=True)
     sys.stdin.read()
@@ -201,7 +201,7 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
     """Call ``act`` with the number, the name and the arguments of each call that changes files while checkpoints are saved."""
     import importlib
 
-    from transept.training.checkpoint import saver
+    from transept.training.checkpoint import saved_run
 
     lock, count, saving, undo = threading.Lock(), 0, False, []
 
@@ -222,7 +222,7 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
         for name in names:
             undo.append((module, name, getattr(module, name)))
             setattr(module, name, wrapped(name, getattr(module, name)))
-    save = saver.CheckpointSaver.save
+    save = saved_run.CheckpointSaver.save
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal saving
@@ -232,11 +232,11 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
         finally:
             saving = False
 
-    saver.CheckpointSaver.save = watched  # type: ignore[method-assign]
+    saved_run.CheckpointSaver.save = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        saver.CheckpointSaver.save = save  # type: ignore[method-assign]
+        saved_run.CheckpointSaver.save = save  # type: ignore[method-assign]
         for module, name, real in undo:
             setattr(module, name, real)
 

@@ -14,8 +14,7 @@ from transept.checkpoint.store import is_weights
 from transept.errors import FileError
 from transept.publish import CARD_NAME
 from transept.training.callbacks.jsonl import LOG_NAME
-from transept.training.checkpoint.directory import MANIFEST_NAME, remove_checkpoint
-from transept.training.checkpoint.lock import only_run
+from transept.training.checkpoint.directory import MANIFEST_NAME, only_run, remove_checkpoint
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.recipes.settings import RUN_NAME
 

@@ -19,7 +19,7 @@ from transept.parallel.processes import naming_the_lost
 from transept.parallel.streams import ModelFiles, written_together
 from transept.training import files, setup
 from transept.training.checkpoint.contents import load_best
-from transept.training.checkpoint.place import keep_rows_of_update
+from transept.training.checkpoint.resume import keep_rows_of_update
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.precomputed import computed_once
 from transept.training.evaluation import Evaluation, speed

@@ -22,18 +22,19 @@ from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
 from transept.files import write_text
 from transept.training.checkpoint.directory import (
+    LOCK_NAME,
     MANIFEST_NAME,
     check_checkpoint,
     clean,
     find_last_checkpoint,
     get_last_checkpoint,
     list_checkpoints,
+    only_run,
     read_manifest,
     rotate,
     write_checkpoint,
 )
-from transept.training.checkpoint.lock import LOCK_NAME, only_run
-from transept.training.checkpoint.saver import CheckpointSaver
+from transept.training.checkpoint.saved_run import CheckpointSaver
 
 
 def fill(stage: Path, value: float = 1.0) -> Iterator[Path]:
@@ -351,7 +352,7 @@ def test_another_run_in_the_directory_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_worker_that_outlives_a_run_does_not_hold_its_directory(tmp_path: Path) -> None:
-    code = "import os, sys, time\nfrom transept.training.checkpoint.lock import only_run\nwith only_run(sys.argv[1]):\n"
+    code = "import os, sys, time\nfrom transept.training.checkpoint.directory import only_run\nwith only_run(sys.argv[1]):\n"
     code += "    if os.fork() == 0:\n        print(os.getpid(), flush=True); time.sleep(60)\n    os.kill(os.getpid(), 9)"
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

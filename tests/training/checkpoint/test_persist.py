@@ -21,8 +21,16 @@ from transept.errors import CheckpointError, FormatError, InputTypeError, Unsupp
 from transept.files import dump_json, parse_json
 from transept.parallel.forms import Form
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.optimizer import load_optimizer, parameter_names, save_optimizer, state_bytes
-from transept.training.checkpoint.values import load_state, pack, save_state, unpack
+from transept.training.checkpoint.serialization import (
+    load_optimizer,
+    load_state,
+    pack,
+    parameter_names,
+    save_optimizer,
+    save_state,
+    state_bytes,
+    unpack,
+)
 
 
 def through_files(document: Any, tensors: dict[str, Tensor], folder: Path) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from tests.training.runs import Rows, Run, collate, make
 from transept import TrainerCallback
 from transept.errors import FormatError, TranseptWarning
 from transept.files import dump_json
-from transept.training.checkpoint.place import DATA_NAME, DataPlace, keep_rows_of_update, warn_of_own_order
+from transept.training.checkpoint.resume import DATA_NAME, DataPlace, keep_rows_of_update, warn_of_own_order
 
 RUN = Run(rows=24, save_steps=1, epochs=1)
 

@@ -31,9 +31,8 @@ from transept.errors import (
     TranseptError,
     TranseptWarning,
 )
-from transept.training.checkpoint.directory import MANIFEST_NAME, list_checkpoints
+from transept.training.checkpoint.directory import LOCK_NAME, MANIFEST_NAME, list_checkpoints
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.lock import LOCK_NAME
 from transept.training.checkpoint.saved_run import SavedRun
 
 # Every pair of an optimizer, a schedule, a number of micro-batches, workers, a precision, and a place in an epoch.
@@ -320,7 +319,7 @@ def test_a_full_disk_is_said_beside_the_update_that_failed(tmp_path: Path, monke
     def full(*args: Any, **kwargs: Any) -> None:
         raise FileError("the disk is full.")
 
-    monkeypatch.setattr("transept.training.checkpoint.saver.write_checkpoint", full)
+    monkeypatch.setattr("transept.training.checkpoint.saved_run.write_checkpoint", full)
     with pytest.raises(TrainingError, match="update 2 .*The state after update 1 could not be saved.*the disk is full"):
         train(Run(save_steps=50), tmp_path, None, (Spoil(1),))
 

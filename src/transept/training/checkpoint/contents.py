@@ -19,8 +19,15 @@ from transept.parallel.forms import Form
 from transept.parallel.streams import Piece, Shards, Stream, read_shards, shapes_in
 from transept.source import Source
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.optimizer import load_optimizer, parameter_names, save_optimizer, state_bytes
-from transept.training.checkpoint.values import load_state, save_state, tensors_beside
+from transept.training.checkpoint.serialization import (
+    load_optimizer,
+    load_state,
+    parameter_names,
+    save_optimizer,
+    save_state,
+    state_bytes,
+    tensors_beside,
+)
 from transept.training.objective import carriers
 from transept.training.optim.average import WeightAverage, copy_weights
 from transept.training.run import TrainingRun

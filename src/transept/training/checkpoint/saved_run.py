@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -16,18 +18,62 @@ from transept.parallel.processes import everywhere, same_on_all
 from transept.parallel.streams import written_together
 from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
-from transept.training.checkpoint.directory import check_free, check_space
+from transept.training.checkpoint.directory import Fill, check_free, check_space, clean, only_run, rotate, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
-from transept.training.checkpoint.lock import only_run
-from transept.training.checkpoint.place import DATA_NAME, DataPlace, Resume
-from transept.training.checkpoint.resume import STREAM, find_checkpoint, go_on
-from transept.training.checkpoint.saver import CheckpointSaver
+from transept.training.checkpoint.resume import DATA_NAME, STREAM, DataPlace, Resume, find_checkpoint, go_on
+from transept.training.checkpoint.serialization import write_values
 from transept.training.checkpoint.signals import SignalWatch
-from transept.training.checkpoint.values import write_values
 from transept.training.data.loader import stream_state
 from transept.training.files import whole_weights
 from transept.training.run import TrainingRun
 from transept.training.state import STATE_NAME, ExportableState, SaveStrategy
+
+MAX_FAILURES = 3
+
+
+class CheckpointSaver:
+    """Saves the checkpoints of a run.
+
+    A save that fails leaves the earlier checkpoints whole, warns, and training goes on; the third in a row raises its
+    ``FileError``, and so does one that is the ``final`` one of the run.
+
+    Args:
+        folder: the run's directory.
+        limit: how many checkpoints stay (``save_total_limit``); ``None`` keeps all.
+        resumed_from: the checkpoint that the run goes on from, which stays too.
+    """
+
+    def __init__(self, folder: Path, *, limit: int | None = None, resumed_from: Path | None = None) -> None:
+        self.folder, self.limit, self.resumed_from = folder, limit, resumed_from
+        self.failures = 0
+        self.saved: Path | None = None
+        clean(folder)
+
+    def save(
+        self, step: int, fill: Fill, *, needed: int = 0, world_size: int = 1, best: str | None = None, final: bool = False
+    ) -> Path | None:
+        """Write the checkpoint of a step, and remove old ones; ``None`` where that failed (see ``write_checkpoint``).
+
+        ``best`` is the checkpoint of the best model, which stays.
+        """
+        try:
+            self.saved = write_checkpoint(self.folder, step, fill, world_size=world_size, needed=needed)
+        except FileError as error:
+            self.failures += 1
+            left = "the free space is unknown"
+            with suppress(OSError):
+                left = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free"
+            if final or self.failures >= MAX_FAILURES:
+                which = "the last checkpoint of the run" if final else f"{self.failures} checkpoints in a row"
+                what = f"{which} could not be saved ({error.message.rstrip('.')}; {left})."
+                raise FileError(what, path=error.path, hint=error.hint) from error
+            text = f"The checkpoint of step {step} could not be saved: {error} Then {left}. Training goes on; "
+            text += f"{MAX_FAILURES - self.failures} more failure(s) in a row end it."
+            warnings.warn(text, TranseptWarning, stacklevel=3)
+            return None
+        self.failures = 0
+        rotate(self.folder, self.limit, last=self.saved, keep=(best, self.resumed_from))
+        return self.saved
 
 
 class SavedRun:
