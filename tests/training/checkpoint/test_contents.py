@@ -18,7 +18,7 @@ from transept import BertConfig, BertForSequenceClassification
 from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError
 from transept.parallel.forms import Form
-from transept.training.checkpoint.contents import LIVE_NAME, Collected, checkpoint_bytes, load_generators, load_parts
+from transept.training.checkpoint.contents import Collected, checkpoint_bytes, load_generators, load_parts
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_checkpoint, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
@@ -79,7 +79,7 @@ def test_all_parts_come_back(make: Any, mean: bool, tmp_path: Path) -> None:
     path = saved(parts, tmp_path)
     expected = torch.randn(3)
     check_checkpoint(path)
-    assert (path / LIVE_NAME).exists() is mean
+    assert (path / "weights.safetensors").exists() is mean
     other = parts_of(make(), mean)
     places = [parameter.data_ptr() for parameter in other.model.parameters()]
     load_parts(path, other)

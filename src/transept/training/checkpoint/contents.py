@@ -16,7 +16,7 @@ from transept.errors import CheckpointError, naming
 from transept.files import dump_json, load_json, write_text
 from transept.layers.packed import Packed
 from transept.parallel.forms import Form
-from transept.parallel.streams import Piece, Shards, Stream, read_shards, shapes_in
+from transept.parallel.streams import Shards, Stream, read_shards, shapes_in
 from transept.source import Source
 from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.serialization import (
@@ -32,29 +32,20 @@ from transept.training.objective import carriers
 from transept.training.optim.average import WeightAverage, copy_weights
 from transept.training.run import TrainingRun
 
-OPTIMIZER, SCHEDULE, SCALER = "optimizer", "scheduler", "scaler"
-AVERAGE_NAME = "average.safetensors"
-CARRIED_NAME = "carried.safetensors"
+# Each part is a file of its own, such as `average.safetensors`, or some tensors in shards, such as `average.head.weight`.
+WEIGHTS, AVERAGE, OPTIMIZER = "weights", "average", "optimizer"
+SCHEDULE, SCALER, CARRIED = "scheduler", "scaler", "carried"
 RANDOM_NAME = "random-{}.safetensors"  # of the process with that rank
 SHARDS = "shards"  # a folder of files of which each process wrote its own
-LIVE_NAME = "weights.safetensors"  # what stands in the model where `model.safetensors` has something else
 
 
 def checkpoint_bytes(run: TrainingRun) -> int:
     """About how many bytes a checkpoint of a run will have."""
-    model = sum(tensor.nbytes for tensor in _own_tensors(run.model).values())
+    model = sum(tensor.nbytes for tensor in _model_tensors(run.model).values())
     return model * (1 if run.average is None else 3) + state_bytes(run.optimizer)
 
 
-def writes_shards(run: TrainingRun) -> bool:
-    """Whether each process writes what it has of the weights."""
-    return run.devices.writes_shards and isinstance(run.model, Pretrained)
-
-
-# --- the tensors of a model ------------------------------------------------------------------------------------------------
-
-
-def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
+def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The parameters and the buffers that a checkpoint can hold: not the weights of eight bits below adapters."""
     tensors: dict[str, Tensor] = dict(model.named_parameters())
     for path, module in model.named_modules():
@@ -65,12 +56,12 @@ def _own_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def live_tensors(model: nn.Module, average: WeightAverage | None) -> dict[str, Tensor]:
+def _unsaved_tensors(model: nn.Module, average: WeightAverage | None) -> dict[str, Tensor]:
     """What ``model.safetensors`` does not have: the trained weights where it has their mean or an adapter alone."""
     if average is None and (isinstance(model, Pretrained) or not hasattr(model, "save_pretrained")):
         return {}
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
-    return {name: tensor.detach() for name, tensor in _own_tensors(model).items() if name not in frozen}
+    return {name: tensor.detach() for name, tensor in _model_tensors(model).items() if name not in frozen}
 
 
 def _sharded_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -79,18 +70,9 @@ def _sharded_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
-def _carried_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The states that the next batch of training begins with; evaluations leave none."""
-    training = {path: module for path, module in carriers(model).items() if module.training}
-    return {f"{path}:{layer}": state for path, module in training.items() for layer, state in module.carried.items()}
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under the names that they have in shards."""
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------------
+def _in_shards(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a part under the names that they have in shards."""
+    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
 
 
 class Collected:
@@ -104,25 +86,27 @@ class Collected:
     """
 
     def __init__(self, run: TrainingRun, generators: list[Generators]) -> None:
-        self.generators, form = generators, run.form
-        averages = {} if run.average is None else run.average.state_dict()
-        document, state = save_optimizer(run.optimizer, run.model, form)
-        files: dict[str, Mapping[str, Piece]] = {CARRIED_NAME: form.pieces(_carried_tensors(run.model))}
+        self.generators, form, model = generators, run.form, run.model
+        # The states that the next batch of training begins with; evaluations leave none.
+        training = {path: module for path, module in carriers(model).items() if module.training}
+        carried = {f"{path}:{layer}": state for path, module in training.items() for layer, state in module.carried.items()}
+        average = {} if run.average is None else run.average.state_dict()
+        document, state = save_optimizer(run.optimizer, model, form)
+        files = {CARRIED: form.pieces(carried)}
         self.shards: Shards | None = None
-        if writes_shards(run):
-            weights = _below("weights", _sharded_tensors(run.model))
-            self.shards = Shards(weights | _below("average", averages) | _below(OPTIMIZER, state))
+        if run.devices.writes_shards and isinstance(model, Pretrained):
+            weights = _in_shards(WEIGHTS, _sharded_tensors(model))
+            self.shards = Shards(weights | _in_shards(AVERAGE, average) | _in_shards(OPTIMIZER, state))
         else:
-            files[LIVE_NAME] = form.pieces(live_tensors(run.model, run.average))
-            files[AVERAGE_NAME] = form.pieces(averages)
-            files[f"{OPTIMIZER}.safetensors"] = form.pieces(state)
+            files[WEIGHTS] = form.pieces(_unsaved_tensors(model, run.average))
+            files |= {AVERAGE: form.pieces(average), OPTIMIZER: form.pieces(state)}
         self.documents = {OPTIMIZER: form.joined(document)}
         for name, part in ((SCHEDULE, run.scheduler), (SCALER, run.scaler)):
             if part is not None:
                 tensors: dict[str, Tensor] = {}
                 self.documents[name] = save_state(part, name, tensors)
-                files[f"{name}.safetensors"] = Form().pieces(tensors)
-        self.files = {name: pieces for name, pieces in files.items() if pieces}
+                files[name] = Form().pieces(tensors)
+        self.files = {f"{name}.safetensors": pieces for name, pieces in files.items() if pieces}
         self.stream = Stream(pieces[name] for pieces in self.files.values() for name in in_order(pieces))
 
     def write(self, stage: Path) -> Iterator[Path]:
@@ -144,7 +128,37 @@ class Collected:
             self.shards.finish()
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------------
+class _StoredPart:
+    """The tensors of a part of a run in a checkpoint, in its own file or in shards, of which each process reads what it has.
+
+    Attributes:
+        path: the file or the folder of shards.
+        tensors: all of them whole; those in shards have no values.
+    """
+
+    def __init__(self, checkpoint: Path, part: str, form: Form) -> None:
+        self.part, self.form, folder = part, form, checkpoint / SHARDS
+        self.in_shards = folder.is_dir()
+        self.path = folder if self.in_shards else checkpoint / f"{part}.safetensors"
+        self.tensors: Mapping[str, Tensor] = {} if self.in_shards else tensors_beside(self.path)
+        if self.in_shards:
+            shapes = {name: entry for name, entry in shapes_in(folder).items() if name.startswith(f"{part}.")}
+            self.tensors = {
+                name.removeprefix(f"{part}."): torch.empty(shape, dtype=dtype, device="meta")
+                for name, (shape, dtype) in shapes.items()
+            }
+
+    def read(self, like: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Give this process its part of each tensor, laid out as in ``like``; shards are read into ``like`` itself."""
+        if self.in_shards:
+            present = {name: tensor for name, tensor in like.items() if name in self.tensors}
+            in_shards = _in_shards(self.part, present)
+            read_shards(self.path, in_shards, in_shards)
+            yield from present.items()
+        else:
+            for name in self.form.mine(self.tensors):
+                whole = self.tensors[name]
+                yield name, self.form.share(whole, like.get(name, whole))
 
 
 def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
@@ -163,50 +177,47 @@ def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
             lost.append(name)
         elif part is not None:
             with naming(path):
-                lost += _load_part(path, name, part, run)
+                lost += _load_optimizer(path, run) if name == OPTIMIZER else _load_state(path, part)
     return lost
 
 
-def _load_part(path: Path, name: str, part: Any, run: TrainingRun) -> list[str]:
-    """Put a file into the optimizer, the schedule or the scaler; returns what it does not have."""
-    document, tensors = load_json(path), tensors_beside(path)
-    if name == OPTIMIZER:
-        if (shards := path.with_name(SHARDS)).is_dir():
-            tensors = _optimizer_shards(shards, run)
-        new = load_optimizer(part, run.model, document, tensors, run.form)
-        return [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
-    match document:
+def _load_state(path: Path, part: Any) -> list[str]:
+    """Put a file into the schedule or the scaler; returns what it does not have."""
+    match document := load_json(path):
         # A schedule of another number of groups of parameters, which differ between forms of a model.
         case {"state": {"base_lrs": [*rates]}} if len(rates) != len(getattr(part, "base_lrs", rates)):
-            return [name]
-    load_state(part, document, tensors)
+            return [path.stem]
+    load_state(part, document, tensors_beside(path))
     return []
 
 
-def _optimizer_shards(folder: Path, run: TrainingRun) -> dict[str, Tensor]:
-    """The tensors of an optimizer's state, of which each process reads its part."""
-    own = {name: parameter for parameter, name in parameter_names(run.optimizer, run.model).items()}
-    known, tensors = shapes_in(folder), dict[str, Tensor]()
-    for name, (shape, kind) in known.items():
-        inner = name.removeprefix(f"{OPTIMIZER}.")
-        like = own.get(inner.removeprefix("state.").rpartition(".")[0])
-        if like is not None and like.shape == shape:
-            tensors[name] = torch.empty_like(like.detach(), dtype=kind)
-        elif like is not None or (inner != name and not inner.startswith("state.")):
-            tensors[name] = torch.empty(shape, dtype=kind)
-    read_shards(folder, tensors, known)
-    return {name.removeprefix(f"{OPTIMIZER}."): tensor for name, tensor in tensors.items()}
+def _load_optimizer(path: Path, run: TrainingRun) -> list[str]:
+    """Put files into the optimizer; returns what they do not have."""
+    document, stored = load_json(path), _StoredPart(path.parent, OPTIMIZER, run.form)
+    tensors = stored.tensors
+    if stored.in_shards:
+        parameters = {name: parameter for parameter, name in parameter_names(run.optimizer, run.model).items()}
+        like = dict[str, Tensor]()
+        for name, whole in stored.tensors.items():
+            parameter = parameters.get(name.removeprefix("state.").rpartition(".")[0])
+            if parameter is not None and parameter.shape == whole.shape:
+                like[name] = torch.empty_like(parameter.detach(), dtype=whole.dtype)
+            elif parameter is not None or not name.startswith("state."):
+                like[name] = torch.empty(whole.shape, dtype=whole.dtype)
+        tensors = dict(stored.read(like))
+    new = load_optimizer(run.optimizer, run.model, document, tensors, run.form)
+    return [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
 
 
 def _load_carried(checkpoint: Path, model: nn.Module) -> None:
     """Let a model's next batch begin with the states of a checkpoint, where it has any."""
-    path, modules = checkpoint / CARRIED_NAME, carriers(model)
-    if not path.exists() or not modules:
+    states, modules = tensors_beside(checkpoint / CARRIED), carriers(model)
+    if not states or not modules:
         return
     model.train()  # which would begin with none later
     for module in modules.values():
         module.carried = {}
-    for key, state in TensorStore([path]).items():
+    for key, state in states.items():
         name, _, layer = key.rpartition(":")
         if name in modules and layer.isdecimal():
             device = next(modules[name].parameters()).device
@@ -215,39 +226,22 @@ def _load_carried(checkpoint: Path, model: nn.Module) -> None:
 
 def load_weights(checkpoint: Path, model: nn.Module, form: Form, average: WeightAverage | None = None) -> None:
     """Fill the model, and the average of its weights, from a checkpoint; parameters keep their place in memory."""
-    live, shards = checkpoint / LIVE_NAME, checkpoint / SHARDS
-    if shards.is_dir():
-        weights, known = _sharded_tensors(model), shapes_in(shards)
-        shapes = {name.removeprefix("weights."): known[name][0] for name in known if name.startswith("weights.")}
-        _check_fit(model, shards, weights, shapes, {*form.mine(shapes)} - weights.keys())
-        read_shards(shards, _below("weights", weights), known)
-    elif live.exists():
-        own, store = _own_tensors(model), TensorStore([live])
-        shapes = {name: tuple(tensor.shape) for name, tensor in store.items()}
-        _check_fit(model, live, live_tensors(model, average), shapes, {*form.mine(store)} - own.keys())
+    stored = _StoredPart(checkpoint, WEIGHTS, form)
+    if stored.path.exists():
+        own = _sharded_tensors(model) if stored.in_shards else _model_tensors(model)
+        needed = own if stored.in_shards else _unsaved_tensors(model, average)
+        shapes = {name: tensor.shape for name, tensor in stored.tensors.items()}
+        missing = {name for name, tensor in needed.items() if shapes.get(name) != tensor.shape}
+        _refuse_misfit(model, stored.path, missing, () if missing else {*form.mine(shapes)} - own.keys())
         with torch.no_grad():
-            for name in form.mine(store):
-                own[name].copy_(form.share(store[name], own[name]))
+            for name, tensor in stored.read(own):
+                own[name].copy_(tensor)
     else:
         load_saved_weights(checkpoint, model)
     if average is not None:
-        stored = _average_in(checkpoint, average.state_dict(), form)
-        trained = dict(model.named_parameters())  # which an average begins with
-        average.load_state_dict(stored or {name: trained[name].detach() for name in average.state_dict()})
-
-
-def _average_in(checkpoint: Path, own: Mapping[str, Tensor], form: Form) -> dict[str, Tensor]:
-    """The average of the weights in a checkpoint, which is put into these tensors where it is in shards; empty: it has none."""
-    path, shards = checkpoint / AVERAGE_NAME, checkpoint / SHARDS
-    if shards.is_dir():
-        known = shapes_in(shards)
-        average = {name: tensor for name, tensor in own.items() if f"average.{name}" in known}
-        read_shards(shards, _below("average", average), known)
-        return average
-    if not path.exists():
-        return {}
-    store = TensorStore([path])
-    return {name: form.share(store[name], own.get(name, store[name])) for name in form.mine(store)}
+        weights, means = dict(model.named_parameters()), average.state_dict()
+        saved = dict(_StoredPart(checkpoint, AVERAGE, form).read(means))
+        average.load_state_dict(saved or {name: weights[name].detach() for name in means})
 
 
 def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool) -> None:
@@ -255,7 +249,7 @@ def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool)
     load_weights(checkpoint, model, form)
     if averaged:
         parameters = dict(model.named_parameters())
-        copy_weights(_average_in(checkpoint, parameters, form), parameters)
+        copy_weights(dict(_StoredPart(checkpoint, AVERAGE, form).read(parameters)), parameters)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
@@ -270,18 +264,6 @@ def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
         names = model.checkpoint_names()
         missing = [name for name in missing if name not in names.tied and names.group(name) is None]
     _refuse_misfit(model, path, missing, unexpected)
-
-
-def _check_fit(
-    model: nn.Module,
-    path: Path,
-    needed: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    unexpected: Collection[str],
-) -> None:
-    """Refuse weights that lack one that is needed, or have it in another shape, or have others."""
-    missing = {name for name, tensor in needed.items() if shapes.get(name) != tuple(tensor.shape)}
-    _refuse_misfit(model, path, missing, () if missing else unexpected)
 
 
 def _refuse_misfit(model: nn.Module, path: Path, missing: Collection[str], unexpected: Collection[str]) -> None:

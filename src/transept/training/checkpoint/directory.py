@@ -1,4 +1,4 @@
-"""Checkpoint directories of a run: committed by a rename, checked by a manifest, found, and rotated.
+"""The directory of a run: one run is in it at a time, and its checkpoints are committed by a rename, checked and rotated.
 
 ``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the size and a
 digest of each of them, and one rename puts them in place. What a killed process left is removed by the next run. Only files
@@ -11,7 +11,6 @@ same time, while the disk writes the file. With the file's size beside it, it is
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from transept.directory import HELD, lock, replace_directory, sweep
 from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
@@ -32,10 +31,10 @@ from transept.files import dump_json, load_json, make_directory, open_regular, p
 from transept.schema import read_typed, typed
 from transept.training.state import STATE_NAME
 
-PREFIX = "checkpoint"
 MANIFEST_NAME = "MANIFEST.json"
+LOCK_NAME = ".training.lock"
 _FORMAT = 1
-_NAME = re.compile(rf"{PREFIX}-(\d{{1,18}})")
+_NAME = re.compile(r"checkpoint-(\d{1,18})")
 _DELETED = ".deleted"  # what a checkpoint is renamed to before its files are removed one by one
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 _SPARE_BYTES = 2**20  # for the manifest, the log and directories
@@ -45,6 +44,8 @@ _READ = 2**17  # bytes at once, which the processor's cache holds
 _THREADS = 4
 _REMEDY = "Move it away, or train in another directory."
 _OF_ALL_FORMATS: Any = {"format": int, "version": str}
+_HOLDER: Any = {"process": int, "machine": str}
+_HELD: dict[int, tuple[str, int]] = {}  # handles of locks, each with its path and the thread that has it
 
 Fill = Callable[[Path], Iterable[Path]]
 
@@ -67,9 +68,6 @@ class Manifest:
     files: dict[str, Listed]
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------------
-
-
 def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
     """Commit ``RUN/checkpoint-STEP``.
 
@@ -83,7 +81,7 @@ def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, worl
     Raises:
         FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.
     """
-    target = make_directory(run) / f"{PREFIX}-{step}"
+    target = make_directory(run) / f"checkpoint-{step}"
     check_space(run, needed)
     return write_directory(target, fill, step=step, world_size=world_size)
 
@@ -101,22 +99,23 @@ def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int 
 
     if target.is_symlink():
         raise FileError("is a link, and a save would replace what is behind it.", path=target, hint=_REMEDY)
-    named, others = _named(target), other_files(target)
-    stays = {_top(name) for name in others}
-    with replace_directory(target, drop=lambda name: name not in stays) as stage:
+    named, others = _named_files(target), _other_files(target)
+    kept = {_top(name) for name in others}
+    with replace_directory(target, drop=lambda name: name not in kept) as stage:
         # A file goes to the disk, and is digested, while the next one is written.
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(_THREADS) as pool:
-            pieces, synced = dict[Path, list[Future[bytes]]](), list[Future[None]]()
+            digests, synced = dict[Path, Callable[[], str]](), list[Future[None]]()
             for path in fill(stage):
-                pieces[path] = _pieces(path, pool)
+                digests[path] = _start_digest(path, pool)
                 synced.append(disk.submit(sync, path))
-            pieces |= {path: _pieces(path, pool) for path in stage.rglob("*") if path.is_file() and path not in pieces}
+            rest = [path for path in stage.rglob("*") if path.is_file() and path not in digests]
+            digests |= {path: _start_digest(path, pool) for path in rest}
             files = {
-                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: _whole(pieces[path])}
-                for path in pieces
+                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: digest()}
+                for path, digest in digests.items()
             }
-            for done in synced:
-                done.result()
+            for future in synced:
+                future.result()
         folders = {_top(name) for name in (*named, *files) if "/" in name}  # which are replaced as a whole
         if lost := sorted(name for name in others if name in files or name == MANIFEST_NAME or _top(name) in folders):
             raise FileError(f"holds {lost[0]!r}, which no manifest names and a save would replace.", path=target, hint=_REMEDY)
@@ -129,17 +128,33 @@ def _top(name: str) -> str:
     return name.partition("/")[0]
 
 
-def other_files(folder: Path) -> set[str]:
+def _other_files(folder: Path) -> set[str]:
     """The files and links below a directory that its manifest does not name; all of them where it has none."""
     present = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return {path.relative_to(folder).as_posix() for path in present} - _named(folder)
+    return {path.relative_to(folder).as_posix() for path in present} - _named_files(folder)
 
 
-def _named(folder: Path) -> set[str]:
+def _named_files(folder: Path) -> set[str]:
     """The files that a directory's manifest names, itself among them; none where it has no readable one."""
     with suppress(TranseptError):
         return {*read_manifest(folder).files, MANIFEST_NAME}
     return set()
+
+
+def _start_digest(path: Path, pool: ThreadPoolExecutor) -> Callable[[], str]:
+    """Begin to digest the pieces of a file in threads; what is returned waits for them, and gives the digest of the file."""
+    pieces = [pool.submit(_digest_piece, path, start) for start in range(0, max(1, path.stat().st_size), _PIECE)]
+    return lambda: hashlib.sha256(b"".join(piece.result() for piece in pieces)).hexdigest()
+
+
+def _digest_piece(path: Path, start: int) -> bytes:
+    digest, left = hashlib.sha256(), _PIECE
+    with open_regular(path) as file:
+        file.seek(start)
+        while left and (data := file.read(min(left, _READ))):
+            digest.update(data)
+            left -= len(data)
+    return digest.digest()
 
 
 def check_free(run: str | os.PathLike[str], after: int, until: int) -> None:
@@ -167,41 +182,14 @@ def check_space(run: str | os.PathLike[str], needed: int) -> None:
         raise FileError(what, path=run, hint="Free some space, or keep fewer checkpoints (`save_total_limit`).")
 
 
-# --- digests ---------------------------------------------------------------------------------------------------------------
-
-
-def _pieces(path: Path, pool: ThreadPoolExecutor) -> list[Future[bytes]]:
-    """The digests of a file's pieces, which are computed at the same time."""
-    return [pool.submit(_digest, path, start) for start in range(0, max(1, path.stat().st_size), _PIECE)]
-
-
-def _digest(path: Path, start: int) -> bytes:
-    digest, buffer, left = hashlib.sha256(), memoryview(bytearray(_READ)), _PIECE
-    with open_regular(path) as opened:
-        file = cast(io.BufferedReader, opened)
-        file.seek(start)
-        while left and (count := file.readinto(buffer[: min(left, _READ)])):
-            digest.update(buffer[:count])
-            left -= count
-    return digest.digest()
-
-
-def _whole(pieces: Iterable[Future[bytes]]) -> str:
-    """The digest of a file, of those of its pieces."""
-    return hashlib.sha256(b"".join(piece.result() for piece in pieces)).hexdigest()
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------------
-
-
 def read_manifest(checkpoint: str | os.PathLike[str]) -> Manifest:
     """The manifest of a checkpoint (``FileError``: it has none; ``FormatError``: one that cannot be)."""
     document = load_json(path := Path(checkpoint, MANIFEST_NAME))
     written = typed(document, _OF_ALL_FORMATS, path=path)
     if written["format"] > _FORMAT:
-        what = f"is of format {written['format']}, which transept {written['version'][:40]} wrote"
-        what += f"; this version reads up to {_FORMAT}."
-        raise CheckpointError(what, path=path, hint="Install that version or a newer one.")
+        writer = f"is of format {written['format']}, which transept {written['version'][:40]} wrote"
+        hint = "Install that version or a newer one."
+        raise CheckpointError(f"{writer}; this version reads up to {_FORMAT}.", path=path, hint=hint)
     manifest = typed(document, Manifest, path=path)
     for name in manifest.files:
         plain_name(name, path)
@@ -216,26 +204,27 @@ def check_checkpoint(checkpoint: str | os.PathLike[str], *, digests: bool = True
         FileError, FormatError: there is no readable manifest.
     """
     manifest = read_manifest(checkpoint)
-    hint = "Go on from another checkpoint; find_last_checkpoint() gives the last whole one."
     with ThreadPoolExecutor(_THREADS) as pool:
         for name, listed in manifest.files.items():
             path = safe_join(checkpoint, name)
             if not path.is_file():
-                raise CheckpointError("is missing; the manifest of its checkpoint lists it.", path=path, hint=hint)
-            if (size := path.stat().st_size) != listed.size:
-                what = f"has {size} bytes, but had {listed.size} when its checkpoint was saved."
-                raise CheckpointError(what, path=path, hint=hint)
-            if digests and _whole(_pieces(path, pool)) != listed.digest:
-                raise CheckpointError("was altered since its checkpoint was saved (SHA-256).", path=path, hint=hint)
+                wrong = "is missing; the manifest of its checkpoint lists it."
+            elif (size := path.stat().st_size) != listed.size:
+                wrong = f"has {size} bytes, but had {listed.size} when its checkpoint was saved."
+            elif digests and _start_digest(path, pool)() != listed.digest:
+                wrong = "was altered since its checkpoint was saved (SHA-256)."
+            else:
+                continue
+            hint = "Go on from another checkpoint; find_last_checkpoint() gives the last whole one."
+            raise CheckpointError(wrong, path=path, hint=hint)
     return manifest
 
 
 def list_checkpoints(run: str | os.PathLike[str]) -> list[tuple[int, Path]]:
     """The directories of a run that are named ``checkpoint-STEP``, with their steps, in order."""
     folder = Path(run)
-    if not folder.is_dir():
-        return []
-    named = ((_NAME.fullmatch(entry.name), entry) for entry in folder.iterdir())
+    entries = folder.iterdir() if folder.is_dir() else ()
+    named = ((_NAME.fullmatch(entry.name), entry) for entry in entries)
     return sorted((int(match[1]), entry) for match, entry in named if match and entry.is_dir())
 
 
@@ -269,9 +258,6 @@ def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     return None
 
 
-# --- removing --------------------------------------------------------------------------------------------------------------
-
-
 def rotate(run: str | os.PathLike[str], limit: int | None, *, last: Path, keep: Iterable[str | Path | None] = ()) -> list[Path]:
     """Remove the oldest checkpoints above a number of ``limit``, never ``last`` and those of ``keep``; returns the removed.
 
@@ -280,11 +266,11 @@ def rotate(run: str | os.PathLike[str], limit: int | None, *, last: Path, keep: 
     """
     if limit is None:
         return []
-    step = int(last.name.rpartition("-")[2])
-    ours = [(number, path) for number, path in list_checkpoints(run) if _is_ours(number, path)]
-    oldest = sorted(ours, key=lambda item: (item[0] <= step, item[0]))
+    last_step = int(last.name.rpartition("-")[2])
+    ours = [(step, path) for step, path in list_checkpoints(run) if _is_ours(step, path)]
+    ours.sort(key=lambda entry: entry[0] <= last_step)
     safe = {os.path.realpath(path) for path in (last, *keep) if path is not None}
-    free = [path for _, path in oldest if os.path.realpath(path) not in safe]
+    free = [path for _, path in ours if os.path.realpath(path) not in safe]
     removed = free[: max(0, len(ours) - limit)]
     for path in removed:
         remove_checkpoint(path)
@@ -304,7 +290,7 @@ def _empty(hidden: Path, path: Path) -> None:
     """Remove the files that the manifest of a hidden checkpoint names; others go back to where they were."""
     with suppress(TranseptError):
         named = read_manifest(hidden).files
-        for name in other_files(hidden):
+        for name in _other_files(hidden):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             if not os.path.lexists(path / name):
                 os.rename(hidden / name, path / name)
@@ -320,16 +306,11 @@ def _empty(hidden: Path, path: Path) -> None:
 def clean(run: str | os.PathLike[str]) -> None:
     """Remove what killed processes left in a run's directory of checkpoints that they were writing or removing."""
     sweep(Path(run), _NAME.pattern)
-    for hidden in [*Path(run).glob(f".{PREFIX}-*{_DELETED}")]:
+    for hidden in [*Path(run).glob(f".checkpoint-*{_DELETED}")]:
         name = hidden.name.removeprefix(".").removesuffix(_DELETED)
         if _NAME.fullmatch(name) and not hidden.is_symlink():
             with suppress(OSError):
                 _empty(hidden, hidden.with_name(name))
-
-
-LOCK_NAME = ".training.lock"
-_HOLDER: Any = {"process": int, "machine": str}
-_HELD: dict[int, tuple[str, int]] = {}  # handles, each with its path and the thread that has it
 
 
 @contextmanager
@@ -342,26 +323,25 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
         FileError: another process trains in it, which is named; or the directory cannot be written to.
     """
     path = make_directory(directory) / LOCK_NAME
-    holder = os.path.realpath(path), threading.get_ident()
+    holder, handle = (os.path.realpath(path), threading.get_ident()), None
     if holder in _HELD.values():
         yield
         return
     try:
         handle = lock(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if handle is not None and handle != HELD:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, dump_json({"process": os.getpid(), "machine": socket.gethostname()}).encode(), 0)
     except OSError as error:
+        if handle is not None:
+            os.close(handle)
         raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     if handle == HELD:
         hint = "Wait for it, end it, or train in another directory (`output_dir`)."
-        raise FileError(f"is in use: {_holder(path)} trains in it.", path=directory, hint=hint)
+        raise FileError(f"is in use: {_describe_holder(path)} trains in it.", path=directory, hint=hint)
     if handle is None:  # a system that cannot lock
         yield
         return
-    try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, dump_json({"process": os.getpid(), "machine": socket.gethostname()}).encode(), 0)
-    except OSError as error:
-        os.close(handle)
-        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     _HELD[handle] = holder
     try:
         yield
@@ -371,7 +351,7 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
         os.close(handle)
 
 
-def _holder(path: Path) -> str:
+def _describe_holder(path: Path) -> str:
     try:
         holder: Any = read_typed(path, _HOLDER)
         return f"process {holder['process']} on {holder['machine'][:80]}"
@@ -379,11 +359,11 @@ def _holder(path: Path) -> str:
         return "another process"
 
 
-def _let_go() -> None:
+def _release_locks() -> None:
     """Close the locks in a forked process: a worker that outlives a killed run would hold them."""
     while _HELD:
         os.close(_HELD.popitem()[0])
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_locks)

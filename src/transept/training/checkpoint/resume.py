@@ -1,11 +1,10 @@
-"""Going on from a checkpoint: which one, where in the data it was, and what is put back."""
+"""Going on from a checkpoint: which one, where in the data the run was, and what is put back."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -13,7 +12,7 @@ from torch.utils.data import SequentialSampler
 
 from transept.errors import FileError, InputError, TranseptWarning, naming
 from transept.fields import Count, Range
-from transept.files import load_object
+from transept.files import load_json, load_object
 from transept.schema import kind_of, read_typed, typed
 from transept.training.checkpoint.contents import SCHEDULE, load_generators, load_parts
 from transept.training.checkpoint.digests import RowsDigest, digest_rows
@@ -25,7 +24,7 @@ from transept.training.checkpoint.directory import (
     read_manifest,
 )
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.serialization import pack, read_values, unpack
+from transept.training.checkpoint.serialization import pack, tensors_beside, unpack
 from transept.training.data.loader import is_stream, restore_stream
 from transept.training.data.order import EpochBatches, TokenBudgetSampler
 from transept.training.data.stream import StreamState
@@ -34,22 +33,29 @@ from transept.training.run import TrainingRun
 from transept.training.state import STATE_NAME, ExportableState, TrainerState
 
 DATA_NAME = "data.json"
+STREAM = "stream"  # where an iterable is, by its own ``state_dict``
 Number = Annotated[int, Range(0)]
 Resume = str | os.PathLike[str] | bool | None
-
-
-@dataclass(frozen=True)
-class SavedTally:
-    """What a checkpoint keeps of a :class:`transept.training.run.Tally`."""
-
-    loss: float
-    total_loss: float
-    learned: Number
-    all_learned: Number
-    skipped: Number
-    logged_step: Number
-    grad_norm: float
-    learning_rate: float | None
+# What a checkpoint keeps of a `Tally`.
+_TALLY: Any = {
+    **dict.fromkeys(("loss", "total_loss", "grad_norm"), float),
+    **dict.fromkeys(("learned", "all_learned", "skipped", "logged_step"), Number),
+    "learning_rate": float | None,
+}
+# Settings that change what a run computes.
+_RELEVANT = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
+    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
+    *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
+    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last"),
+    *("label_smoothing_factor", "neftune_noise_alpha"),
+)
+# What a run that goes on has by itself.
+_OF_THIS_RUN = (
+    *("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "eval_steps", "save_steps"),
+    *("is_hyper_param_search", "is_local_process_zero", "is_world_process_zero"),
+)
+_CALLBACK: Any = {"args": dict[str, Any], "attributes": dict[str, Any]}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class DataPlace:
         rows_of_batch: the rows of each of them; ``None`` where these differ, as with a token budget.
         replicas: how many processes took other batches.
         accumulation: the batches of each process in an update.
-        tally: a :class:`SavedTally`, packed.
+        tally: what was added up since the last log, packed.
         rows: the digest of the data.
         ended: whether a callback ended the run.
     """
@@ -83,10 +89,10 @@ class DataPlace:
         return cls(
             epoch=run.place.epoch,
             batches=run.place.batch * replicas,
-            rows_of_batch=rows_of_batch(run),
+            rows_of_batch=_rows_of_batch(run),
             replicas=replicas,
             accumulation=run.args.gradient_accumulation_steps,
-            tally=pack({field.name: getattr(run.tally, field.name) for field in fields(SavedTally)}, "tally", {}),
+            tally=pack({name: getattr(run.tally, name) for name in _TALLY}, "tally", {}),
             rows=rows,
             ended=ended and run.state.global_step < run.state.max_steps,
         )
@@ -94,9 +100,9 @@ class DataPlace:
     def restore(self, run: TrainingRun, path: Path) -> None:
         """Put a run where it was (``FormatError``: the tally of the file cannot be)."""
         with naming(path):
-            tally = typed(unpack(self.tally, {}), SavedTally)
-        vars(run.tally).update(vars(tally))
-        run.place.epoch, run.place.batch = self.epoch, self.next_batch(rows_of_batch(run), run.devices.replicas.size)
+            tally = typed(unpack(self.tally, {}), _TALLY)
+        vars(run.tally).update({name: tally[name] for name in _TALLY})
+        run.place.epoch, run.place.batch = self.epoch, self.next_batch(_rows_of_batch(run), run.devices.replicas.size)
 
     def next_batch(self, rows_of_batch: int | None, replicas: int) -> int:
         """The number of the batch that each of so many processes goes on with."""
@@ -109,33 +115,11 @@ class DataPlace:
         return done // at_once
 
 
-def rows_of_batch(run: TrainingRun) -> int | None:
+def _rows_of_batch(run: TrainingRun) -> int | None:
     """The rows of each batch of a run; ``None`` where they differ or are not known."""
     sampler = getattr(run.loader, "batch_sampler", None)
     by_number = isinstance(sampler, EpochBatches) and not isinstance(sampler.sampler, TokenBudgetSampler)
     return run.args.train_batch_size if by_number or is_stream(run.loader) else None
-
-
-def warn_of_own_order(loader: Any) -> None:
-    """Warn of a loader of the user's own that draws the order of its rows anew in a run that goes on within an epoch."""
-    sampler = getattr(loader, "sampler", None)
-    parts = (loader, sampler, getattr(loader, "batch_sampler", None))
-    follows_epoch = any(hasattr(part, "set_epoch") for part in parts) or is_stream(loader)
-    if not follows_epoch and not isinstance(sampler, SequentialSampler | None):
-        what = "the order of your own loader's rows is drawn anew: some rows of this epoch are read twice, others never."
-        hint = "Give it a sampler with `set_epoch`, whose order follows from the epoch."
-        warnings.warn(f"{what} {hint}", TranseptWarning, stacklevel=2)
-
-
-def checkpoint_named(folder: str | Path, resume: Resume) -> Path | None:
-    """The checkpoint that a run is to go on from, if any: one by name, or the last whole one.
-
-    The last one is taken where ``resume`` is ``True``, or says nothing and torchrun starts processes again.
-    """
-    started_again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    if resume is True or (resume is None and started_again):
-        return find_last_checkpoint(folder)
-    return Path(resume) if resume else None
 
 
 def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
@@ -147,7 +131,7 @@ def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
         replicas: how many processes take other rows.
     """
     with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
-        checkpoint = checkpoint_named(args.output_dir, resume)
+        checkpoint = _choose_checkpoint(args.output_dir, resume)
     if checkpoint is None or not (path := checkpoint / DATA_NAME).is_file():
         return
     saved = read_typed(path, DataPlace)
@@ -156,32 +140,27 @@ def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
     unit, size = ("batches", 1) if saved.rows_of_batch is None else ("rows", args.train_batch_size)
     before, at_once = saved.replicas * saved.accumulation * (saved.rows_of_batch or 1), size * replicas
     accumulation, rest = divmod(before, at_once)
-    what = f"the run had {saved.replicas} processes and has {replicas}:"
     if rest:
-        has = f"an update had {before} {unit} and has {at_once * args.gradient_accumulation_steps} now."
-        hint = f"Choose batch sizes and an accumulation whose product is {before} {unit} over all processes."
-        warnings.warn(f"{what} {has} {hint}", TranseptWarning, stacklevel=3)
+        now = f"an update had {before} {unit} and has {at_once * args.gradient_accumulation_steps} now. Choose batch sizes"
+        now += f" and an accumulation whose product is {before} {unit} over all processes."
     elif accumulation != args.gradient_accumulation_steps:
         args.gradient_accumulation_steps = accumulation
         now = f"gradient_accumulation_steps is {accumulation} now, so that an update has {before} {unit} as before."
-        warnings.warn(f"{what} {now}", TranseptWarning, stacklevel=3)
+    else:
+        return
+    what = f"the run had {saved.replicas} processes and has {replicas}: {now}"
+    warnings.warn(what, TranseptWarning, stacklevel=3)
 
 
-STREAM = "stream"  # where an iterable is, by its own ``state_dict``
-# Settings that change what a run computes.
-_RELEVANT = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
-    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
-    *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
-    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last"),
-    *("label_smoothing_factor", "neftune_noise_alpha"),
-)
-# What a run that goes on has by itself.
-_OWN = (
-    *("max_steps", "num_train_epochs", "train_batch_size", "logging_steps", "eval_steps", "save_steps"),
-    *("is_hyper_param_search", "is_local_process_zero", "is_world_process_zero"),
-)
-_NOTED: Any = {"args": dict[str, Any], "attributes": dict[str, Any]}  # of a callback
+def _choose_checkpoint(folder: str | Path, resume: Resume) -> Path | None:
+    """The checkpoint that a run is to go on from, if any: one by name, or the last whole one.
+
+    The last one is taken where ``resume`` is ``True``, or says nothing and torchrun starts processes again.
+    """
+    started_again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if resume is True or (resume is None and started_again):
+        return find_last_checkpoint(folder)
+    return Path(resume) if resume else None
 
 
 def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None:
@@ -192,7 +171,7 @@ def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None
         CheckpointError, FileError: the one that was named was altered, or is none.
     """
     earlier = [path.name for _, path in list_checkpoints(folder)]
-    path = checkpoint_named(folder, resume)
+    path = _choose_checkpoint(folder, resume)
     if path is None:
         if resume:
             hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
@@ -209,25 +188,27 @@ def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None
 
 def go_on(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | None) -> tuple[Generators | None, bool]:
     """Put a run where it was when a checkpoint was saved; gives its random generators, and whether a callback had ended it."""
-    args, state_path, ended = run.args, checkpoint / STATE_NAME, False
-    state = TrainerState.load_from_json(state_path)
-    state = replace(state, **{name: getattr(run.state, name) for name in _OWN})
-    _warn_of_changes(checkpoint, args.to_dict(), run.devices.replicas.size)
+    args, ended = run.args, False
+    state = TrainerState.load_from_json(checkpoint / STATE_NAME)
+    state = replace(state, **{name: getattr(run.state, name) for name in _OF_THIS_RUN})
+    if changes := _changes(checkpoint, args.to_dict(), run.devices.replicas.size):
+        what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
+        rates = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
+        warnings.warn(f"{what} {rates}", TranseptWarning, stacklevel=5)
     lost = load_parts(checkpoint, run)
     run.continue_from(state)
     trainer.state = state
-    with_settings = args.restore_callback_states_from_checkpoint
-    _restore_callbacks(trainer.callback_handler.callbacks, state, state_path, with_settings=with_settings)
+    _restore_callbacks(trainer, checkpoint / STATE_NAME)
     if (path := checkpoint / DATA_NAME).exists():
         place = read_typed(path, DataPlace)
         place.restore(run, path)
         ended = place.ended
         _warn_of_rows(trainer.train_dataset, place.rows, rows)
     else:
-        _find_place(run)
+        _count_to_place(run)
     if args.ignore_data_skip:
         run.place.batch = 0
-    _find_rows(checkpoint, run)
+    _restore_stream(checkpoint, run)
     if run.place.batch:
         warn_of_own_order(run.loader)
     generators = load_generators(checkpoint, rank=args.process_index)
@@ -244,50 +225,8 @@ def go_on(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | N
     return generators, ended
 
 
-def _find_place(run: TrainingRun) -> None:
-    """Put a run behind as many updates as it made, where a checkpoint of the reference's does not tell the place."""
-    accumulation = run.args.gradient_accumulation_steps
-    left, epoch = min(run.state.global_step, run.state.max_steps), 0
-    while run.length.batches is not None:
-        updates = -(-run.length.batches_in(epoch, accumulation) // accumulation)
-        if not 0 < updates <= left:
-            break
-        left, epoch = left - updates, epoch + 1
-    run.place.epoch, run.place.batch = epoch, left * accumulation
-
-
-def _find_rows(checkpoint: Path, run: TrainingRun) -> None:
-    """Let an iterable go on from its state, or say that its rows are read up to the place of the run."""
-    loader, place, path = run.loader, run.place, checkpoint / f"{STREAM}.json"
-    restored = False
-    if path.exists():
-        state = typed(read_values(path), StreamState, path=path)
-        restored = restore_stream(loader, state, place.epoch, place.batch)
-    if is_stream(loader) and place.batch and not restored:
-        rows = f"the rows of {place.batch} batches are read and left out."
-        hint = "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
-        what = f"`train_dataset` is an iterable without a saved state: {rows} {hint}"
-        warnings.warn(what, TranseptWarning, stacklevel=6)
-
-
-def _restore_callbacks(callbacks: Iterable[Any], state: TrainerState, path: Path, *, with_settings: bool) -> None:
-    """Give callbacks what they had noted, such as how long a metric has not become better."""
-    saved: dict[str, Any] = dict(state.stateful_callbacks or {})
-    for callback in callbacks:
-        name, own = type(callback).__name__, vars(callback)
-        noted = saved.get(name)
-        if isinstance(noted, list):  # of several of one class
-            saved[name], noted = noted[1:], (noted or [None])[0]
-        if isinstance(callback, ExportableState) and noted is not None:
-            values: Any = typed(noted, _NOTED, path=path)
-            known = (values["args"] if with_settings else {}) | values["attributes"]
-            known = {key: value for key, value in known.items() if key in own}
-            numbers: Any = {key: kind_of(own[key]) for key in known if isinstance(own[key], int | float)}
-            own.update(typed(known, numbers, path=path))
-
-
-def _warn_of_changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> None:
-    """Say what is other than when the checkpoint was saved: the version, and settings that change the result."""
+def _changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> list[str]:
+    """What is other than when the checkpoint was saved: the version, and settings that change the result."""
     from transept import __version__
 
     changes, relevant = list[str](), [*_RELEVANT]
@@ -301,16 +240,65 @@ def _warn_of_changes(checkpoint: Path, settings: dict[str, Any], replicas: int) 
         before = load_object(path)
         other = [name for name in relevant if name in before and before[name] != settings[name]]
         changes += [f"`{name}` was {str(before[name])[:60]} and is {str(settings[name])[:60]}" for name in other]
-    if changes:
-        what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
-        rates = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
-        warnings.warn(f"{what} {rates}", TranseptWarning, stacklevel=5)
+    return changes
+
+
+def _restore_callbacks(trainer: Any, path: Path) -> None:
+    """Give callbacks what they had noted, such as how long a metric has not become better."""
+    saved: dict[str, Any] = dict(trainer.state.stateful_callbacks or {})
+    for callback in trainer.callback_handler.callbacks:
+        name, attributes = type(callback).__name__, vars(callback)
+        noted = saved.get(name)
+        if isinstance(noted, list):  # of several of one class
+            saved[name], noted = noted[1:], (noted or [None])[0]
+        if isinstance(callback, ExportableState) and noted is not None:
+            values: Any = typed(noted, _CALLBACK, path=path)
+            values = (values["args"] if trainer.args.restore_callback_states_from_checkpoint else {}) | values["attributes"]
+            values = {key: value for key, value in values.items() if key in attributes}
+            numbers: Any = {key: kind_of(attributes[key]) for key in values if isinstance(attributes[key], int | float)}
+            attributes.update(typed(values, numbers, path=path))
 
 
 def _warn_of_rows(dataset: Any, before: RowsDigest | None, now: RowsDigest | None) -> None:
     """Say that the rows are others than when the run began."""
     if before is not None and now is not None and digest_rows(dataset, before.looked_at) != before:
-        other = before.rows == now.rows
-        change = "some of its rows are others" if other else f"it had {before.rows} rows and has {now.rows}"
+        same_number = before.rows == now.rows
+        change = "some of its rows are others" if same_number else f"it had {before.rows} rows and has {now.rows}"
         what = f"the training data changed since the run began: {change}. The run goes on, but not as it would have."
         warnings.warn(what, TranseptWarning, stacklevel=6)
+
+
+def _count_to_place(run: TrainingRun) -> None:
+    """Put a run behind as many updates as it made, where a checkpoint of the reference's does not tell the place."""
+    accumulation = run.args.gradient_accumulation_steps
+    left, epoch = min(run.state.global_step, run.state.max_steps), 0
+    while run.length.batches is not None:
+        updates = -(-run.length.batches_in(epoch, accumulation) // accumulation)
+        if not 0 < updates <= left:
+            break
+        left, epoch = left - updates, epoch + 1
+    run.place.epoch, run.place.batch = epoch, left * accumulation
+
+
+def _restore_stream(checkpoint: Path, run: TrainingRun) -> None:
+    """Let an iterable go on from its state, or say that its rows are read up to the place of the run."""
+    place, path, restored = run.place, checkpoint / f"{STREAM}.json", False
+    if path.exists():
+        state = typed(unpack(load_json(path), tensors_beside(path)), StreamState, path=path)
+        restored = restore_stream(run.loader, state, place.epoch, place.batch)
+    if is_stream(run.loader) and place.batch and not restored:
+        rows = f"the rows of {place.batch} batches are read and left out."
+        hint = "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
+        what = f"`train_dataset` is an iterable without a saved state: {rows} {hint}"
+        warnings.warn(what, TranseptWarning, stacklevel=6)
+
+
+def warn_of_own_order(loader: Any) -> None:
+    """Warn of a loader of the user's own that draws the order of its rows anew in a run that goes on within an epoch."""
+    sampler = getattr(loader, "sampler", None)
+    parts = (loader, sampler, getattr(loader, "batch_sampler", None))
+    follows_epoch = any(hasattr(part, "set_epoch") for part in parts) or is_stream(loader)
+    if not follows_epoch and not isinstance(sampler, SequentialSampler | None):
+        what = "the order of your own loader's rows is drawn anew: some rows of this epoch are read twice, others never."
+        hint = "Give it a sampler with `set_epoch`, whose order follows from the epoch."
+        warnings.warn(f"{what} {hint}", TranseptWarning, stacklevel=2)

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -61,7 +60,7 @@ class CheckpointSaver:
         except FileError as error:
             self.failures += 1
             left = "the free space is unknown"
-            with suppress(OSError):
+            with contextlib.suppress(OSError):
                 left = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free"
             if final or self.failures >= MAX_FAILURES:
                 which = "the last checkpoint of the run" if final else f"{self.failures} checkpoints in a row"
@@ -140,16 +139,13 @@ class SavedRun:
             self.generators.restore()
             self.generators = None
 
-    # --- saving -------------------------------------------------------------------------------------------------------------
-
     def save(self, *, final: bool = False) -> Path | None:
         """Save the checkpoint of the last update, which all processes do together; ``None`` where the run goes on without."""
-        run = self.run
+        run, path = self.run, None
         run.add_up_losses()
         collected = None if self.args.save_only_model else Collected(run, everywhere(Generators.now()))
         in_shards = collected is not None and collected.shards is not None
         weights = whole_weights(run.model, run.form, run.average, elsewhere=in_shards)
-        path: Path | None = None
         # What was collected is the last stream, since it is written first.
         with written_together(*(part for part in (weights, collected) if hasattr(part, "finish"))):
             if self.is_first:
@@ -161,8 +157,8 @@ class SavedRun:
 
     def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
         """Write the checkpoint, and note where the best one is."""
-        run, state, step = self.run, self.run.state, self.run.state.global_step
-        before, path = state.best_model_checkpoint, None
+        run, state, step, path = self.run, self.run.state, self.run.state.global_step, None
+        before = state.best_model_checkpoint
         if state.best_global_step:
             best = self.folder / f"checkpoint-{state.best_global_step}"
             if state.best_global_step == step or best.is_dir():
@@ -201,8 +197,6 @@ class SavedRun:
         place = DataPlace.of(run, self.rows, ended=trainer.control.should_training_stop)
         write_text(stage / DATA_NAME, dump_json(asdict(place)))
 
-    # --- within an update ---------------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """An update begins."""
         self.rewind.note()
@@ -229,8 +223,6 @@ class SavedRun:
             self.trainer.event("on_save")
         return f" {path} has the state after update {step}, to go on from."
 
-    # --- signals ------------------------------------------------------------------------------------------------------------
-
     def between(self) -> None:
         """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
         # Several processes look before an update, all at the same one.
@@ -241,8 +233,8 @@ class SavedRun:
     def heed(self, numbers: list[tuple[int, int]]) -> None:
         """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
         if not self.alone:
-            for signals in numbers:
-                self.signals.heed(signals)
+            for ending, save in numbers:
+                self.signals.receive(ending, save)
             self._obey()
 
     def after(self) -> None:

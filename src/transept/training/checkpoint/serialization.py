@@ -1,4 +1,8 @@
-"""Plain values, and the states of optimizers, schedules and scalers, as JSON with the tensors beside it."""
+"""Plain values, and the states of optimizers, schedules and scalers, as JSON with the tensors beside it; no pickles.
+
+An optimizer's state is stored by the names of parameters, so that it survives another order, freezing and other groups. A
+tensor of it is stored as ``state.<parameter>.<key>``; what is no tensor, and the groups' settings, are JSON.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from torch.optim import Optimizer
 
 from transept.checkpoint.store import TensorStore, write_tensors
 from transept.errors import CheckpointError, FormatError, InputTypeError
-from transept.files import PathName, dump_json, load_json, write_text
+from transept.files import dump_json, load_json, write_text
 from transept.parallel.forms import Form
 from transept.schema import kind_of, typed
 
@@ -23,6 +27,7 @@ from transept.schema import kind_of, typed
 _TAGS = ("tensor", "tuple", "float", "pairs", "counter")
 # The ``state_dict()`` of a schedule, a scaler or their like, with the name of its class.
 _STATE: Any = {"class": str, "state": dict[str, Any]}
+_NOT_SETTINGS = ("params", "param_names")
 
 
 def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
@@ -49,36 +54,30 @@ def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
                 return {key: pack(item, f"{place}.{key}", tensors) for key, item in value.items()}
             pairs = [[pack(key, place, tensors), pack(item, f"{place}.{key}", tensors)] for key, item in value.items()]
             return {"counter" if isinstance(value, Counter) else "pairs": pairs}
-    raise InputTypeError(
-        f"{place} is {type(value).__name__}, which a checkpoint cannot hold.",
-        hint="Checkpoints hold numbers, texts, tensors, and lists and dictionaries of them.",
-    )
+    hint = "Checkpoints hold numbers, texts, tensors, and lists and dictionaries of them."
+    raise InputTypeError(f"{place} is {type(value).__name__}, which a checkpoint cannot hold.", hint=hint)
 
 
 def unpack(document: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The value of what :func:`pack` gave (``FormatError``: it did not give that)."""
-    match document:
-        case list():
-            return [unpack(item, tensors) for item in document]
-        case dict() if len(document) == 1 and (tag := next(iter(document))) in _TAGS:
-            return _tagged(tag, document[tag], tensors)
-        case dict():
-            return {key: unpack(item, tensors) for key, item in document.items()}
-    return document
-
-
-def _tagged(tag: str, inner: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(document, list):
+        return [unpack(item, tensors) for item in document]
+    if not isinstance(document, dict):
+        return document
+    if len(document) != 1 or (tag := next(iter(document))) not in _TAGS:
+        return {key: unpack(item, tensors) for key, item in document.items()}
+    content = document[tag]
     try:
         if tag == "tensor":
-            return tensors[inner].clone()
+            return tensors[content].clone()
         if tag == "float":
-            return float(inner)
+            return float(content)
         if tag == "tuple":
-            return tuple(unpack(list(inner), tensors))
-        pairs = {unpack(key, tensors): unpack(item, tensors) for key, item in inner}
+            return tuple(unpack(list(content), tensors))
+        pairs = {unpack(key, tensors): unpack(item, tensors) for key, item in content}
         return Counter(pairs) if tag == "counter" else pairs
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"holds the {tag} {str(inner)[:80]!r}, which is none.") from error
+        raise FormatError(f"holds the {tag} {str(content)[:80]!r}, which is none.") from error
 
 
 def write_values(folder: Path, name: str, value: Any) -> list[Path]:
@@ -91,9 +90,9 @@ def write_values(folder: Path, name: str, value: Any) -> list[Path]:
     return [path]
 
 
-def read_values(path: PathName) -> Any:
+def read_values(path: Path) -> Any:
     """The values that :func:`write_values` wrote to ``NAME.json`` and beside it (``FormatError``: it did not write that)."""
-    return unpack(load_json(path), tensors_beside(Path(path)))
+    return unpack(load_json(path), tensors_beside(path))
 
 
 def tensors_beside(path: Path) -> Mapping[str, Tensor]:
@@ -114,18 +113,15 @@ def load_state(owner: Any, document: Any, tensors: Mapping[str, Tensor]) -> None
         CheckpointError: the state of another class, or with entries that this class has not.
         FormatError: a document that :func:`save_state` did not give.
     """
-    saved, own = typed(document, _STATE), type(owner).__name__
-    if saved["class"] != own:
-        raise CheckpointError(f"holds the state of {saved['class'][:80]}, but this run has {own}.")
+    saved, name = typed(document, _STATE), type(owner).__name__
+    if saved["class"] != name:
+        raise CheckpointError(f"holds the state of {saved['class'][:80]}, but this run has {name}.")
     state, current = unpack(saved["state"], tensors), owner.state_dict()
     if not isinstance(state, dict):
-        raise FormatError(f"holds no state of {own}.")
+        raise FormatError(f"holds no state of {name}.")
     if unknown := sorted(state.keys() - current.keys()):
-        raise CheckpointError(f"holds {unknown[:5]}, which {own} has not.")
+        raise CheckpointError(f"holds {unknown[:5]}, which {name} has not.")
     owner.load_state_dict(typed(state, kind_of(current, lengths=True)))
-
-
-_NOT_SETTINGS = ("params", "param_names")
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,8 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Saved:
-    """The JSON part of a saved state."""
+class _SavedOptimizer:
+    """The JSON part of an optimizer's state."""
 
     kind: str = field(metadata={"key": "class"})
     groups: list[_Group]
@@ -145,12 +141,11 @@ class _Saved:
 
 def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]:
     """The model's names of the parameters that an optimizer updates; one of no model is named by its place in the groups."""
-    known: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    groups = enumerate(optimizer.param_groups)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        parameter: known.get(parameter, f"groups.{index}.{place}")
-        for index, group in groups
-        for place, parameter in enumerate(group["params"])
+        parameter: names.get(parameter, f"groups.{number}.{index}")
+        for number, group in enumerate(optimizer.param_groups)
+        for index, parameter in enumerate(group["params"])
     }
 
 
@@ -166,13 +161,12 @@ def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[
         packed = pack(settings, f"groups.{index}", tensors)
         groups.append({"params": [names[parameter] for parameter in group["params"]], "settings": packed})
     for parameter, entries in form.optimizer_state(optimizer).items():
+        name = names[parameter]
         for key, value in entries.items():
-            place = f"state.{names[parameter]}.{key}"
-            packed = pack(value, place, tensors)
+            packed = pack(value, f"state.{name}.{key}", tensors)
             if not isinstance(value, Tensor):
-                state.setdefault(names[parameter], {})[key] = packed
-    document = {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}
-    return document, tensors
+                state.setdefault(name, {})[key] = packed
+    return {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}, tensors
 
 
 def load_optimizer(
@@ -186,58 +180,61 @@ def load_optimizer(
         CheckpointError: the state of another optimizer, or of other groups.
         FormatError: a document that :func:`save_optimizer` did not give.
     """
-    saved, own = typed(document, _Saved), form.optimizer_name(optimizer)
-    if saved.kind != own:
+    saved, kind = typed(document, _SavedOptimizer), form.optimizer_name(optimizer)
+    if saved.kind != kind:
         hint = f"Set `optim` to what gives {saved.kind[:80]}, or start a new run from the weights."
-        raise CheckpointError(f"holds the state of {saved.kind[:80]}, but this run's optimizer is {own}.", hint=hint)
-    names, state = parameter_names(optimizer, model), _states(saved.state, tensors)
+        raise CheckpointError(f"holds the state of {saved.kind[:80]}, but this run's optimizer is {kind}.", hint=hint)
+    names, states = parameter_names(optimizer, model), _states(saved.state, tensors)
     settings_of = {name: group.settings for group in saved.groups for name in group.params}
     missing, placed = [], dict[Tensor, dict[str, Any]]()
     for group in optimizer.param_groups:
-        settings = [settings_of[names[parameter]] for parameter in group["params"] if names[parameter] in settings_of]
+        members = {parameter: names[parameter] for parameter in group["params"]}
+        settings = [settings_of[name] for name in members.values() if name in settings_of]
         if any(other != settings[0] for other in settings):
-            what = f"has in several groups what is one here, such as {names[group['params'][0]]!r}."
+            what = f"has in several groups what is one here, such as {next(iter(members.values()))!r}."
             raise CheckpointError(what, hint="Keep the settings that make groups: weight decay, rates by layer, freezing.")
         if settings:
-            _take_settings(group, unpack(settings[0], tensors))
-        missing += [names[parameter] for parameter in group["params"] if names[parameter] not in settings_of]
-        for parameter in group["params"]:
-            if entries := state.get(names[parameter]):
+            _load_settings(group, unpack(settings[0], tensors))
+        missing += [name for name in members.values() if name not in settings_of]
+        for parameter, name in members.items():
+            if entries := states.get(name):
                 placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries.items()}
     form.take_optimizer_state(optimizer, placed)
     return missing
 
 
-def _take_settings(group: dict[str, Any], saved: Any) -> None:
+def _load_settings(group: dict[str, Any], saved: dict[str, Any]) -> None:
     """Let a group have the settings that were saved, which are of the kinds of its own."""
     kinds: Any = {name: kind_of(value, lengths=True) for name, value in group.items() if name not in _NOT_SETTINGS}
     kinds.setdefault("initial_lr", float)  # a schedule adds it
-    known = {name: value for name, value in saved.items() if name in kinds}
-    kind: Any = {name: kinds[name] for name in known}
-    group.update(typed(known, kind))
+    settings = {name: value for name, value in saved.items() if name in kinds}
+    kind: Any = {name: kinds[name] for name in settings}
+    group.update(typed(settings, kind))
 
 
 def _states(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
     """The state of each parameter: what JSON has of it, and the tensors that JSON does not name."""
-    state = {name: {key: unpack(value, tensors) for key, value in entries.items()} for name, entries in saved.items()}
+    states = {name: {key: unpack(value, tensors) for key, value in entries.items()} for name, entries in saved.items()}
     for stored in tensors:
         name, _, key = stored.removeprefix("state.").rpartition(".")
         if stored.startswith("state.") and key not in saved.get(name, {}):
-            state.setdefault(name, {})[key] = tensors[stored].clone()
+            states.setdefault(name, {})[key] = tensors[stored].clone()
     # Those with the same tensors have the same of all else, which an optimizer reads without a look.
-    forms = dict[frozenset[str], dict[str, type]]()
-    for name, entries in state.items():
-        form = {key: float if isinstance(value, int | float) else type(value) for key, value in entries.items()}
-        if forms.setdefault(frozenset(key for key, kind in form.items() if kind is Tensor), form) != form:
+    kinds_of = dict[frozenset[str], dict[str, type]]()
+    for name, entries in states.items():
+        kinds = {key: float if isinstance(value, int | float) else type(value) for key, value in entries.items()}
+        if kinds_of.setdefault(frozenset(key for key, kind in kinds.items() if kind is Tensor), kinds) != kinds:
             raise FormatError(f"holds for {name[:200]!r} another state than for like parameters.")
-    return state
+    return states
 
 
 def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any], form: Form) -> Any:
     """A tensor where the optimizer looks for it: beside the parameter, but for the count of steps that a CPU counts."""
-    value = form.share(value, parameter) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    value = form.share(value, parameter)
     on_host = key == "step" and not group.get("capturable") and not group.get("fused")
-    return value.to(parameter.device) if isinstance(value, Tensor) and not on_host else value
+    return value if on_host else value.to(parameter.device)
 
 
 def state_bytes(optimizer: Optimizer) -> int:

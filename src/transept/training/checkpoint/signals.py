@@ -7,8 +7,7 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
-_ENDING = ("SIGTERM", "SIGINT")
-_SAVING = ("SIGUSR1",)  # not on Windows
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")  # the last one is not on Windows
 
 
 class SignalWatch:
@@ -30,13 +29,13 @@ class SignalWatch:
 
     def __enter__(self) -> Self:
         is_main = threading.current_thread() is threading.main_thread()
-        names = (*_ENDING, *_SAVING) if self._active and is_main else ()
-        for number in (signal.Signals[name] for name in names if name in signal.Signals.__members__):
-            before = signal.getsignal(number)
-            # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
-            if before not in (None, signal.SIG_IGN):
-                self._before[number] = before
-                signal.signal(number, self._note)
+        if self._active and is_main:
+            for number in (signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__):
+                before = signal.getsignal(number)
+                # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
+                if before not in (None, signal.SIG_IGN):
+                    self._before[number] = before
+                    signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,7 +45,7 @@ class SignalWatch:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         came = signal.Signals(number)
-        if came.name in _SAVING:
+        if came.name == "SIGUSR1":
             self.save = True
         elif self.ended_by is None:
             self.ended_by = came
@@ -59,9 +58,8 @@ class SignalWatch:
         """What came so far, for other processes: the signal that ends, or 0, and whether a checkpoint was asked for."""
         return int(self.ended_by or 0), int(self.save)
 
-    def heed(self, numbers: tuple[int, int]) -> None:
-        """Take over what came to another process."""
-        ending, save = numbers
+    def receive(self, ending: int, save: int) -> None:
+        """Take over the numbers of what came to another process."""
         self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
         self.save = self.save or bool(save)
 
