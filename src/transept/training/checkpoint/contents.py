@@ -1,4 +1,4 @@
-"""The parts of a run in the files of a checkpoint, and back: weights, optimizer, schedule, scaler and random generators."""
+"""The parts of a run in the files of a checkpoint: weights, optimizer, schedule, scaler and random generators."""
 
 from __future__ import annotations
 
@@ -18,21 +18,14 @@ from transept.layers.packed import Packed
 from transept.parallel.forms import Form
 from transept.parallel.streams import Shards, Stream, read_shards, shapes_in
 from transept.source import Source
+from transept.training.checkpoint import serialization
 from transept.training.checkpoint.generators import Generators
-from transept.training.checkpoint.serialization import (
-    load_optimizer,
-    load_state,
-    parameter_names,
-    save_optimizer,
-    save_state,
-    state_bytes,
-    tensors_beside,
-)
+from transept.training.checkpoint.serialization import tensors_beside
 from transept.training.objective import carriers
 from transept.training.optim.average import WeightAverage, copy_weights
 from transept.training.run import TrainingRun
 
-# Each part is a file of its own, such as `average.safetensors`, or some tensors in shards, such as `average.head.weight`.
+# A part is a file, such as `average.safetensors`, or tensors in shards, such as `average.head.weight`.
 WEIGHTS, AVERAGE, OPTIMIZER = "weights", "average", "optimizer"
 SCHEDULE, SCALER, CARRIED = "scheduler", "scaler", "carried"
 RANDOM_NAME = "random-{}.safetensors"  # of the process with that rank
@@ -42,7 +35,7 @@ SHARDS = "shards"  # a folder of files of which each process wrote its own
 def checkpoint_bytes(run: TrainingRun) -> int:
     """About how many bytes a checkpoint of a run will have."""
     model = sum(tensor.nbytes for tensor in _model_tensors(run.model).values())
-    return model * (1 if run.average is None else 3) + state_bytes(run.optimizer)
+    return model * (1 if run.average is None else 3) + serialization.state_bytes(run.optimizer)
 
 
 def _model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -70,41 +63,35 @@ def _sharded_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
 
-def _in_shards(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a part under the names that they have in shards."""
-    return {f"{part}.{name}": tensor for name, tensor in tensors.items()}
-
-
 class Collected:
-    """What a checkpoint holds beside the model's own files.
+    """What a checkpoint holds of a run beside the model's own files, and the random generators of each process.
 
     All processes make it together, the first one writes it, and at the end all of them call :meth:`finish`.
-
-    Args:
-        run: whose parts are saved.
-        generators: those of each process.
     """
 
     def __init__(self, run: TrainingRun, generators: list[Generators]) -> None:
         self.generators, form, model = generators, run.form, run.model
+        is_sharded = run.devices.writes_shards and isinstance(model, Pretrained)
+        document, state = serialization.save_optimizer(run.optimizer, model, form)
         # The states that the next batch of training begins with; evaluations leave none.
-        training = {path: module for path, module in carriers(model).items() if module.training}
-        carried = {f"{path}:{layer}": state for path, module in training.items() for layer, state in module.carried.items()}
-        average = {} if run.average is None else run.average.state_dict()
-        document, state = save_optimizer(run.optimizer, model, form)
+        training = [(path, module.carried) for path, module in carriers(model).items() if module.training]
+        carried = {f"{path}:{layer}": tensors for path, states in training for layer, tensors in states.items()}
+        parts = {
+            WEIGHTS: _sharded_tensors(model) if is_sharded else _unsaved_tensors(model, run.average),
+            AVERAGE: {} if run.average is None else run.average.state_dict(),
+            OPTIMIZER: state,
+        }
         files = {CARRIED: form.pieces(carried)}
         self.shards: Shards | None = None
-        if run.devices.writes_shards and isinstance(model, Pretrained):
-            weights = _in_shards(WEIGHTS, _sharded_tensors(model))
-            self.shards = Shards(weights | _in_shards(AVERAGE, average) | _in_shards(OPTIMIZER, state))
+        if is_sharded:
+            self.shards = Shards({f"{part}.{name}": parts[part][name] for part in parts for name in parts[part]})
         else:
-            files[WEIGHTS] = form.pieces(_unsaved_tensors(model, run.average))
-            files |= {AVERAGE: form.pieces(average), OPTIMIZER: form.pieces(state)}
+            files |= {part: form.pieces(tensors) for part, tensors in parts.items()}
         self.documents = {OPTIMIZER: form.joined(document)}
         for name, part in ((SCHEDULE, run.scheduler), (SCALER, run.scaler)):
             if part is not None:
                 tensors: dict[str, Tensor] = {}
-                self.documents[name] = save_state(part, name, tensors)
+                self.documents[name] = serialization.save_state(part, name, tensors)
                 files[name] = Form().pieces(tensors)
         self.files = {f"{name}.safetensors": pieces for name, pieces in files.items() if pieces}
         self.stream = Stream(pieces[name] for pieces in self.files.values() for name in in_order(pieces))
@@ -129,31 +116,27 @@ class Collected:
 
 
 class _StoredPart:
-    """The tensors of a part of a run in a checkpoint, in its own file or in shards, of which each process reads what it has.
-
-    Attributes:
-        path: the file or the folder of shards.
-        tensors: all of them whole; those in shards have no values.
-    """
+    """The tensors of a part of a run in a checkpoint: in a file, or in shards, of which ``tensors`` has only shapes."""
 
     def __init__(self, checkpoint: Path, part: str, form: Form) -> None:
-        self.part, self.form, folder = part, form, checkpoint / SHARDS
-        self.in_shards = folder.is_dir()
-        self.path = folder if self.in_shards else checkpoint / f"{part}.safetensors"
-        self.tensors: Mapping[str, Tensor] = {} if self.in_shards else tensors_beside(self.path)
+        self.prefix, self.form, self.path = f"{part}.", form, checkpoint / SHARDS
+        self.in_shards = self.path.is_dir()
         if self.in_shards:
-            shapes = {name: entry for name, entry in shapes_in(folder).items() if name.startswith(f"{part}.")}
-            self.tensors = {
-                name.removeprefix(f"{part}."): torch.empty(shape, dtype=dtype, device="meta")
-                for name, (shape, dtype) in shapes.items()
+            self.tensors: Mapping[str, Tensor] = {
+                name.removeprefix(self.prefix): torch.empty(shape, dtype=dtype, device="meta")
+                for name, (shape, dtype) in shapes_in(self.path).items()
+                if name.startswith(self.prefix)
             }
+        else:
+            self.path = checkpoint / f"{part}.safetensors"
+            self.tensors = tensors_beside(self.path)
 
     def read(self, like: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Give this process its part of each tensor, laid out as in ``like``; shards are read into ``like`` itself."""
+        """Give what this process has of each tensor, laid out as in ``like``; shards are read into ``like`` itself."""
         if self.in_shards:
             present = {name: tensor for name, tensor in like.items() if name in self.tensors}
-            in_shards = _in_shards(self.part, present)
-            read_shards(self.path, in_shards, in_shards)
+            stored = {self.prefix + name: tensor for name, tensor in present.items()}
+            read_shards(self.path, stored, stored)
             yield from present.items()
         else:
             for name in self.form.mine(self.tensors):
@@ -162,7 +145,7 @@ class _StoredPart:
 
 
 def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
-    """Put the files of a checkpoint into the parts of a run, but for the random generators; returns what it does not have.
+    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have.
 
     Raises:
         CheckpointError: the files of another model, optimizer or schedule.
@@ -187,7 +170,7 @@ def _load_state(path: Path, part: Any) -> list[str]:
         # A schedule of another number of groups of parameters, which differ between forms of a model.
         case {"state": {"base_lrs": [*rates]}} if len(rates) != len(getattr(part, "base_lrs", rates)):
             return [path.stem]
-    load_state(part, document, tensors_beside(path))
+    serialization.load_state(part, document, tensors_beside(path))
     return []
 
 
@@ -196,7 +179,8 @@ def _load_optimizer(path: Path, run: TrainingRun) -> list[str]:
     document, stored = load_json(path), _StoredPart(path.parent, OPTIMIZER, run.form)
     tensors = stored.tensors
     if stored.in_shards:
-        parameters = {name: parameter for parameter, name in parameter_names(run.optimizer, run.model).items()}
+        names = serialization.parameter_names(run.optimizer, run.model)
+        parameters = {name: parameter for parameter, name in names.items()}
         like = dict[str, Tensor]()
         for name, whole in stored.tensors.items():
             parameter = parameters.get(name.removeprefix("state.").rpartition(".")[0])
@@ -205,7 +189,7 @@ def _load_optimizer(path: Path, run: TrainingRun) -> list[str]:
             elif parameter is not None or not name.startswith("state."):
                 like[name] = torch.empty(whole.shape, dtype=whole.dtype)
         tensors = dict(stored.read(like))
-    new = load_optimizer(run.optimizer, run.model, document, tensors, run.form)
+    new = serialization.load_optimizer(run.optimizer, run.model, document, tensors, run.form)
     return [f"the optimizer's state of {len(new)} parameters, such as {new[0]!r}"] if new else []
 
 
@@ -228,24 +212,24 @@ def load_weights(checkpoint: Path, model: nn.Module, form: Form, average: Weight
     """Fill the model, and the average of its weights, from a checkpoint; parameters keep their place in memory."""
     stored = _StoredPart(checkpoint, WEIGHTS, form)
     if stored.path.exists():
-        own = _sharded_tensors(model) if stored.in_shards else _model_tensors(model)
-        needed = own if stored.in_shards else _unsaved_tensors(model, average)
+        weights = _sharded_tensors(model) if stored.in_shards else _model_tensors(model)
+        needed = weights if stored.in_shards else _unsaved_tensors(model, average)
         shapes = {name: tensor.shape for name, tensor in stored.tensors.items()}
         missing = {name for name, tensor in needed.items() if shapes.get(name) != tensor.shape}
-        _refuse_misfit(model, stored.path, missing, () if missing else {*form.mine(shapes)} - own.keys())
+        _refuse_misfit(model, stored.path, missing, () if missing else {*form.mine(shapes)} - weights.keys())
         with torch.no_grad():
-            for name, tensor in stored.read(own):
-                own[name].copy_(tensor)
+            for name, tensor in stored.read(weights):
+                weights[name].copy_(tensor)
     else:
         load_saved_weights(checkpoint, model)
     if average is not None:
-        weights, means = dict(model.named_parameters()), average.state_dict()
+        parameters, means = dict(model.named_parameters()), average.state_dict()
         saved = dict(_StoredPart(checkpoint, AVERAGE, form).read(means))
-        average.load_state_dict(saved or {name: weights[name].detach() for name in means})
+        average.load_state_dict(saved or {name: parameters[name].detach() for name in means})
 
 
 def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool) -> None:
-    """Fill a model with the weights that were evaluated when a checkpoint was saved; ``averaged``: with their average."""
+    """Fill a model with the weights that were evaluated when a checkpoint was saved, which may be their average."""
     load_weights(checkpoint, model, form)
     if averaged:
         parameters = dict(model.named_parameters())
@@ -253,7 +237,7 @@ def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool)
 
 
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
-    """Fill a model with what its own files in a checkpoint hold, which is the mean of the weights where one is kept."""
+    """Fill a model from its own files in a checkpoint, which hold the mean of the weights where one is kept."""
     path = checkpoint / WEIGHTS_NAME
     try:
         missing, unexpected = model.load_state_dict(dict(open_store(Source(str(checkpoint)))), strict=False)
@@ -268,8 +252,8 @@ def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
 
 def _refuse_misfit(model: nn.Module, path: Path, missing: Collection[str], unexpected: Collection[str]) -> None:
     if missing or unexpected:
-        what = f"does not fit {type(model).__name__}: missing {sorted(missing)[:5]}, unexpected {sorted(unexpected)[:5]}."
-        hint = "Resume with the model that the run began with."
+        lists = f"missing {sorted(missing)[:5]}, unexpected {sorted(unexpected)[:5]}"
+        what, hint = f"does not fit {type(model).__name__}: {lists}.", "Resume with the model that the run began with."
         raise CheckpointError(what, path=path, hint=hint, missing=missing, unexpected=unexpected)
 
 

@@ -32,8 +32,8 @@ class RowsDigest:
 def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> RowsDigest | None:
     """The number of rows, and a digest of some of them, of a data set that is read by numbers; else ``None``.
 
-    ``rows`` are those to look at; without, they are spread over the data set, as many as are read in a tenth of a second.
-    Rows are read with seeded generators, and only counted where reading one twice gives different ones all the same.
+    ``rows`` are those to look at; without, as many as are read in a tenth of a second, spread over the data set. Rows are
+    read with seeded generators, and only counted where reading one twice gives different ones all the same.
     """
     if not reads_by_number(dataset):
         return None
@@ -42,16 +42,16 @@ def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> RowsDigest |
     digest, start, seen = hashlib.sha256(), time.perf_counter(), list[int]()
     with kept_generators() as seed:
         for row in spread if rows is None else rows:
-            if row >= size or (not seen and _read(dataset, row, seed) != _read(dataset, row, seed)):
+            if row >= size or (not seen and _digest(dataset, row, seed) != _digest(dataset, row, seed)):
                 break
-            digest.update(_read(dataset, row, seed))
+            digest.update(_digest(dataset, row, seed))
             seen.append(row)
             if rows is None and time.perf_counter() - start > _SECONDS:
                 break
     return RowsDigest(size, seen, digest.hexdigest())
 
 
-def _read(dataset: Any, row: int, seed: Any) -> bytes:
+def _digest(dataset: Any, row: int, seed: Any) -> bytes:
     seed(row)
     digest = hashlib.sha256()
     _add(digest, dataset[row])

@@ -1,11 +1,11 @@
-"""The directory of a run: one run is in it at a time, and its checkpoints are committed by a rename, checked and rotated.
+"""The directory of a run: one run is in it at a time; its checkpoints are committed by a rename, checked and rotated.
 
-``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the size and a
-digest of each of them, and one rename puts them in place. What a killed process left is removed by the next run. Only files
-that a manifest names are ever replaced or removed; what others put into a checkpoint stays.
+``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the size
+and a digest of each of them, and one rename puts them in place. What a killed process left is removed by the next run.
+Only files that a manifest names are ever replaced or removed; what others put into a checkpoint stays.
 
-The digest of a file is the SHA-256 digest of those of its pieces of 16 MiB, one after the other, which threads compute at the
-same time, while the disk writes the file. With the file's size beside it, it is as hard to forge as SHA-256 itself.
+The digest of a file is the SHA-256 digest of those of its pieces of 16 MiB, one after the other, which threads compute
+while the disk writes the file. With the file's size beside it, it is as hard to forge as SHA-256 itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transept.directory import HELD, lock, replace_directory, sweep
-from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
-from transept.fields import Range
+from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning, refuse
+from transept.fields import Count, Range
 from transept.files import dump_json, load_json, make_directory, open_regular, plain_name, reason, safe_join, sync, write_text
 from transept.schema import read_typed, typed
 from transept.training.state import STATE_NAME
@@ -44,8 +44,8 @@ _READ = 2**17  # bytes at once, which the processor's cache holds
 _THREADS = 4
 _REMEDY = "Move it away, or train in another directory."
 _OF_ALL_FORMATS: Any = {"format": int, "version": str}
-_HOLDER: Any = {"process": int, "machine": str}
-_HELD: dict[int, tuple[str, int]] = {}  # handles of locks, each with its path and the thread that has it
+_LOCK_NOTE: Any = {"process": int, "machine": str}
+_LOCKS: dict[int, tuple[str, int]] = {}  # handles, each with the path of its lock and the thread that has it
 
 Fill = Callable[[Path], Iterable[Path]]
 
@@ -63,20 +63,13 @@ class Manifest:
     """What a checkpoint holds."""
 
     step: Annotated[int, Range(0)]
-    world_size: Annotated[int, Range(1)]
+    world_size: Count
     version: str
     files: dict[str, Listed]
 
 
-def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
-    """Commit ``RUN/checkpoint-STEP``.
-
-    Args:
-        run: the run's directory, made where needed.
-        step: the number of updates that were made.
-        fill: see :func:`write_directory`.
-        world_size: the number of processes whose state is in it.
-        needed: bytes that will be written, as far as is known; compared with those that are free before anything is.
+def write_checkpoint(run: Path, step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
+    """Commit ``RUN/checkpoint-STEP`` by :func:`write_directory`, if the disk has as many free bytes as are ``needed``.
 
     Raises:
         FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.
@@ -89,17 +82,20 @@ def write_checkpoint(run: str | os.PathLike[str], step: int, fill: Fill, *, worl
 def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int = 1) -> Path:
     """Commit a directory with a manifest, in the place of the one that an earlier manifest tells of.
 
-    ``fill`` writes the files into the directory that it is called with. It may give the path of each as soon as it is whole,
-    which saves time with large ones.
+    Args:
+        fill: writes the files into the directory that it is called with. It may give the path of each as soon as it
+            is whole, which saves time with large ones.
+        step: the number of updates that were made.
+        world_size: the number of processes whose state is in it.
 
     Raises:
         FileError: it cannot be written, is a link, or holds files of these names that no manifest names.
     """
     from transept import __version__
 
-    if target.is_symlink():
-        raise FileError("is a link, and a save would replace what is behind it.", path=target, hint=_REMEDY)
-    named, others = _named_files(target), _other_files(target)
+    wrong = "is a link, and a save would replace what is behind it."
+    refuse(target.is_symlink(), wrong, _REMEDY, FileError, path=target)
+    named, others = _list_files(target)
     kept = {_top(name) for name in others}
     with replace_directory(target, drop=lambda name: name not in kept) as stage:
         # A file goes to the disk, and is digested, while the next one is written.
@@ -117,8 +113,10 @@ def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int 
             for future in synced:
                 future.result()
         folders = {_top(name) for name in (*named, *files) if "/" in name}  # which are replaced as a whole
-        if lost := sorted(name for name in others if name in files or name == MANIFEST_NAME or _top(name) in folders):
-            raise FileError(f"holds {lost[0]!r}, which no manifest names and a save would replace.", path=target, hint=_REMEDY)
+        for name in sorted(others):
+            is_lost = name in files or name == MANIFEST_NAME or _top(name) in folders
+            wrong = f"holds {name!r}, which no manifest names and a save would replace."
+            refuse(is_lost, wrong, _REMEDY, FileError, path=target)
         manifest = {"format": _FORMAT, "step": step, "world_size": world_size, "version": __version__, "files": files}
         write_text(stage / MANIFEST_NAME, dump_json(manifest))
     return target
@@ -128,21 +126,17 @@ def _top(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _other_files(folder: Path) -> set[str]:
-    """The files and links below a directory that its manifest does not name; all of them where it has none."""
+def _list_files(folder: Path) -> tuple[set[str], set[str]]:
+    """The files that a directory's manifest names, itself among them, and all others that are there, also links."""
+    named = set[str]()
+    with suppress(TranseptError):  # it has no readable manifest
+        named = {*read_manifest(folder).files, MANIFEST_NAME}
     present = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return {path.relative_to(folder).as_posix() for path in present} - _named_files(folder)
-
-
-def _named_files(folder: Path) -> set[str]:
-    """The files that a directory's manifest names, itself among them; none where it has no readable one."""
-    with suppress(TranseptError):
-        return {*read_manifest(folder).files, MANIFEST_NAME}
-    return set()
+    return named, {path.relative_to(folder).as_posix() for path in present} - named
 
 
 def _start_digest(path: Path, pool: ThreadPoolExecutor) -> Callable[[], str]:
-    """Begin to digest the pieces of a file in threads; what is returned waits for them, and gives the digest of the file."""
+    """Begin to digest the pieces of a file in threads; gives a function that waits for the digest of the file."""
     pieces = [pool.submit(_digest_piece, path, start) for start in range(0, max(1, path.stat().st_size), _PIECE)]
     return lambda: hashlib.sha256(b"".join(piece.result() for piece in pieces)).hexdigest()
 
@@ -157,12 +151,12 @@ def _digest_piece(path: Path, start: int) -> bytes:
     return digest.digest()
 
 
-def check_free(run: str | os.PathLike[str], after: int, until: int) -> None:
-    """Refuse to begin a run whose saves would meet a checkpoint of these steps that transept did not write (``FileError``)."""
+def check_free(run: Path, after: int, until: int) -> None:
+    """Refuse to begin a run whose saves would meet a checkpoint that transept did not write (``FileError``)."""
     for step, path in list_checkpoints(run):
         is_other = path.is_symlink() or ((path / STATE_NAME).exists() and not _is_ours(step, path))
-        if after < step <= until and is_other:
-            raise FileError("was not written by transept, and this run might save there.", path=path, hint=_REMEDY)
+        wrong = "was not written by transept, and this run might save there."
+        refuse(after < step <= until and is_other, wrong, _REMEDY, FileError, path=path)
 
 
 def _is_ours(step: int, path: Path) -> bool:
@@ -171,7 +165,7 @@ def _is_ours(step: int, path: Path) -> bool:
     return False
 
 
-def check_space(run: str | os.PathLike[str], needed: int) -> None:
+def check_space(run: Path, needed: int) -> None:
     """Refuse to write more bytes than the disk has left (``FileError``)."""
     try:
         free = shutil.disk_usage(run).free
@@ -258,11 +252,11 @@ def get_last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def rotate(run: str | os.PathLike[str], limit: int | None, *, last: Path, keep: Iterable[str | Path | None] = ()) -> list[Path]:
-    """Remove the oldest checkpoints above a number of ``limit``, never ``last`` and those of ``keep``; returns the removed.
+def rotate(run: Path, limit: int | None, *, last: Path, keep: Iterable[str | Path | None] = ()) -> list[Path]:
+    """Remove the oldest checkpoints above a number of ``limit``, never ``last`` and ``keep``; returns the removed.
 
-    Those with a higher step than ``last`` are of an earlier run in the same directory, and the first to go. Directories
-    without a manifest, and links, are no checkpoints of a run.
+    Those with a higher step than ``last`` are of an earlier run in the same directory, and the first to go.
+    Directories without a manifest, and links, are no checkpoints of a run.
     """
     if limit is None:
         return []
@@ -289,12 +283,12 @@ def remove_checkpoint(path: Path) -> None:
 def _empty(hidden: Path, path: Path) -> None:
     """Remove the files that the manifest of a hidden checkpoint names; others go back to where they were."""
     with suppress(TranseptError):
-        named = read_manifest(hidden).files
-        for name in _other_files(hidden):
+        manifest = read_manifest(hidden)
+        for name in _list_files(hidden)[1]:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             if not os.path.lexists(path / name):
                 os.rename(hidden / name, path / name)
-        for name in named:
+        for name in manifest.files:
             if safe_join(hidden, name).is_file():
                 (hidden / name).unlink()
         (hidden / MANIFEST_NAME).unlink()
@@ -303,10 +297,10 @@ def _empty(hidden: Path, path: Path) -> None:
             os.rmdir(parent)
 
 
-def clean(run: str | os.PathLike[str]) -> None:
+def clean(run: Path) -> None:
     """Remove what killed processes left in a run's directory of checkpoints that they were writing or removing."""
-    sweep(Path(run), _NAME.pattern)
-    for hidden in [*Path(run).glob(f".checkpoint-*{_DELETED}")]:
+    sweep(run, _NAME.pattern)
+    for hidden in [*run.glob(f".checkpoint-*{_DELETED}")]:
         name = hidden.name.removeprefix(".").removesuffix(_DELETED)
         if _NAME.fullmatch(name) and not hidden.is_symlink():
             with suppress(OSError):
@@ -322,13 +316,11 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         FileError: another process trains in it, which is named; or the directory cannot be written to.
     """
-    path = make_directory(directory) / LOCK_NAME
-    holder, handle = (os.path.realpath(path), threading.get_ident()), None
-    if holder in _HELD.values():
-        yield
-        return
+    path, handle = make_directory(directory) / LOCK_NAME, None
+    owner = os.path.realpath(path), threading.get_ident()
     try:
-        handle = lock(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if owner not in _LOCKS.values():
+            handle = lock(path, os.O_RDWR | os.O_CREAT, 0o644)
         if handle is not None and handle != HELD:
             os.ftruncate(handle, 0)
             os.pwrite(handle, dump_json({"process": os.getpid(), "machine": socket.gethostname()}).encode(), 0)
@@ -337,32 +329,28 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
             os.close(handle)
         raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     if handle == HELD:
+        process = "another process"
+        with suppress(TranseptError):  # it has just begun or ended
+            note: Any = read_typed(path, _LOCK_NOTE)
+            process = f"process {note['process']} on {note['machine'][:80]}"
         hint = "Wait for it, end it, or train in another directory (`output_dir`)."
-        raise FileError(f"is in use: {_describe_holder(path)} trains in it.", path=directory, hint=hint)
-    if handle is None:  # a system that cannot lock
+        raise FileError(f"is in use: {process} trains in it.", path=directory, hint=hint)
+    if handle is None:  # this thread has the lock, or the system cannot lock
         yield
         return
-    _HELD[handle] = holder
+    _LOCKS[handle] = owner
     try:
         yield
     finally:
-        _HELD.pop(handle, None)
+        _LOCKS.pop(handle, None)
         path.unlink(missing_ok=True)
         os.close(handle)
 
 
-def _describe_holder(path: Path) -> str:
-    try:
-        holder: Any = read_typed(path, _HOLDER)
-        return f"process {holder['process']} on {holder['machine'][:80]}"
-    except TranseptError:  # it has just begun or ended
-        return "another process"
-
-
 def _release_locks() -> None:
     """Close the locks in a forked process: a worker that outlives a killed run would hold them."""
-    while _HELD:
-        os.close(_HELD.popitem()[0])
+    while _LOCKS:
+        os.close(_LOCKS.popitem()[0])
 
 
 if hasattr(os, "register_at_fork"):

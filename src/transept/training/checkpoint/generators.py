@@ -11,15 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transept.errors import FormatError, UnsupportedError
+from transept.errors import FormatError, UnsupportedError, refuse
 from transept.training.objective import carriers
-
-_PYTHON_VERSION = 3  # of the state that Python's generator gives
 
 
 @dataclass(frozen=True)
 class Generators:
-    """A copy of the states of Python's, NumPy's, PyTorch's and each accelerator's generator; some ten microseconds on a CPU."""
+    """A copy of the states of Python's, NumPy's, PyTorch's and each accelerator's generator, made in microseconds."""
 
     python: tuple[Any, ...]
     numpy: tuple[Any, ...]
@@ -44,9 +42,8 @@ class Generators:
 
     def tensors(self) -> dict[str, Tensor]:
         """The states as tensors, for a file."""
-        if self.numpy[0] != "MT19937":
-            what = f"NumPy's global generator is {self.numpy[0]!r}, whose state a checkpoint cannot hold."
-            raise UnsupportedError(what, hint="Leave it the Mersenne Twister.")
+        what = f"NumPy's global generator is {self.numpy[0]!r}, whose state a checkpoint cannot hold."
+        refuse(self.numpy[0] != "MT19937", what, "Leave it the Mersenne Twister.", UnsupportedError)
         _, words, gauss = self.python
         _, key, position, has_gauss, cached = self.numpy
         return {
@@ -63,7 +60,8 @@ class Generators:
         """The states that :meth:`tensors` gave (``FormatError``: it did not give these)."""
         try:
             gauss = tensors["python.gauss"].tolist()
-            python = (_PYTHON_VERSION, tuple(tensors["python"].tolist()), gauss[0] if gauss else None)
+            version = 3  # of the state that Python's generator gives
+            python = (version, tuple(tensors["python"].tolist()), gauss[0] if gauss else None)
             key = tensors["numpy"].numpy().astype(np.uint32)
             position, has_gauss = tensors["numpy.position"].tolist()
             legacy = ("MT19937", key, position, has_gauss, *tensors["numpy.gauss"].tolist())
@@ -78,7 +76,7 @@ class Generators:
 
 
 def _accelerators() -> tuple[Any, int]:
-    """PyTorch's module of the accelerators, and how many have a generator; asking must not start them where none is used."""
+    """PyTorch's module of the accelerators, and how many have a generator; asking must not start those not in use."""
     if not torch.accelerator.is_available():
         return None, 0
     module: Any = torch.get_device_module(torch.accelerator.current_accelerator())
@@ -89,8 +87,8 @@ def _accelerators() -> tuple[Any, int]:
 class Rewind:
     """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
 
-    What moves within an update are the random generators, the running statistics of normalisations, and the states that
-    networks carry from batch to batch.
+    What moves within an update are the random generators, the running statistics of normalisations, and the states
+    that networks carry from batch to batch.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -100,14 +98,14 @@ class Rewind:
         self.note()
 
     def note(self) -> None:
-        """An update begins."""
+        """Note the state at the beginning of an update."""
         self.generators = Generators.now()
         self._statistics = [buffer.clone() for buffer in self._buffers]
         self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
 
     @torch.no_grad()
     def back(self) -> None:
-        """Go back to its beginning."""
+        """Return to the beginning of the update."""
         self.generators.restore()
         for buffer, before in zip(self._buffers, self._statistics, strict=True):
             buffer.copy_(before)

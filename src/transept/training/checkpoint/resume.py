@@ -14,16 +14,10 @@ from transept.errors import FileError, InputError, TranseptWarning, naming
 from transept.fields import Count, Range
 from transept.files import load_json, load_object
 from transept.schema import kind_of, read_typed, typed
+from transept.training.checkpoint import directory
 from transept.training.checkpoint.contents import SCHEDULE, load_generators, load_parts
 from transept.training.checkpoint.digests import RowsDigest, digest_rows
-from transept.training.checkpoint.directory import (
-    MANIFEST_NAME,
-    check_checkpoint,
-    find_last_checkpoint,
-    list_checkpoints,
-    read_manifest,
-)
-from transept.training.checkpoint.generators import Generators
+from transept.training.checkpoint.directory import MANIFEST_NAME
 from transept.training.checkpoint.serialization import pack, tensors_beside, unpack
 from transept.training.data.loader import is_stream, restore_stream
 from transept.training.data.order import EpochBatches, TokenBudgetSampler
@@ -44,11 +38,11 @@ _TALLY: Any = {
 }
 # Settings that change what a run computes.
 _RELEVANT = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed", "data_seed"),
-    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay", "max_grad_norm"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed"),
+    *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "layerwise_lr_decay"),
     *("optim", "optim_args", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "ema_decay"),
-    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last"),
-    *("label_smoothing_factor", "neftune_noise_alpha"),
+    *("train_sampling_strategy", "max_tokens_per_batch", "dataloader_drop_last", "data_seed"),
+    *("label_smoothing_factor", "neftune_noise_alpha", "max_grad_norm"),
 )
 # What a run that goes on has by itself.
 _OF_THIS_RUN = (
@@ -60,27 +54,16 @@ _CALLBACK: Any = {"args": dict[str, Any], "attributes": dict[str, Any]}
 
 @dataclass(frozen=True)
 class DataPlace:
-    """Where in the data a run was, as ``data.json`` tells it.
-
-    Args:
-        epoch: counted from 0.
-        batches: how many batches of the epoch all processes together have read.
-        rows_of_batch: the rows of each of them; ``None`` where these differ, as with a token budget.
-        replicas: how many processes took other batches.
-        accumulation: the batches of each process in an update.
-        tally: what was added up since the last log, packed.
-        rows: the digest of the data.
-        ended: whether a callback ended the run.
-    """
+    """Where in the data a run was, as ``data.json`` tells it."""
 
     epoch: Number
-    batches: Number
-    rows_of_batch: Count | None
-    replicas: Count
-    accumulation: Count
-    tally: dict[str, Any]
+    batches: Number  # of the epoch, which all processes together have read
+    rows_of_batch: Count | None  # `None` where batches differ, as with a token budget
+    replicas: Count  # the processes that took other batches
+    accumulation: Count  # the batches of each process in an update
+    tally: dict[str, Any]  # what was added up since the last log, packed
     rows: RowsDigest | None = None
-    ended: bool = False
+    ended: bool = False  # by a callback
 
     @classmethod
     def of(cls, run: TrainingRun, rows: RowsDigest | None, *, ended: bool) -> Self:
@@ -123,12 +106,10 @@ def _rows_of_batch(run: TrainingRun) -> int | None:
 
 
 def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
-    """Let a run that goes on with another number of processes keep the rows of an update, by its accumulation.
+    """Let a run that goes on with another number of processes keep the rows of an update.
 
-    Args:
-        args: whose ``gradient_accumulation_steps`` is changed, with a warning; where the rows cannot be divided it stays.
-        resume: see :class:`transept.training.checkpoint.saved_run.SavedRun`.
-        replicas: how many processes take other rows.
+    ``args.gradient_accumulation_steps`` is changed, with a warning; where the rows cannot be divided it stays.
+    ``replicas`` is how many processes take other rows.
     """
     with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
         checkpoint = _choose_checkpoint(args.output_dir, resume)
@@ -141,25 +122,21 @@ def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
     before, at_once = saved.replicas * saved.accumulation * (saved.rows_of_batch or 1), size * replicas
     accumulation, rest = divmod(before, at_once)
     if rest:
-        now = f"an update had {before} {unit} and has {at_once * args.gradient_accumulation_steps} now. Choose batch sizes"
-        now += f" and an accumulation whose product is {before} {unit} over all processes."
+        now = f"an update had {before} {unit} and has {at_once * args.gradient_accumulation_steps} now. "
+        now += f"Choose batch sizes and an accumulation whose product is {before} {unit} over all processes."
     elif accumulation != args.gradient_accumulation_steps:
         args.gradient_accumulation_steps = accumulation
         now = f"gradient_accumulation_steps is {accumulation} now, so that an update has {before} {unit} as before."
     else:
         return
-    what = f"the run had {saved.replicas} processes and has {replicas}: {now}"
-    warnings.warn(what, TranseptWarning, stacklevel=3)
+    warnings.warn(f"the run had {saved.replicas} processes and has {replicas}: {now}", TranseptWarning, stacklevel=3)
 
 
 def _choose_checkpoint(folder: str | Path, resume: Resume) -> Path | None:
-    """The checkpoint that a run is to go on from, if any: one by name, or the last whole one.
-
-    The last one is taken where ``resume`` is ``True``, or says nothing and torchrun starts processes again.
-    """
+    """The checkpoint to go on from: by name, or the last whole one for ``True`` or where torchrun starts again."""
     started_again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     if resume is True or (resume is None and started_again):
-        return find_last_checkpoint(folder)
+        return directory.find_last_checkpoint(folder)
     return Path(resume) if resume else None
 
 
@@ -170,24 +147,25 @@ def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None
         InputError: ``resume`` is ``True``, and there is no whole checkpoint.
         CheckpointError, FileError: the one that was named was altered, or is none.
     """
-    earlier = [path.name for _, path in list_checkpoints(folder)]
+    earlier = [path.name for _, path in directory.list_checkpoints(folder)]
     path = _choose_checkpoint(folder, resume)
     if path is None:
         if resume:
             hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
             raise InputError("has no whole checkpoint to go on from.", path=folder, hint=hint)
         if saves and earlier:
-            what = f"{folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. This run begins anew"
-            warnings.warn(f"{what}; to go on from them pass resume_from_checkpoint=True.", TranseptWarning, stacklevel=5)
+            what = f"{folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. "
+            what += "This run begins anew; to go on from them pass resume_from_checkpoint=True."
+            warnings.warn(what, TranseptWarning, stacklevel=5)
     elif (path / MANIFEST_NAME).exists():
-        check_checkpoint(path)
+        directory.check_checkpoint(path)
     elif not (path / STATE_NAME).is_file():
         raise FileError(f"is no checkpoint: it has neither {MANIFEST_NAME} nor {STATE_NAME}.", path=path)
     return path
 
 
-def go_on(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | None) -> tuple[Generators | None, bool]:
-    """Put a run where it was when a checkpoint was saved; gives its random generators, and whether a callback had ended it."""
+def restore_run(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDigest | None) -> tuple[Any, bool]:
+    """Put a run where it was at a checkpoint; gives its random generators, and whether a callback had ended it."""
     args, ended = run.args, False
     state = TrainerState.load_from_json(checkpoint / STATE_NAME)
     state = replace(state, **{name: getattr(run.state, name) for name in _OF_THIS_RUN})
@@ -231,7 +209,7 @@ def _changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> list[
 
     changes, relevant = list[str](), [*_RELEVANT]
     if (checkpoint / MANIFEST_NAME).exists():
-        manifest = read_manifest(checkpoint)
+        manifest = directory.read_manifest(checkpoint)
         if manifest.version != __version__:
             changes.append(f"it was saved by transept {manifest.version[:40]}, and this is {__version__}")
         if manifest.world_size != replicas:  # see :func:`keep_rows_of_update`
@@ -244,19 +222,19 @@ def _changes(checkpoint: Path, settings: dict[str, Any], replicas: int) -> list[
 
 
 def _restore_callbacks(trainer: Any, path: Path) -> None:
-    """Give callbacks what they had noted, such as how long a metric has not become better."""
+    """Give callbacks their saved attributes, such as how long a metric has not become better."""
     saved: dict[str, Any] = dict(trainer.state.stateful_callbacks or {})
     for callback in trainer.callback_handler.callbacks:
         name, attributes = type(callback).__name__, vars(callback)
-        noted = saved.get(name)
-        if isinstance(noted, list):  # of several of one class
-            saved[name], noted = noted[1:], (noted or [None])[0]
-        if isinstance(callback, ExportableState) and noted is not None:
-            values: Any = typed(noted, _CALLBACK, path=path)
-            values = (values["args"] if trainer.args.restore_callback_states_from_checkpoint else {}) | values["attributes"]
-            values = {key: value for key, value in values.items() if key in attributes}
-            numbers: Any = {key: kind_of(attributes[key]) for key in values if isinstance(attributes[key], int | float)}
-            attributes.update(typed(values, numbers, path=path))
+        document = saved.get(name)
+        if isinstance(document, list):  # of several of one class
+            saved[name], document = document[1:], (document or [None])[0]
+        if isinstance(callback, ExportableState) and document is not None:
+            values: Any = typed(document, _CALLBACK, path=path)
+            settings = values["args"] if trainer.args.restore_callback_states_from_checkpoint else {}
+            values = {key: value for key, value in (settings | values["attributes"]).items() if key in attributes}
+            numbers = {key: attributes[key] for key in values if isinstance(attributes[key], int | float)}
+            attributes.update(typed(values, kind_of(numbers), path=path))
 
 
 def _warn_of_rows(dataset: Any, before: RowsDigest | None, now: RowsDigest | None) -> None:
@@ -294,11 +272,11 @@ def _restore_stream(checkpoint: Path, run: TrainingRun) -> None:
 
 
 def warn_of_own_order(loader: Any) -> None:
-    """Warn of a loader of the user's own that draws the order of its rows anew in a run that goes on within an epoch."""
+    """Warn of a user's own loader that draws the order of its rows anew in a run that goes on within an epoch."""
     sampler = getattr(loader, "sampler", None)
     parts = (loader, sampler, getattr(loader, "batch_sampler", None))
     follows_epoch = any(hasattr(part, "set_epoch") for part in parts) or is_stream(loader)
     if not follows_epoch and not isinstance(sampler, SequentialSampler | None):
-        what = "the order of your own loader's rows is drawn anew: some rows of this epoch are read twice, others never."
-        hint = "Give it a sampler with `set_epoch`, whose order follows from the epoch."
-        warnings.warn(f"{what} {hint}", TranseptWarning, stacklevel=2)
+        what = "the order of your own loader's rows is drawn anew: some rows of this epoch are read twice, "
+        what += "others never. Give it a sampler with `set_epoch`, whose order follows from the epoch."
+        warnings.warn(what, TranseptWarning, stacklevel=2)

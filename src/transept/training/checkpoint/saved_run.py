@@ -19,7 +19,7 @@ from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import Fill, check_free, check_space, clean, only_run, rotate, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
-from transept.training.checkpoint.resume import DATA_NAME, STREAM, DataPlace, Resume, find_checkpoint, go_on
+from transept.training.checkpoint.resume import DATA_NAME, STREAM, DataPlace, Resume, find_checkpoint, restore_run
 from transept.training.checkpoint.serialization import write_values
 from transept.training.checkpoint.signals import SignalWatch
 from transept.training.data.loader import stream_state
@@ -31,15 +31,11 @@ MAX_FAILURES = 3
 
 
 class CheckpointSaver:
-    """Saves the checkpoints of a run.
+    """Saves the checkpoints of a run into its directory.
 
     A save that fails leaves the earlier checkpoints whole, warns, and training goes on; the third in a row raises its
-    ``FileError``, and so does one that is the ``final`` one of the run.
-
-    Args:
-        folder: the run's directory.
-        limit: how many checkpoints stay (``save_total_limit``); ``None`` keeps all.
-        resumed_from: the checkpoint that the run goes on from, which stays too.
+    ``FileError``, and so does one that is the ``final`` one of the run. ``limit`` checkpoints stay
+    (``save_total_limit``), and the one that the run was resumed from.
     """
 
     def __init__(self, folder: Path, *, limit: int | None = None, resumed_from: Path | None = None) -> None:
@@ -51,10 +47,7 @@ class CheckpointSaver:
     def save(
         self, step: int, fill: Fill, *, needed: int = 0, world_size: int = 1, best: str | None = None, final: bool = False
     ) -> Path | None:
-        """Write the checkpoint of a step, and remove old ones; ``None`` where that failed (see ``write_checkpoint``).
-
-        ``best`` is the checkpoint of the best model, which stays.
-        """
+        """Write the checkpoint of a step, and remove old ones but for the ``best``; ``None`` where that failed."""
         try:
             self.saved = write_checkpoint(self.folder, step, fill, world_size=world_size, needed=needed)
         except FileError as error:
@@ -78,17 +71,13 @@ class CheckpointSaver:
 class SavedRun:
     """The disk's side of one call of ``train()``, as a context around it.
 
-    It keeps other runs out of the directory, goes on from a checkpoint where one is given, watches for signals, and saves.
-
-    Args:
-        run: what is trained.
-        trainer: whose run it is.
-        resume: a checkpoint to go on from; ``True`` for the last whole one in ``output_dir``.
+    It keeps other runs out of the directory, goes on from a checkpoint (``resume=True``: from the last whole one in
+    ``output_dir``), watches for signals, and saves.
 
     Raises:
         InputError: there is no checkpoint to go on from.
         CheckpointError: the checkpoint was altered, or is of another model, optimizer or schedule.
-        FileError: another run is in the directory, it holds checkpoints that transept did not write, or cannot be read.
+        FileError: the directory is another run's, has checkpoints that transept did not write, or cannot be read.
     """
 
     def __init__(self, run: TrainingRun, trainer: Any, resume: Resume = None) -> None:
@@ -100,7 +89,6 @@ class SavedRun:
         self.rewind = Rewind(run.model)
         self.generators: Generators | None = None
         self.ended = False
-        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         checkpoint = None
@@ -112,21 +100,21 @@ class SavedRun:
             self.resumed = checkpoint = everywhere(checkpoint)[0]
             with same_on_all():
                 if checkpoint is not None:
-                    self.generators, self.ended = go_on(self.run, self.trainer, checkpoint, self.rows)
+                    self.generators, self.ended = restore_run(self.run, self.trainer, checkpoint, self.rows)
                 if self.saves and self.is_first:
                     check_free(self.folder, self.run.state.global_step, self.run.state.max_steps)
                     self._warn_of_space()
                 self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
             self.begin()
             undo.enter_context(self.signals)
-            self._undo = undo.pop_all()
+            self._exit = undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._undo.close()
+        self._exit.close()
 
     def _warn_of_space(self) -> None:
-        """Say before training where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
+        """Warn where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
         weights = sum(weight.nbytes for weight in self.run.model.parameters() if weight.requires_grad)
         try:
             check_space(self.folder, checkpoint_bytes(self.run) + 2 * weights)
@@ -140,7 +128,7 @@ class SavedRun:
             self.generators = None
 
     def save(self, *, final: bool = False) -> Path | None:
-        """Save the checkpoint of the last update, which all processes do together; ``None`` where the run goes on without."""
+        """Save the last update, which all processes do together; ``None`` where that failed and the run goes on."""
         run, path = self.run, None
         run.add_up_losses()
         collected = None if self.args.save_only_model else Collected(run, everywhere(Generators.now()))
@@ -158,11 +146,9 @@ class SavedRun:
     def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
         """Write the checkpoint, and note where the best one is."""
         run, state, step, path = self.run, self.run.state, self.run.state.global_step, None
-        before = state.best_model_checkpoint
-        if state.best_global_step:
-            best = self.folder / f"checkpoint-{state.best_global_step}"
-            if state.best_global_step == step or best.is_dir():
-                state.best_model_checkpoint = str(best)
+        before, best = state.best_model_checkpoint, self.folder / f"checkpoint-{state.best_global_step}"
+        if state.best_global_step and (state.best_global_step == step or best.is_dir()):
+            state.best_model_checkpoint = str(best)
         try:
             path = self.saver.save(
                 step,
@@ -198,22 +184,23 @@ class SavedRun:
         write_text(stage / DATA_NAME, dump_json(asdict(place)))
 
     def begin(self) -> None:
-        """An update begins."""
+        """Note the state at the beginning of an update."""
         self.rewind.note()
-        self._counted = self.run.tally.flops, self.run.state.num_input_tokens_seen
+        self._counts = self.run.tally.flops, self.run.state.num_input_tokens_seen
 
     def _go_back(self) -> None:
-        """Be where the update began."""
+        """Return to the beginning of the update."""
         self.run.optimizer.zero_grad()
         self.rewind.back()
-        self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counted
+        self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counts
 
     def keep(self) -> str:
-        """Save the run as it was when this update began, which failed; a sentence about where that is, if it is anywhere."""
+        """Save the run as it was before this update, which failed; gives a sentence about where that is, if it is."""
         step = self.run.state.global_step
         if not self.saves or not step:
             return ""
-        path = next((path for path in (self.saver.saved, self.resumed) if path and path.name.endswith(f"-{step}")), None)
+        present = (path for path in (self.saver.saved, self.resumed) if path and path.name.endswith(f"-{step}"))
+        path = next(present, None)
         if path is None:
             self._go_back()
             try:
@@ -228,21 +215,21 @@ class SavedRun:
         # Several processes look before an update, all at the same one.
         if self.alone and self.signals.ended_by is not None:
             self._go_back()
-            self._obey()
+            self._follow_signals()
 
     def heed(self, numbers: list[tuple[int, int]]) -> None:
         """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
         if not self.alone:
             for ending, save in numbers:
                 self.signals.receive(ending, save)
-            self._obey()
+            self._follow_signals()
 
     def after(self) -> None:
         """Do what a signal asked for, after an update."""
         if self.alone:
-            self._obey()
+            self._follow_signals()
 
-    def _obey(self) -> None:
+    def _follow_signals(self) -> None:
         step, signals = self.run.state.global_step, self.signals
         if signals.ended_by is None and not signals.save:
             return

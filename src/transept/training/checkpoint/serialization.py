@@ -1,7 +1,7 @@
 """Plain values, and the states of optimizers, schedules and scalers, as JSON with the tensors beside it; no pickles.
 
-An optimizer's state is stored by the names of parameters, so that it survives another order, freezing and other groups. A
-tensor of it is stored as ``state.<parameter>.<key>``; what is no tensor, and the groups' settings, are JSON.
+An optimizer's state is stored by the names of parameters, so that it survives another order, freezing and other
+groups: its tensors as ``state.<parameter>.<key>``, and what is no tensor, and the groups' settings, as JSON.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transept.checkpoint.store import TensorStore, write_tensors
-from transept.errors import CheckpointError, FormatError, InputTypeError
+from transept.errors import CheckpointError, FormatError, InputTypeError, refuse
 from transept.files import dump_json, load_json, write_text
 from transept.parallel.forms import Form
 from transept.schema import kind_of, typed
@@ -27,6 +26,8 @@ from transept.schema import kind_of, typed
 _TAGS = ("tensor", "tuple", "float", "pairs", "counter")
 # The ``state_dict()`` of a schedule, a scaler or their like, with the name of its class.
 _STATE: Any = {"class": str, "state": dict[str, Any]}
+_GROUP: Any = {"params": list[str], "settings": dict[str, Any]}
+_OPTIMIZER: Any = {"class": str, "groups": list[_GROUP], "state": dict[str, dict[str, Any]]}
 _NOT_SETTINGS = ("params", "param_names")
 
 
@@ -114,33 +115,17 @@ def load_state(owner: Any, document: Any, tensors: Mapping[str, Tensor]) -> None
         FormatError: a document that :func:`save_state` did not give.
     """
     saved, name = typed(document, _STATE), type(owner).__name__
-    if saved["class"] != name:
-        raise CheckpointError(f"holds the state of {saved['class'][:80]}, but this run has {name}.")
+    what = f"holds the state of {saved['class'][:80]}, but this run has {name}."
+    refuse(saved["class"] != name, what, kind=CheckpointError)
     state, current = unpack(saved["state"], tensors), owner.state_dict()
-    if not isinstance(state, dict):
-        raise FormatError(f"holds no state of {name}.")
-    if unknown := sorted(state.keys() - current.keys()):
-        raise CheckpointError(f"holds {unknown[:5]}, which {name} has not.")
+    refuse(not isinstance(state, dict), f"holds no state of {name}.", kind=FormatError)
+    unknown = sorted(state.keys() - current.keys())
+    refuse(unknown, f"holds {unknown[:5]}, which {name} has not.", kind=CheckpointError)
     owner.load_state_dict(typed(state, kind_of(current, lengths=True)))
 
 
-@dataclass(frozen=True)
-class _Group:
-    params: list[str]
-    settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _SavedOptimizer:
-    """The JSON part of an optimizer's state."""
-
-    kind: str = field(metadata={"key": "class"})
-    groups: list[_Group]
-    state: dict[str, dict[str, Any]]
-
-
 def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]:
-    """The model's names of the parameters that an optimizer updates; one of no model is named by its place in the groups."""
+    """The names of the parameters that an optimizer updates; one of no model is named by its place in the groups."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         parameter: names.get(parameter, f"groups.{number}.{index}")
@@ -180,36 +165,32 @@ def load_optimizer(
         CheckpointError: the state of another optimizer, or of other groups.
         FormatError: a document that :func:`save_optimizer` did not give.
     """
-    saved, kind = typed(document, _SavedOptimizer), form.optimizer_name(optimizer)
-    if saved.kind != kind:
-        hint = f"Set `optim` to what gives {saved.kind[:80]}, or start a new run from the weights."
-        raise CheckpointError(f"holds the state of {saved.kind[:80]}, but this run's optimizer is {kind}.", hint=hint)
-    names, states = parameter_names(optimizer, model), _states(saved.state, tensors)
-    settings_of = {name: group.settings for group in saved.groups for name in group.params}
+    saved, kind = typed(document, _OPTIMIZER), form.optimizer_name(optimizer)
+    what = f"holds the state of {saved['class'][:80]}, but this run's optimizer is {kind}."
+    hint = f"Set `optim` to what gives {saved['class'][:80]}, or start a new run from the weights."
+    refuse(saved["class"] != kind, what, hint, CheckpointError)
+    names, states = parameter_names(optimizer, model), _states(saved["state"], tensors)
+    settings_of = {name: group["settings"] for group in saved["groups"] for name in group["params"]}
     missing, placed = [], dict[Tensor, dict[str, Any]]()
     for group in optimizer.param_groups:
         members = {parameter: names[parameter] for parameter in group["params"]}
         settings = [settings_of[name] for name in members.values() if name in settings_of]
         if any(other != settings[0] for other in settings):
             what = f"has in several groups what is one here, such as {next(iter(members.values()))!r}."
-            raise CheckpointError(what, hint="Keep the settings that make groups: weight decay, rates by layer, freezing.")
+            hint = "Keep the settings that make groups: weight decay, rates by layer, freezing."
+            raise CheckpointError(what, hint=hint)
         if settings:
-            _load_settings(group, unpack(settings[0], tensors))
+            values = typed(unpack(settings[0], tensors), dict)
+            examples = {"initial_lr": 0.0} | group  # which a schedule adds
+            examples = {key: examples[key] for key in values if key in examples and key not in _NOT_SETTINGS}
+            kinds = kind_of(examples, lengths=True)
+            group.update(typed({key: values[key] for key in examples}, kinds))
         missing += [name for name in members.values() if name not in settings_of]
         for parameter, name in members.items():
             if entries := states.get(name):
                 placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries.items()}
     form.take_optimizer_state(optimizer, placed)
     return missing
-
-
-def _load_settings(group: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Let a group have the settings that were saved, which are of the kinds of its own."""
-    kinds: Any = {name: kind_of(value, lengths=True) for name, value in group.items() if name not in _NOT_SETTINGS}
-    kinds.setdefault("initial_lr", float)  # a schedule adds it
-    settings = {name: value for name, value in saved.items() if name in kinds}
-    kind: Any = {name: kinds[name] for name in settings}
-    group.update(typed(settings, kind))
 
 
 def _states(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
@@ -229,7 +210,7 @@ def _states(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any], form: Form) -> Any:
-    """A tensor where the optimizer looks for it: beside the parameter, but for the count of steps that a CPU counts."""
+    """A tensor where the optimizer looks for it: beside the parameter, but for steps that are counted on a CPU."""
     if not isinstance(value, Tensor):
         return value
     value = form.share(value, parameter)

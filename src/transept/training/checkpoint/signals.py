@@ -13,17 +13,13 @@ _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")  # the last one is not on Windows
 class SignalWatch:
     """Notes signals while the block runs; the loop asks after each micro-batch what came.
 
-    Handlers are set in the main thread only, elsewhere nothing is noted, and are put back at the end. The second of the signals
-    that end does what it would have done without this.
-
-    Attributes:
-        ended_by: the signal that asks to save and to end, if one came.
-        save: whether a checkpoint was asked for.
+    Handlers are set in the main thread only, elsewhere nothing is noted, and are put back at the end. The second of the
+    signals that end does what it would have done without this.
     """
 
     def __init__(self, active: bool = True) -> None:
-        self.ended_by: signal.Signals | None = None
-        self.save = False
+        self.ended_by: signal.Signals | None = None  # the signal that asks to save and to end
+        self.save = False  # whether a checkpoint was asked for
         self._active = active
         self._before: dict[signal.Signals, Any] = {}
 
@@ -32,7 +28,7 @@ class SignalWatch:
         if self._active and is_main:
             for number in (signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__):
                 before = signal.getsignal(number)
-                # `None`: a handler that is not Python's and could not be put back. Ignored ones stay so, as under nohup.
+                # `None` is a handler that could not be put back. Ignored signals stay so, as under nohup.
                 if before not in (None, signal.SIG_IGN):
                     self._before[number] = before
                     signal.signal(number, self._note)
@@ -44,33 +40,33 @@ class SignalWatch:
         self._before.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        came = signal.Signals(number)
-        if came.name == "SIGUSR1":
+        received = signal.Signals(number)
+        if received.name == "SIGUSR1":
             self.save = True
         elif self.ended_by is None:
-            self.ended_by = came
+            self.ended_by = received
         else:
-            signal.signal(came, self._before[came])
-            signal.raise_signal(came)
+            signal.signal(received, self._before[received])
+            signal.raise_signal(received)
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """What came so far, for other processes: the signal that ends, or 0, and whether a checkpoint was asked for."""
+        """What was received, for other processes: the signal that ends or 0, and whether a checkpoint was asked for."""
         return int(self.ended_by or 0), int(self.save)
 
     def receive(self, ending: int, save: int) -> None:
-        """Take over the numbers of what came to another process."""
+        """Take over the numbers of what another process received."""
         self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
         self.save = self.save or bool(save)
 
     def end(self, message: str) -> None:
-        """End the program if a signal asked to, with its code: 130 after Ctrl-C, 143 after SIGTERM; ``message`` tells why."""
+        """End the program if a signal asked to, with its code: 130 after Ctrl-C, 143 after SIGTERM."""
         if self.ended_by is not None:
             raise Ended(128 + self.ended_by, message)
 
 
 class Ended(SystemExit):
-    """Training ended since a signal asked for it; all is saved. A program that does not catch it exits with ``code``."""
+    """A signal ended training; all is saved. A program that does not catch this exits with ``code``."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(code, message)
