@@ -116,7 +116,7 @@ class Collected:
 
 
 class _StoredPart:
-    """The tensors of a part of a run in a checkpoint: in a file, or in shards, of which ``tensors`` has only shapes."""
+    """The tensors of a part of a run in a checkpoint: of a file, or of shards, where they are only shapes."""
 
     def __init__(self, checkpoint: Path, part: str, form: Form) -> None:
         self.prefix, self.form, self.path = f"{part}.", form, checkpoint / SHARDS
@@ -132,7 +132,7 @@ class _StoredPart:
             self.tensors = tensors_beside(self.path)
 
     def read(self, like: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Give what this process has of each tensor, laid out as in ``like``; shards are read into ``like`` itself."""
+        """Give this process's part of each tensor, laid out as in ``like``; shards are read into ``like`` itself."""
         if self.in_shards:
             present = {name: tensor for name, tensor in like.items() if name in self.tensors}
             stored = {self.prefix + name: tensor for name, tensor in present.items()}
@@ -252,8 +252,9 @@ def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
 
 def _refuse_misfit(model: nn.Module, path: Path, missing: Collection[str], unexpected: Collection[str]) -> None:
     if missing or unexpected:
-        lists = f"missing {sorted(missing)[:5]}, unexpected {sorted(unexpected)[:5]}"
-        what, hint = f"does not fit {type(model).__name__}: {lists}.", "Resume with the model that the run began with."
+        names = f"missing {sorted(missing)[:5]}, unexpected {sorted(unexpected)[:5]}."
+        hint = "Resume with the model that the run began with."
+        what = f"does not fit {type(model).__name__}: {names}"
         raise CheckpointError(what, path=path, hint=hint, missing=missing, unexpected=unexpected)
 
 

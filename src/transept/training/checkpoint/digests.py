@@ -32,8 +32,8 @@ class RowsDigest:
 def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> RowsDigest | None:
     """The number of rows, and a digest of some of them, of a data set that is read by numbers; else ``None``.
 
-    ``rows`` are those to look at; without, as many as are read in a tenth of a second, spread over the data set. Rows are
-    read with seeded generators, and only counted where reading one twice gives different ones all the same.
+    ``rows`` are those to look at; without, as many as are read in a tenth of a second, spread over the data set. Rows
+    are read with seeded generators, and only counted where reading one twice gives different ones all the same.
     """
     if not reads_by_number(dataset):
         return None

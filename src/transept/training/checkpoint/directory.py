@@ -1,11 +1,11 @@
 """The directory of a run: one run is in it at a time; its checkpoints are committed by a rename, checked and rotated.
 
-``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the size
-and a digest of each of them, and one rename puts them in place. What a killed process left is removed by the next run.
-Only files that a manifest names are ever replaced or removed; what others put into a checkpoint stays.
+``RUN/checkpoint-1200/`` is whole or absent. Its files are written beside it, ``MANIFEST.json`` last, which has the
+size and a digest of each of them, and one rename puts them in place. What a killed process left is removed by the
+next run. Only files that a manifest names are ever replaced or removed; what others put into a checkpoint stays.
 
-The digest of a file is the SHA-256 digest of those of its pieces of 16 MiB, one after the other, which threads compute
-while the disk writes the file. With the file's size beside it, it is as hard to forge as SHA-256 itself.
+The digest of a file is the SHA-256 digest of those of its pieces of 16 MiB, one after the other, which threads
+compute while the disk writes the file. With the file's size beside it, it is as hard to forge as SHA-256 itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Manifest:
 
 
 def write_checkpoint(run: Path, step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
-    """Commit ``RUN/checkpoint-STEP`` by :func:`write_directory`, if the disk has as many free bytes as are ``needed``.
+    """Commit ``RUN/checkpoint-STEP`` by :func:`write_directory`, if the disk has the bytes that are ``needed``.
 
     Raises:
         FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.

@@ -239,7 +239,8 @@ class SavedRun:
             self.trainer.event("on_save")
         signals.save = False
         if signals.ended_by is not None:
-            where = f"; {target} has all of it, and resume_from_checkpoint=True goes on from there" if target.is_dir() else ""
-            message = f"{signals.ended_by.name} ended training after {step} updates{where}."
+            message = f"{signals.ended_by.name} ended training after {step} updates"
+            hint = f"; {target} has all of it, and resume_from_checkpoint=True goes on from there"
+            message += f"{hint}." if target.is_dir() else "."
             get_logger(__name__).warning(message)
             signals.end(message)

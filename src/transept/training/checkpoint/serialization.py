@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from transept.checkpoint.store import TensorStore, write_tensors
 from transept.errors import CheckpointError, FormatError, InputTypeError, refuse
-from transept.files import dump_json, load_json, write_text
+from transept.files import dump_json, write_text
 from transept.parallel.forms import Form
 from transept.schema import kind_of, typed
 
@@ -53,8 +53,8 @@ def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         case Mapping():
             if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)) in _TAGS):
                 return {key: pack(item, f"{place}.{key}", tensors) for key, item in value.items()}
-            pairs = [[pack(key, place, tensors), pack(item, f"{place}.{key}", tensors)] for key, item in value.items()]
-            return {"counter" if isinstance(value, Counter) else "pairs": pairs}
+            items = [[pack(key, place, tensors), pack(value[key], f"{place}.{key}", tensors)] for key in value]
+            return {"counter" if isinstance(value, Counter) else "pairs": items}
     hint = "Checkpoints hold numbers, texts, tensors, and lists and dictionaries of them."
     raise InputTypeError(f"{place} is {type(value).__name__}, which a checkpoint cannot hold.", hint=hint)
 
@@ -89,11 +89,6 @@ def write_values(folder: Path, name: str, value: Any) -> list[Path]:
         return []
     write_tensors(tensors, path := folder / f"{name}.safetensors")
     return [path]
-
-
-def read_values(path: Path) -> Any:
-    """The values that :func:`write_values` wrote to ``NAME.json`` and beside it (``FormatError``: it did not write that)."""
-    return unpack(load_json(path), tensors_beside(path))
 
 
 def tensors_beside(path: Path) -> Mapping[str, Tensor]:
@@ -187,15 +182,15 @@ def load_optimizer(
             group.update(typed({key: values[key] for key in examples}, kinds))
         missing += [name for name in members.values() if name not in settings_of]
         for parameter, name in members.items():
-            if entries := states.get(name):
-                placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries.items()}
+            if entries := states.get(name, {}).items():
+                placed[parameter] = {key: _placed(key, value, parameter, group, form) for key, value in entries}
     form.take_optimizer_state(optimizer, placed)
     return missing
 
 
 def _states(saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
     """The state of each parameter: what JSON has of it, and the tensors that JSON does not name."""
-    states = {name: {key: unpack(value, tensors) for key, value in entries.items()} for name, entries in saved.items()}
+    states = {name: {key: unpack(entries[key], tensors) for key in entries} for name, entries in saved.items()}
     for stored in tensors:
         name, _, key = stored.removeprefix("state.").rpartition(".")
         if stored.startswith("state.") and key not in saved.get(name, {}):

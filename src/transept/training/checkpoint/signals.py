@@ -13,8 +13,8 @@ _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")  # the last one is not on Windows
 class SignalWatch:
     """Notes signals while the block runs; the loop asks after each micro-batch what came.
 
-    Handlers are set in the main thread only, elsewhere nothing is noted, and are put back at the end. The second of the
-    signals that end does what it would have done without this.
+    Handlers are set in the main thread only, elsewhere nothing is noted, and are put back at the end. The second of
+    the signals that end does what it would have done without this.
     """
 
     def __init__(self, active: bool = True) -> None:
@@ -51,7 +51,7 @@ class SignalWatch:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """What was received, for other processes: the signal that ends or 0, and whether a checkpoint was asked for."""
+        """For other processes: the signal that ends, or 0, and whether a checkpoint was asked for."""
         return int(self.ended_by or 0), int(self.save)
 
     def receive(self, ending: int, save: int) -> None:
