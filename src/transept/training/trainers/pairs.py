@@ -1,8 +1,11 @@
-"""Embeddings of sentences that are near where sentences mean the same (Reimers and Gurevych 2019)."""
+"""Learning from pairs of texts: embeddings of sentences, and preferred answers."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal, get_args
 
@@ -11,13 +14,15 @@ from torch import Tensor, nn
 
 from transept.errors import InputError, refuse
 from transept.layers import pool
+from transept.objectives.classification import IGNORED
 from transept.objectives.embeddings import cosine_regression, in_batch_negatives, ranked_cosines, triplets
+from transept.objectives.preference import Kind, log_probabilities, preference
 from transept.objectives.terms import LossTerm, total
 from transept.training.checkpoint.generators import Generators
-from transept.training.objective import Batch, Counts
+from transept.training.objective import Batch, Counts, unsummed_rows
 from transept.training.trainers.objective import ObjectiveTrainer
 
-TERM, IDS = "sentences", "_input_ids"
+IDS = "_input_ids"
 Loss = Literal["multiple_negatives", "cosine", "triplet", "cosent"]
 
 
@@ -59,10 +64,10 @@ class SentenceTrainer(ObjectiveTrainer):
         super().__init__(model, args, **others)
 
     def count(self, batch: Batch) -> Counts | None:
-        return {TERM: float(_rows(texts_of(batch)[0]))}
+        return {"sentences": float(_rows(texts_of(batch)[0]))}
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        return {TERM: self.term([self.embed(model, text) for text in texts_of(batch)], batch.get("labels"))}
+        return {"sentences": self.term([self.embed(model, text) for text in texts_of(batch)], batch.get("labels"))}
 
     def embed(self, model: nn.Module, text: Mapping[str, Tensor]) -> Tensor:
         """The embeddings (B, D) of one text of each row."""
@@ -114,7 +119,7 @@ class SentenceTrainer(ObjectiveTrainer):
                 embeddings.append(self.embed(model, chunk))
         leaf = torch.cat(embeddings[:real]).requires_grad_()
         by_text = torch.split(leaf, [_rows(text) for text in texts_of(batch)])
-        loss = total({TERM: self.term([*by_text], batch.get("labels"))}, items, parts=parts)
+        loss = total({"sentences": self.term([*by_text], batch.get("labels"))}, items, parts=parts)
         (gradient,) = torch.autograd.grad(loss, leaf)
         gradients = torch.split(gradient, [_rows(chunk) for chunk in chunks[:real]])
         return loss, self._again(model, chunks, states, gradients)
@@ -157,3 +162,121 @@ def texts_of(batch: Batch) -> list[dict[str, Tensor]]:
 
 def _rows(text: Mapping[str, Tensor]) -> int:
     return len(next(iter(text.values())))
+
+
+NAMES = ("prompt", "chosen", "rejected")
+
+
+@dataclass
+class DataCollatorForPreference:
+    """Rows of ``prompt``, ``chosen`` and ``rejected`` texts -> (2 B, T): all chosen answers, then all rejected ones.
+
+    The labels are the answers' tokens, with the one that ends a text; those of prompts are -100.
+
+    Args:
+        tokenizer: what encodes and pads.
+        max_length: a prompt is cut at its beginning so that prompt and answer are no longer; not at all when absent.
+    """
+
+    tokenizer: Any
+    max_length: int | None = None
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        for number, row in enumerate(features):
+            for name in NAMES:
+                if not isinstance(row.get(name), str):
+                    raise InputError(f"row {number} has no text {name!r}: it has {', '.join(row)}.")
+        rows = [self._row(row["prompt"], row[name]) for name in NAMES[1:] for row in features]
+        padded = self.tokenizer.pad([{"input_ids": ids} for ids, _ in rows], return_tensors="pt")
+        labels = torch.full_like(padded["input_ids"], IGNORED)
+        for place, (ids, answer) in enumerate(rows):
+            answered = padded["attention_mask"][place].nonzero()[:, 0][len(ids) - answer :]
+            labels[place, answered] = padded["input_ids"][place, answered]
+        return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}
+
+    def _row(self, prompt: str, answer: str) -> tuple[list[int], int]:
+        """The ids of prompt and answer, and how many of them are the answer's."""
+        before = list(self.tokenizer(prompt)["input_ids"])
+        after = list(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
+        end = self.tokenizer.eos_token_id
+        if end is not None:
+            before, after = before[: len(before) - (before[-1:] == [end])], [*after, end]
+        if self.max_length is not None:
+            after = after[: self.max_length - 1]
+            before = before[max(0, len(before) + len(after) - self.max_length) :]
+        return before + after, len(after)
+
+
+class DPOTrainer(ObjectiveTrainer):
+    """Trains a language model on pairs of answers, without a reward model.
+
+    Args:
+        model: the language model.
+        ref_model: what it may not move far from; a copy of the model as it is when absent, or the model without its
+            adapters where it has some. A ``simpo`` loss needs none.
+        beta, loss_type, label_smoothing, margin: as for :func:`transept.objectives.preference.preference`.
+        others: as for :class:`transept.training.trainer.Trainer`; batches are those of
+            :class:`DataCollatorForPreference`, with the chosen answers in their first half, the rejected ones in their
+            second.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        ref_model: nn.Module | None = None,
+        args: Any = None,
+        *,
+        beta: float = 0.1,
+        loss_type: Kind = "sigmoid",
+        label_smoothing: float = 0.0,
+        margin: float = 0.0,
+        **others: Any,
+    ) -> None:
+        self.kind, self.ref_model = loss_type, ref_model
+        self.options: dict[str, Any] = {"beta": beta, "smoothing": label_smoothing, "margin": margin}
+        super().__init__(model, args, **others)
+
+    def _default_collator(self) -> Any:
+        if self.processing_class is None:
+            raise InputError("pairs of answers need a tokenizer: pass `processing_class`.")
+        return DataCollatorForPreference(self.processing_class)
+
+    def _place_model(self) -> None:
+        super()._place_model()
+        if self.ref_model is None and self.kind != "simpo" and not hasattr(self.model, "disable_adapter"):
+            self.ref_model = copy.deepcopy(self.model)
+        if self.ref_model is not None:
+            self.ref_model.eval().requires_grad_(False).to(self.args.device)
+
+    def count(self, batch: Batch) -> Counts | None:
+        return {"preference": len(batch["labels"]) / 2}
+
+    def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
+        scores = [*self.scores(model, batch)]
+        if self.kind != "simpo":
+            adapted = self.model.disable_adapter() if self.ref_model is None else nullcontext()
+            with torch.no_grad(), adapted:
+                scores += self.scores(self.model if self.ref_model is None else self.ref_model, batch)
+        return {"preference": preference(*scores, kind=self.kind, **self.options)}
+
+    def scores(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log-probabilities (B) of the chosen and of the rejected answers: sums, or means for some losses."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        sums, counts = log_probabilities(model(**inputs).logits, batch["labels"])
+        values = sums if self.kind == "sigmoid" else sums / counts.clamp(min=1)
+        chosen, rejected = values.chunk(2)
+        return chosen, rejected
+
+    def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
+        """Half of the pairs, with both answers of each."""
+        if (reason := unsummed_rows(self.model)) is not None:
+            return reason
+        pairs = len(batch["labels"]) // 2
+        if pairs < 2:
+            return "a single pair of answers is too large"
+        middle = (pairs + 1) // 2
+        first, second = (
+            {name: torch.cat([value[start:stop], value[pairs + start : pairs + stop]]) for name, value in batch.items()}
+            for start, stop in ((0, middle), (middle, pairs))
+        )
+        return first, second
