@@ -1,4 +1,7 @@
-"""A generator and a discriminator that are trained together: GANs, and ELECTRA's replaced tokens."""
+"""A generator and a discriminator that are trained together: ELECTRA's replaced tokens, and GANs.
+
+Shapes: B batch, T positions, N hidden tokens, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +21,45 @@ from transept.objectives.classification import IGNORED, Unscored, cross_entropy,
 from transept.objectives.terms import LossTerm
 from transept.training.arguments.training import TrainingArguments
 from transept.training.objective import Batch, Counts, counts_of
-from transept.training.trainers.objective import ObjectiveTrainer
+from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 
 class ReplacedTokens(nn.Module):
     """A generator and a discriminator, which are trained together and saved together.
 
     Args:
-        generator: fills masks, such as an ``ElectraForMaskedLM``; a quarter to a half of the discriminator's width is
-            best.
-        discriminator: tells for each token whether it was replaced, such as an ``ElectraForPreTraining``.
-        share_embeddings: the generator takes over the discriminator's embeddings of tokens and, of their size, of
-            positions.
+        generator: fills masks; best of a quarter to a half of the discriminator's width.
+        discriminator: tells for each token whether it was replaced.
+        share_embeddings: the generator uses the discriminator's tables of tokens and, if as wide, of positions.
         weight: of the discriminator's loss.
 
     Raises:
         InputError: models that are not of this library, or other vocabularies or sizes of embeddings.
     """
 
-    def __init__(self, generator: nn.Module, discriminator: nn.Module, *, share_embeddings: bool, weight: float) -> None:
+    def __init__(self, generator: Any, discriminator: Any, *, share_embeddings: bool, weight: float) -> None:
         super().__init__()
         for name, model in {"generator": generator, "discriminator": discriminator}.items():
-            if not isinstance(model, TaskModel):
-                hint = "Use an ElectraForMaskedLM as generator and an ElectraForPreTraining as discriminator."
-                what = f"the {name} must be a model of this library with a head, but is {type(model).__name__}."
-                raise InputError(what, hint=hint)
+            hint = "Use an ElectraForMaskedLM as generator and an ElectraForPreTraining as discriminator."
+            what = f"the {name} must be a model of this library with a head, but is {type(model).__name__}."
+            refuse(not isinstance(model, TaskModel), what, hint)
         self.generator, self.discriminator, self.weight = generator, discriminator, weight
-        _check_and_share(generator, discriminator, share_embeddings)
+        small, large = (tuple(model.get_input_embeddings().weight.shape) for model in (generator, discriminator))
+        refuse(small[0] != large[0], f"the generator has {small[0]} tokens, but the discriminator has {large[0]}.")
+        if not share_embeddings:
+            return
+        what = f"embeddings of {small[1]} numbers, which the generator has, and of {large[1]} cannot be shared."
+        refuse(small != large, what, hint="Give both models one `embedding_size`, or pass share_embeddings=False.")
+        generator.set_input_embeddings(discriminator.get_input_embeddings())
+        tables = [getattr(model.backbone, "embed_positions", None) for model in (generator, discriminator)]
+        shapes = [table.weight.shape for table in tables if isinstance(table, nn.Embedding)]
+        if len(shapes) == 2 and shapes[0] == shapes[1]:
+            generator.backbone.embed_positions = tables[1]
 
     def forward(self, input_ids: Tensor, labels: Tensor, **inputs: Any) -> dict[str, LossTerm]:
-        """The terms of the loss of masked ids (B, T), whose hidden tokens are the ``labels`` (B, T); -100 elsewhere."""
+        """The loss of masked ids (B, T), whose hidden tokens are the ``labels`` (B, T), -100 elsewhere."""
         hidden = labels != IGNORED
-        generator: Any = self.generator
-        logits = generator.for_loss(input_ids=input_ids, **inputs).logits
+        logits = self.generator.for_loss(input_ids=input_ids, **inputs).logits
         is_unscored = isinstance(logits, Unscored)
         scores = logits.score(logits.states[hidden]) if is_unscored else logits[hidden]  # (N, V)
         drawn = labels[hidden]
@@ -58,9 +67,9 @@ class ReplacedTokens(nn.Module):
             with torch.no_grad():
                 drawn = torch.multinomial(widened(scores).softmax(dim=-1), 1).squeeze(-1)
         original = torch.where(hidden, labels, input_ids)
-        given = original.masked_scatter(hidden, drawn.to(original.dtype))
-        replaced = _without_padding((given != original).long(), inputs)
-        terms = self.discriminator(input_ids=given, labels=replaced, **inputs).loss_terms
+        filled = original.masked_scatter(hidden, drawn.to(original.dtype))
+        replaced = _without_padding((filled != original).long(), inputs)
+        terms = self.discriminator(input_ids=filled, labels=replaced, **inputs).loss_terms
         weighted = {name: replace(term, weight=term.weight * self.weight) for name, term in terms.items()}
         return {"masked_lm": cross_entropy(scores, labels[hidden])} | weighted
 
@@ -68,27 +77,21 @@ class ReplacedTokens(nn.Module):
         """Save the discriminator, as what the directory holds, and the generator below it, in ``generator``."""
         folder = make_directory(directory)
         folders = {"discriminator": folder, "generator": make_directory(folder / "generator")}
-        for part, path in folders.items():
-            options: dict[str, Any] = {}
-            if state_dict is not None:
-                prefix = f"{part}."
-                own = {name: tensor for name, tensor in state_dict.items() if name.startswith(prefix)}
-                options["state_dict"] = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
-            getattr(self, part).save_pretrained(path, **options)
+        for name, path in folders.items():
+            weights = None if state_dict is None else with_prefix(state_dict, f"{name}.")
+            getattr(self, name).save_pretrained(path, state_dict=weights)
 
 
 class ReplacedTokensTrainer(ObjectiveTrainer):
-    """Trains ELECTRA: the generator by its masked tokens, the discriminator by all, some of which it has replaced.
+    """ELECTRA (Clark et al. 2020): a generator fills masks, and a discriminator learns which tokens differ.
 
-    Batches are those of a masked language model (:class:`DataCollatorForLanguageModeling`). What takes the place of a
-    hidden token is drawn from the generator's distribution, through which no gradient goes; a token that is drawn as it
-    was counts as original. The loss is the generator's and ``discriminator_weight`` times the discriminator's, the mean
-    over all real tokens.
+    Batches are those of a masked language model (:class:`DataCollatorForLanguageModeling`). Tokens are drawn from the
+    generator's distribution, through which no gradient goes; a token that is drawn as it was counts as original. The
+    loss is the generator's and ``discriminator_weight`` times the discriminator's, the mean over all real tokens.
 
     Args:
-        model: the discriminator, which is what is used afterwards: the saved model is this one.
+        model: the discriminator, such as an ``ElectraForPreTraining``, which is the saved model.
         generator, discriminator_weight, share_embeddings: as for :class:`ReplacedTokens`.
-        others: as for :class:`transept.training.trainer.Trainer`.
     """
 
     def __init__(
@@ -109,7 +112,6 @@ class ReplacedTokensTrainer(ObjectiveTrainer):
         super().__init__(both, args, **others)
 
     def count(self, batch: Batch) -> Counts | None:
-        """The items of each term: hidden tokens, and all real ones."""
         if "labels" not in batch:
             hint = "Pass a DataCollatorForLanguageModeling as `data_collator`."
             raise InputError(f"a batch has no `labels`, the hidden tokens, but {', '.join(batch)}.", hint=hint)
@@ -121,19 +123,6 @@ class ReplacedTokensTrainer(ObjectiveTrainer):
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
         terms: dict[str, LossTerm] = model(**batch)
         return terms
-
-
-def _check_and_share(generator: Any, discriminator: Any, share: bool) -> None:
-    own, other = (tuple(model.get_input_embeddings().weight.shape) for model in (generator, discriminator))
-    refuse(own[0] != other[0], f"the generator has {own[0]} tokens, but the discriminator has {other[0]}.")
-    if not share:
-        return
-    what = f"embeddings of {own[1]} numbers, which the generator has, and of {other[1]} cannot be shared."
-    refuse(own != other, what, hint="Give both models one `embedding_size`, or pass share_embeddings=False.")
-    generator.set_input_embeddings(discriminator.get_input_embeddings())
-    small, large = (getattr(model.backbone, "embed_positions", None) for model in (generator, discriminator))
-    if isinstance(small, nn.Embedding) and isinstance(large, nn.Embedding) and small.weight.shape == large.weight.shape:
-        generator.backbone.embed_positions = large
 
 
 def _without_padding(labels: Tensor, inputs: Mapping[str, Any]) -> Tensor:
@@ -150,14 +139,14 @@ class AdversarialNetworks(nn.Module):
         self.generator, self.discriminator, self.noise_size = generator, discriminator, noise_size
 
     def forward(self, rows: Tensor, with_generator: bool = True) -> dict[str, Tensor]:
-        """``real`` and ``fake`` move the discriminator alone; ``made``, which judges the same rows, the generator alone."""
-        rows_made = self.sample(len(rows), rows.device)
-        logits = {"real": self.judge(rows), "fake": self.judge(rows_made.detach())}
-        return logits | ({"made": self.judge(rows_made, fixed=True)} if with_generator else {})
+        """``real`` and ``fake`` move the discriminator; ``made``, of the same rows as ``fake``, the generator."""
+        generated = self.sample(len(rows), rows.device)
+        logits = {"real": self.judge(rows), "fake": self.judge(generated.detach())}
+        return logits | ({"made": self.judge(generated, fixed=True)} if with_generator else {})
 
     def sample(self, rows: int, device: torch.device) -> Tensor:
-        made: Tensor = self.generator(torch.randn(rows, self.noise_size, device=device))
-        return made
+        generated: Tensor = self.generator(torch.randn(rows, self.noise_size, device=device))
+        return generated
 
     def judge(self, rows: Tensor, fixed: bool = False) -> Tensor:
         """The discriminator's logits (B), with ``fixed`` without gradients of its weights."""
@@ -174,19 +163,17 @@ def stacked(rows: list[Any]) -> dict[str, Tensor]:
 
 
 class GANTrainer(ObjectiveTrainer):
-    """Trains a generator and a discriminator together: every update moves both, by the one optimizer of the arguments.
+    """Trains a GAN (Goodfellow et al. 2014): each update moves both networks, by the one optimizer of the arguments.
 
     Args:
         generator: noise (B, ``noise_size``) -> rows as those of the data.
         discriminator: rows -> logits (B) or (B, 1), above zero for real ones.
-        args: as for :class:`Trainer`, and so are all other arguments by name.
         train_dataset: real rows, tensors of one shape.
         noise_size: numbers that a row is made of.
         kind: ``non-saturating`` or ``hinge``.
-        discriminator_steps: the updates of the discriminator for each one of the generator, which moves in the last of
-            them.
+        discriminator_steps: updates of the discriminator for each one of the generator, which moves in the last.
 
-    Logs have ``discriminator_loss`` and ``generator_loss`` of the last micro-batch beside ``loss``, which is their sum.
+    Logs have ``discriminator_loss`` and ``generator_loss`` of the last micro-batch beside ``loss``, their sum.
     """
 
     def __init__(
@@ -221,8 +208,8 @@ class GANTrainer(ObjectiveTrainer):
 
     def sample(self, rows: int) -> Tensor:
         """Rows that the generator makes."""
-        made: Tensor = self.model.sample(rows, self.args.device)
-        return made
+        generated: Tensor = self.model.sample(rows, self.args.device)
+        return generated
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs:

@@ -1,4 +1,4 @@
-"""Learning from pairs of texts: embeddings of sentences, and preferred answers."""
+"""Learning from pairs of texts: embeddings of sentences that mean the same, and answers of which one is preferred."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from transept.objectives.embeddings import cosine_regression, in_batch_negatives
 from transept.objectives.preference import Kind, log_probabilities, preference
 from transept.objectives.terms import LossTerm, total
 from transept.training.checkpoint.generators import Generators
-from transept.training.objective import Batch, Counts, unsummed_rows
-from transept.training.trainers.objective import ObjectiveTrainer
+from transept.training.collate.rows import filled
+from transept.training.objective import Batch, Counts, count_rows, rows_between, unsummed_rows
+from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 IDS = "_input_ids"
+NAMES = ("prompt", "chosen", "rejected")
 Loss = Literal["multiple_negatives", "cosine", "triplet", "cosent"]
 
 
 class SentenceTrainer(ObjectiveTrainer):
-    """Trains a text backbone whose pooled states are embeddings; a saved one is what ``text-embedding`` reads.
+    """Trains a text backbone whose pooled states are embeddings (Reimers and Gurevych 2019), for ``text-embedding``.
 
-    Batches are those of :class:`transept.training.collate.sentences.DataCollatorForPairs`, in the order of their
-    columns: pairs or triplets for ``multiple_negatives`` (Henderson et al. 2017; the same sentence twice is SimCSE, Gao
-    et al. 2021), pairs with ``labels`` for ``cosine`` and ``cosent``, anchor, positive and negative for ``triplet``.
+    Batches are those of :class:`transept.training.collate.sentences.DataCollatorForPairs`.
 
     Args:
         model: a backbone, such as a ``BertModel``.
-        loss: which of these.
+        loss: ``multiple_negatives`` (Henderson et al. 2017) takes pairs or triplets; a sentence twice is SimCSE (Gao et
+            al. 2021). ``cosine`` and ``cosent`` take pairs with ``labels``, ``triplet`` anchor, positive and negative.
         pooling: ``mean`` over real tokens, or the state of the ``first``.
-        mini_batch_size: texts that are embedded at a time. The gradient is exactly that of the whole batch, whose
-            negatives are all seen (Gao et al. 2021b), at the price of a second forward pass. A batch at once when absent.
+        mini_batch_size: texts that are embedded at a time; by default all. The gradient is exactly that of the whole
+            batch with all its negatives (Gao et al. 2021b), at the price of a second forward pass.
         options: arguments of the loss, such as ``scale``, ``symmetric`` or ``margin``.
-        others: as for :class:`transept.training.trainer.Trainer`.
     """
 
     def __init__(
@@ -57,23 +57,25 @@ class SentenceTrainer(ObjectiveTrainer):
         what = f"there is no loss {loss!r}: use multiple_negatives, cosine, triplet or cosent."
         refuse(loss not in get_args(Loss), what)
         refuse(pooling not in ("mean", "first"), f"`pooling` must be 'mean' or 'first', but is {pooling!r}.")
-        is_wrong = mini_batch_size is not None and mini_batch_size < 1
-        refuse(is_wrong, f"`mini_batch_size` must be at least 1, but is {mini_batch_size}.")
+        what = f"`mini_batch_size` must be at least 1, but is {mini_batch_size}."
+        refuse(mini_batch_size is not None and mini_batch_size < 1, what)
         self.loss, self.pooling, self.mini_batch_size = loss, pooling, mini_batch_size
         self.options = dict(options or {})
         super().__init__(model, args, **others)
 
     def count(self, batch: Batch) -> Counts | None:
-        return {"sentences": float(_rows(texts_of(batch)[0]))}
+        return {"sentences": float(count_rows(texts_of(batch)[0]))}
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        return {"sentences": self.term([self.embed(model, text) for text in texts_of(batch)], batch.get("labels"))}
+        embeddings = [self.embed(model, text) for text in texts_of(batch)]
+        return {"sentences": self.term(embeddings, batch.get("labels"))}
 
     def embed(self, model: nn.Module, text: Mapping[str, Tensor]) -> Tensor:
         """The embeddings (B, D) of one text of each row."""
         hidden = getattr(model(**text), "last_hidden_state", None)
         if hidden is None:
-            raise InputError("the model gives no hidden states to pool.", hint="Train a backbone, such as a BertModel.")
+            hint = "Train a backbone, such as a BertModel."
+            raise InputError("the model gives no hidden states to pool.", hint=hint)
         pooled: Tensor = pool.mean(hidden, text.get("attention_mask")) if self.pooling == "mean" else hidden[:, 0]
         return pooled
 
@@ -93,11 +95,9 @@ class SentenceTrainer(ObjectiveTrainer):
 
     def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
         if self.loss in ("multiple_negatives", "cosent"):
-            why = "compares each row with all others (`mini_batch_size` embeds a few at a time)"
-            return f"the loss {self.loss!r} {why}"
+            remedy = "`mini_batch_size` embeds a few at a time"
+            return f"the loss {self.loss!r} compares each row with all others ({remedy})"
         return super().divide(batch)
-
-    # --- a few texts at a time -----------------------------------------------------------------------------------
 
     def passes(self, batch: Batch) -> int:
         return 1 if self.mini_batch_size is None else len(self._chunks(batch))
@@ -105,9 +105,9 @@ class SentenceTrainer(ObjectiveTrainer):
     def begin(
         self, model: nn.Module, batch: Batch, items: Counts | None, parts: int, passes: int
     ) -> tuple[Tensor, Iterator[Tensor]]:
-        """The embeddings are computed without a graph first, and the loss over all of them gives the gradient of each.
+        """Embeddings are computed without a graph, which gives the loss and its gradient for each of them.
 
-        Then they are computed again, some at a time, with dropout as before, and their gradients go on from there.
+        Then they are computed again, some at a time, with dropout as before, to pass the gradients on to the weights.
         """
         chunks = self._chunks(batch)
         real = len(chunks)
@@ -118,53 +118,35 @@ class SentenceTrainer(ObjectiveTrainer):
                 states.append(Generators.now())
                 embeddings.append(self.embed(model, chunk))
         leaf = torch.cat(embeddings[:real]).requires_grad_()
-        by_text = torch.split(leaf, [_rows(text) for text in texts_of(batch)])
+        by_text = torch.split(leaf, [count_rows(text) for text in texts_of(batch)])
         loss = total({"sentences": self.term([*by_text], batch.get("labels"))}, items, parts=parts)
         (gradient,) = torch.autograd.grad(loss, leaf)
-        gradients = torch.split(gradient, [_rows(chunk) for chunk in chunks[:real]])
-        return loss, self._again(model, chunks, states, gradients)
+        gradients = torch.split(gradient, [count_rows(chunk) for chunk in chunks[:real]])
 
-    def _again(
-        self,
-        model: nn.Module,
-        chunks: Sequence[Mapping[str, Tensor]],
-        states: Sequence[Generators],
-        gradients: Sequence[Tensor],
-    ) -> Iterator[Tensor]:
-        """Scalars whose gradients are those that go on from the embeddings of each chunk; none where it is another's."""
-        for chunk, state, gradient in zip_longest(chunks, states, gradients):
-            now = Generators.now()
-            state.restore()
-            embeddings = self.embed(model, chunk)
-            now.restore()
-            yield (embeddings * (0.0 if gradient is None else gradient)).sum()
+        def embedded_again() -> Iterator[Tensor]:
+            for chunk, state, gradient in zip_longest(chunks, states, gradients):
+                now = Generators.now()
+                state.restore()
+                embeddings = self.embed(model, chunk)
+                now.restore()
+                yield (embeddings * (0.0 if gradient is None else gradient)).sum()
+
+        return loss, embedded_again()
 
     def _chunks(self, batch: Batch) -> list[dict[str, Tensor]]:
-        """The inputs of all texts, of so many rows at a time."""
+        """The inputs of all texts, of ``mini_batch_size`` rows at a time."""
         size = self.mini_batch_size or 1
-        return [
-            {name: value[start : start + size] for name, value in text.items()}
-            for text in texts_of(batch)
-            for start in range(0, _rows(text), size)
-        ]
+        texts = ((text, start) for text in texts_of(batch) for start in range(0, count_rows(text), size))
+        return [rows_between(text, start, start + size) for text, start in texts]
 
 
 def texts_of(batch: Batch) -> list[dict[str, Tensor]]:
     """The inputs of each text of the rows, in their order, under the names that the model takes."""
     prefixes = [name.removesuffix("input_ids") for name in batch if name.endswith(IDS)]
     if not prefixes:
-        what = f"a batch of sentences has {', '.join(batch)}, but no input of a name such as anchor{IDS}."
-        raise InputError(what)
-    return [
-        {name.removeprefix(prefix): value for name, value in batch.items() if name.startswith(prefix)} for prefix in prefixes
-    ]
-
-
-def _rows(text: Mapping[str, Tensor]) -> int:
-    return len(next(iter(text.values())))
-
-
-NAMES = ("prompt", "chosen", "rejected")
+        names = ", ".join(batch)
+        raise InputError(f"a batch of sentences has {names}, but no input of a name such as anchor{IDS}.")
+    return [with_prefix(batch, prefix) for prefix in prefixes]
 
 
 @dataclass
@@ -187,15 +169,13 @@ class DataCollatorForPreference:
                 if not isinstance(row.get(name), str):
                     raise InputError(f"row {number} has no text {name!r}: it has {', '.join(row)}.")
         rows = [self._row(row["prompt"], row[name]) for name in NAMES[1:] for row in features]
-        padded = self.tokenizer.pad([{"input_ids": ids} for ids, _ in rows], return_tensors="pt")
-        labels = torch.full_like(padded["input_ids"], IGNORED)
-        for place, (ids, answer) in enumerate(rows):
-            answered = padded["attention_mask"][place].nonzero()[:, 0][len(ids) - answer :]
-            labels[place, answered] = padded["input_ids"][place, answered]
-        return {"input_ids": padded["input_ids"], "attention_mask": padded["attention_mask"], "labels": labels}
+        batch = self.tokenizer.pad([{"input_ids": ids} for ids, _ in rows], return_tensors="pt")
+        length, side = batch["input_ids"].shape[1], getattr(self.tokenizer, "padding_side", "right")
+        labels = filled("labels", [labels for _, labels in rows], length, side=side)
+        return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
 
-    def _row(self, prompt: str, answer: str) -> tuple[list[int], int]:
-        """The ids of prompt and answer, and how many of them are the answer's."""
+    def _row(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:
+        """The ids and the labels of a prompt and its answer."""
         before = list(self.tokenizer(prompt)["input_ids"])
         after = list(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
         end = self.tokenizer.eos_token_id
@@ -204,20 +184,18 @@ class DataCollatorForPreference:
         if self.max_length is not None:
             after = after[: self.max_length - 1]
             before = before[max(0, len(before) + len(after) - self.max_length) :]
-        return before + after, len(after)
+        return before + after, [IGNORED] * len(before) + after
 
 
 class DPOTrainer(ObjectiveTrainer):
-    """Trains a language model on pairs of answers, without a reward model.
+    """Direct preference optimization (Rafailov et al. 2023): a language model learns from pairs of answers.
+
+    Batches are those of :class:`DataCollatorForPreference`, with the chosen answers in their first half.
 
     Args:
-        model: the language model.
-        ref_model: what it may not move far from; a copy of the model as it is when absent, or the model without its
+        ref_model: what the model may not move far from; a copy of it as it is when absent, or the model without its
             adapters where it has some. A ``simpo`` loss needs none.
         beta, loss_type, label_smoothing, margin: as for :func:`transept.objectives.preference.preference`.
-        others: as for :class:`transept.training.trainer.Trainer`; batches are those of
-            :class:`DataCollatorForPreference`, with the chosen answers in their first half, the rejected ones in their
-            second.
     """
 
     def __init__(
@@ -276,7 +254,7 @@ class DPOTrainer(ObjectiveTrainer):
             return "a single pair of answers is too large"
         middle = (pairs + 1) // 2
         first, second = (
-            {name: torch.cat([value[start:stop], value[pairs + start : pairs + stop]]) for name, value in batch.items()}
-            for start, stop in ((0, middle), (middle, pairs))
+            {name: torch.cat([answers[half] for answers in value.chunk(2)]) for name, value in batch.items()}
+            for half in (slice(middle), slice(middle, None))
         )
         return first, second
