@@ -1,4 +1,4 @@
-"""Every process has a part of each weight: a shard (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or of each matrix.
+"""Every process has a shard of each weight (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or a part of a matrix.
 
 The parts are PyTorch's distributed tensors.
 """
@@ -34,13 +34,13 @@ from transept.parallel.tensor.apply import tensor_parallel
 
 @dataclass
 class Sharding:
-    """How weights are sharded by ``fully_shard``: every process has a shard, and collects a block's when it is needed.
+    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed.
 
     Args:
-        mesh: of one axis, the processes that share the weights; or of two, of which the first repeats the second's shards.
+        mesh: of one axis, the processes that share the weights; or of two, the first of which has copies of the shards.
         blocks: the modules that are collected together, from the inside out; the model itself comes last.
-        reshard: whether a block's weights are given away again after its forward pass (stage 3); otherwise they stay until
-            the backward pass (stage 2).
+        reshard: whether a block's weights are given away again after its forward pass (stage 3), and not after the
+            backward pass (stage 2).
         offload: keep shards and the optimizer's state in the processor's memory.
         mixed: compute with bfloat16 weights, and add up gradients in float32.
     """
@@ -102,7 +102,8 @@ class Divided(Form):
             raise UnsupportedError(what, hint="Leave out `tp_size`.")
         size = getattr(model, "tp_size", None)
         if size is None:
-            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=self.config.enable_sequence_parallel)
+            sequence = self.config.enable_sequence_parallel
+            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=sequence)
         elif size != self.mesh.size():
             raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
 
@@ -121,16 +122,16 @@ class Divided(Form):
 
     @contextlib.contextmanager
     def ordinary(self, model: nn.Module) -> Iterator[None]:
-        made = type(model)
-        if isinstance(model, FSDPModule):  # of a class that `fully_shard` made of its own and the model's
-            model.__class__ = made.__bases__[-1]
+        sharded = type(model)
+        if isinstance(model, FSDPModule):  # of a class that `fully_shard` makes of its own and the model's
+            model.__class__ = sharded.__bases__[-1]
         try:
             yield
         finally:
-            model.__class__ = made
+            model.__class__ = sharded
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture.
+        """The optimizer, with a group for the weights of each grid, since PyTorch's kernels take no mixture.
 
         Raises:
             UnsupportedError: it cannot update weights of which each process has a part.
