@@ -1,8 +1,8 @@
 """The forms in which processes hold a model that is trained: here, those in which each of them has all of it.
 
 The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form
-adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch averages,
-so the trainer multiplies losses by the number R of these processes.
+adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch does, so
+the trainer multiplies losses by the number R of these processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How processes share the work: how many take other rows, hold other parts of each matrix, or run other layers.
 
-The processes of a run make a grid with the axes ``pp`` (pipeline), ``dp_replicate`` and ``dp_shard`` (data, with whole
-and with sharded weights) and ``tp`` (tensor), whose processes are neighbours. The names are the reference's.
+The processes of a run make a grid with the axes ``pp`` (pipeline), ``dp_replicate`` and ``dp_shard`` (data, whose
+weights are whole and sharded) and ``tp`` (tensor, between neighbours). The names are the reference's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DistributedConfig:
         pp_size: processes that run other layers.
         pp_schedule: the order of a pipeline's passes, such as ``"GPipe"``, ``"1F1B"`` or ``"Interleaved1F1B"``.
         pp_microbatches: parts of a batch in a pipeline; by default twice as many as it has stages.
-        zero_stage: what is sharded (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients too, 3 weights too;
+        zero_stage: what is sharded (Rajbhandari et al. 2020): 1 the optimizer's state, 2 also gradients, 3 also weights;
             by default 3 where ``fsdp_size`` is above 1.
 
     Raises:
@@ -78,7 +78,8 @@ class DistributedConfig:
             what = "`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone."
             raise ConfigError(what)
         if self.zero_stage == 1 and (self.fsdp_size or 1) > 1:
-            what = "`zero_stage=1` shards the optimizer between all processes that take other rows, and `fsdp_size` weights."
+            processes = "all processes that take other rows"
+            what = f"`zero_stage=1` shards the optimizer between {processes}, and `fsdp_size` weights."
             raise ConfigError(what, hint="Leave out one of them.")
         if self.enable_sequence_parallel and self.tp_size == 1:
             raise ConfigError("`enable_sequence_parallel` needs `tp_size` above 1.")

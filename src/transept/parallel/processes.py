@@ -121,9 +121,9 @@ def gather_numbers(numbers: Sequence[float]) -> list[list[float]]:
     """The float64 numbers of all processes, as many of each, in the order of their ranks; by one operation."""
     if world_size() == 1:
         return [list(numbers)]
-    own = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
-    gathered = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(gathered, own)
+    message = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
+    gathered = [torch.empty_like(message) for _ in range(world_size())]
+    dist.all_gather(gathered, message)
     return torch.stack(gathered).tolist()
 
 
@@ -134,15 +134,16 @@ def gather_tensors(value: T) -> list[T]:
     """
     if world_size() == 1:
         return [value]
-    described = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
-    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in described]
+    trees = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
+    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in trees]
     device = _device_of_messages()
     buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=device)
-    if own := [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in _tensors_of(value)]:
-        buffer[: sizes[dist.get_rank()]] = torch.cat(own)
-    buffers = [torch.empty_like(buffer) for _ in described]
+    if tensors := _tensors_of(value):
+        parts = [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in tensors]
+        buffer[: sizes[dist.get_rank()]] = torch.cat(parts)
+    buffers = [torch.empty_like(buffer) for _ in trees]
     dist.all_gather(buffers, buffer)
-    return [_filled(tree, content.cpu()) for tree, content in zip(described, buffers)]
+    return [_filled(tree, content.cpu()) for tree, content in zip(trees, buffers)]
 
 
 def _tensors_of(tree: Any) -> list[Tensor]:

@@ -105,7 +105,7 @@ class Stream:
 def written_together(*streams: Any) -> Iterator[None]:
     """Around the first process's writing: the others give what it takes, and a failure is that of all.
 
-    At the end what is left is taken, of the last stream first.
+    At the end all pieces that are left are taken, those of the last stream first.
     """
     with same_on_all(), ExitStack() as ending:
         for stream in streams:
@@ -154,7 +154,7 @@ class ModelFiles(Stream):
         write_checkpoint(self.shards, self.sizes, texts, directory, write, variant=variant)
 
     def save(self, texts: Mapping[str, str], directory: Any, variant: str | None = None, *, writes: bool = True) -> bool:
-        """Write all files, where the first process ``writes``; all call this together, and fail where one of them does.
+        """Write all files, where the first process ``writes``; all call this together, and fail where one does.
 
         Returns whether this process wrote them.
 
@@ -198,7 +198,8 @@ class Shards:
             return
         dcp = _dcp()
         try:
-            dcp.save(self.tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
+            writer = dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
+            dcp.save(self.tensors, storage_writer=writer)
         except dcp.CheckpointException as error:  # the same in all processes
             reason = next(iter(error.failures.values()))[0]
             raise FileError(f"cannot be written ({' '.join(str(reason).split())[:200]}).", path=folder) from error

@@ -59,14 +59,14 @@ def pipeline_parallel(mesh: Any, layers: nn.Sequential, rows: Tensor) -> Pairs:
     """Gradients of a layer of each process in a pipeline of them."""
     rank, world = dist.get_rank(), dist.get_world_size()
     alone = nn.Sequential(*(copy.deepcopy(layers[number % len(layers)]) for number in range(world)))
-    own = copy.deepcopy(alone[rank])
+    layer = copy.deepcopy(alone[rank])
     alone(rows).square().sum().backward()
     shape = rows.chunk(world)[0].to("meta").requires_grad_()
     options: Any = {"input_args": (shape,), "output_args": (shape,), "group": mesh.get_group()}
-    stage = PipelineStage(own, rank, world, rows.device, **options)
+    stage = PipelineStage(layer, rank, world, rows.device, **options)
     schedule = Schedule1F1B(stage, world, loss_fn=lambda output, target: output.square().sum(), scale_grads=False)
     schedule.step(*((rows,) if rank == 0 else ()), target=rows if rank == world - 1 else None)
-    yield from ((one.grad, other.grad) for one, other in zip(own.parameters(), alone[rank].parameters()))
+    yield from ((one.grad, other.grad) for one, other in zip(layer.parameters(), alone[rank].parameters()))
 
 
 def _sharded(mesh: Any, model: nn.Sequential, **options: bool) -> Form:
@@ -114,7 +114,8 @@ def main() -> None:
         except Exception as error:  # what a machine cannot do is told, and the rest is tried
             answer = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         forms[name] = next((text for text in everywhere(answer) if text != "works"), "works")
-    report = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": bandwidth(device), "forms": forms}
+    speed = bandwidth(device)
+    report = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": forms}
     if dist.get_rank() == 0:
         sys.stdout.write(dump_json(report))
 

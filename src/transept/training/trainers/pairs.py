@@ -35,8 +35,8 @@ class SentenceTrainer(ObjectiveTrainer):
 
     Args:
         model: a backbone, such as a ``BertModel``.
-        loss: ``multiple_negatives`` (Henderson et al. 2017) takes pairs or triplets; a sentence twice is SimCSE (Gao et
-            al. 2021). ``cosine`` and ``cosent`` take pairs with ``labels``, ``triplet`` anchor, positive and negative.
+        loss: ``multiple_negatives`` (Henderson et al. 2017) takes pairs or triplets; a sentence twice is SimCSE (Gao
+            et al. 2021). ``cosine`` and ``cosent`` take pairs and ``labels``, ``triplet`` takes triplets.
         pooling: ``mean`` over real tokens, or the state of the ``first``.
         mini_batch_size: texts that are embedded at a time; by default all. The gradient is exactly that of the whole
             batch with all its negatives (Gao et al. 2021b), at the price of a second forward pass.

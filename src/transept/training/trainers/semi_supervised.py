@@ -39,9 +39,9 @@ ROUND, START = "round-", "start"
 class ConsistencyTrainer(ObjectiveTrainer):
     """FixMatch (Sohn et al. 2020): a classifier trained on labelled rows and on two views of unlabelled ones.
 
-    A batch has inputs and ``labels`` of labelled rows, and inputs of the views under names that begin with ``weak_`` and
-    ``strong_``. Where the model is surer than ``threshold`` of its answer to the weak view, that answer is the label of
-    the strong one. The term is divided by all unlabelled rows, sure or not.
+    A batch has inputs and ``labels`` of labelled rows, and inputs of the views, whose names begin with ``weak_`` and
+    ``strong_``. Where the model is surer than ``threshold`` of its answer to the weak view, that answer is the label
+    of the strong one. The term is divided by all unlabelled rows, sure or not.
 
     Args:
         threshold: the least probability of an answer that teaches.
