@@ -982,17 +982,21 @@ from transept.training.state import (
     TrainerState as TrainerState,
 )
 from transept.training.trainer import Trainer as Trainer
-from transept.training.trainers.consistency import ConsistencyTrainer as ConsistencyTrainer
+from transept.training.trainers.discriminators import (
+    GANTrainer as GANTrainer,
+    ReplacedTokensTrainer as ReplacedTokensTrainer,
+)
 from transept.training.trainers.distillation import DistillationTrainer as DistillationTrainer
-from transept.training.trainers.gan import GANTrainer as GANTrainer
 from transept.training.trainers.objective import ObjectiveTrainer as ObjectiveTrainer
-from transept.training.trainers.preference import (
+from transept.training.trainers.pairs import (
     DPOTrainer as DPOTrainer,
     DataCollatorForPreference as DataCollatorForPreference,
+    SentenceTrainer as SentenceTrainer,
 )
-from transept.training.trainers.replaced_tokens import ReplacedTokensTrainer as ReplacedTokensTrainer
-from transept.training.trainers.self_training import SelfTrainer as SelfTrainer
-from transept.training.trainers.sentences import SentenceTrainer as SentenceTrainer
+from transept.training.trainers.semi_supervised import (
+    ConsistencyTrainer as ConsistencyTrainer,
+    SelfTrainer as SelfTrainer,
+)
 from transept.training.trainers.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
 
 __version__: str

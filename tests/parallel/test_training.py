@@ -21,7 +21,7 @@ from transept.parallel.mesh import DistributedConfig
 from transept.parallel.processes import join
 from transept.parallel.sharded import Divided, Sharding
 from transept.training.objective import task_of
-from transept.training.trainers.sentences import SentenceTrainer
+from transept.training.trainers.pairs import SentenceTrainer
 
 from .ranks import Ranks
 

@@ -244,7 +244,7 @@ class Pretrained(ForLibraries, Pushable):
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
         state = {name: tensor for name, tensor in state.items() if name not in names.tied}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
-            files = importlib.import_module(_SHARED).ModelFiles.of(state, names.keys, max_shard_size)
+            files = importlib.import_module(_SHARED).ModelFiles(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
         elif is_main_process:
             stored = names.keys.save(state)

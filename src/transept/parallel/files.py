@@ -12,16 +12,16 @@ from torch.distributed.tensor import DTensor, Shard
 
 from transept.checkpoint.load import LoadReport, put
 from transept.core.model import Model
-from transept.errors import ConfigError, UnsupportedError
+from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import device_kind, join, world_size
-from transept.parallel.streams import ModelFiles as ModelFiles  # which write what this room loads
+from transept.parallel.streams import ModelFiles as ModelFiles  # which write what this module loads
 from transept.parallel.tensor.apply import apply, check_sequence, from_first, tensor_parallel
 from transept.parallel.tensor.plan import Plan
 
 
 class Division:
-    """What ``from_pretrained`` leaves to the processes that share the model which it loads."""
+    """How ``from_pretrained`` divides the model that it loads between processes."""
 
     device: Any = None  # of this process, where it is not the default one
 
@@ -30,7 +30,7 @@ class Division:
         raise NotImplementedError
 
     def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
-        """What of each tensor this process is to read, for a model on the meta device that gets weights of a type."""
+        """The part of each tensor that this process reads, for a model on the meta device."""
         raise NotImplementedError
 
     def finish(self, model: Model, report: LoadReport) -> None:
@@ -49,16 +49,19 @@ def division(tp_plan: Any = None, tp_size: int | None = None, distributed_config
         ConfigError: both are given, or the number of processes is another.
         UnsupportedError: there is one process and there should be more, or a pipeline is wanted.
     """
-    if isinstance(distributed_config, Division):
-        return distributed_config
-    if distributed_config is not None and (tp_plan is not None or tp_size is not None):
-        raise ConfigError("`distributed_config` has a `tp_plan` and a `tp_size` of its own.", hint="Pass it alone.")
-    if distributed_config is None:
-        distributed_config = {"tp_plan": tp_plan, "tp_size": tp_size}
-    settings = DistributedConfig(**distributed_config) if isinstance(distributed_config, Mapping) else distributed_config
-    if not isinstance(settings, DistributedConfig):
-        raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(settings).__name__}.")
-    return Split(settings)
+    match distributed_config:
+        case Division():
+            return distributed_config
+        case None:
+            return Split(DistributedConfig(tp_plan=tp_plan, tp_size=tp_size))
+        case _ if tp_plan is not None or tp_size is not None:
+            what = "`distributed_config` has a `tp_plan` and a `tp_size` of its own."
+            raise ConfigError(what, hint="Pass it alone.")
+        case DistributedConfig():
+            return Split(distributed_config)
+        case Mapping():
+            return Split(DistributedConfig(**distributed_config))
+    raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(distributed_config).__name__}.")
 
 
 class Split(Division):
@@ -68,9 +71,9 @@ class Split(Division):
         if world_size() == 1:
             needs_torchrun(settings)
         layout = settings.layout(world_size())
-        if layout.pp > 1:
-            what = "from_pretrained() splits matrices, and no layers (`pp_size` above 1)."
-            raise UnsupportedError(what, hint="Pass the settings to TrainingArguments, which cut the model they are given.")
+        hint = "Pass the settings to TrainingArguments, which cut the model they are given."
+        what = "from_pretrained() splits matrices, and no layers (`pp_size` above 1)."
+        refuse(layout.pp > 1, what, hint, UnsupportedError)
         self.settings, self.size, self.mesh = settings, layout.tp, None
         if layout.world > 1:
             join()
@@ -79,7 +82,8 @@ class Split(Division):
 
     def divide(self, model: Model) -> None:
         if self.mesh is not None:
-            tensor_parallel(model, self.mesh, self.settings.tp_plan, sequence=self.settings.enable_sequence_parallel)
+            sequence = self.settings.enable_sequence_parallel
+            tensor_parallel(model, self.mesh, self.settings.tp_plan, sequence=sequence)
 
     def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
         self.plan = Plan.of(model, self.size, self.settings.tp_plan)
@@ -95,9 +99,10 @@ class Split(Division):
         for name, shape in self.plan.shapes.items():
             axis = self.plan.axis(name)
             if axis is not None and name not in new and name not in names.tied:
-                strides = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
-                form: Any = {"shape": torch.Size(shape), "stride": strides, "run_check": False}
-                put(model, name, DTensor.from_local(model.get_parameter(name).data, self.mesh, [Shard(axis)], **form))
+                stride = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+                form: Any = {"shape": torch.Size(shape), "stride": stride, "run_check": False}
+                part = model.get_parameter(name).data
+                put(model, name, DTensor.from_local(part, self.mesh, [Shard(axis)], **form))
         model.tie_weights()
         from_first(self.mesh, (tensor for name, tensor in model.state_dict().items() if name in new))
         apply(model, self.mesh, self.plan, sequence=self.settings.enable_sequence_parallel)

@@ -1,8 +1,8 @@
-"""The forms in which processes hold a model that is trained; here those in which each of them has all of it.
+"""The forms in which processes hold a model that is trained: here, those in which each of them has all of it.
 
-The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form adds up the
-gradients of the processes that take other rows, once an update, and never averages them: PyTorch averages, so the trainer
-multiplies losses by the number R of these processes.
+The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form
+adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch does, so
+the trainer multiplies losses by the number R of these processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Form:
         return model
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around a forward and a backward pass: whether it is the update's last, in which gradients are added up."""
+        """Around a forward and a backward pass; in the ``last`` of an update, gradients are added up."""
         return contextlib.nullcontext()
 
     def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
@@ -63,14 +63,13 @@ class Form:
         return usual()
 
     def finish_gradients(self) -> None:
-        """What is left to do to gradients after the passes of an update."""
+        """Complete the gradients after the passes of an update."""
 
     def answering(self, model: nn.Module) -> Any:
         """What is called for outputs that are evaluated."""
         return model
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer of these groups of parameters."""
         return kind(groups, **options)
 
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
@@ -78,16 +77,21 @@ class Form:
         state: Mapping[Tensor, dict[str, Any]] = optimizer.state
         return state
 
+    def inner(self, optimizer: Any) -> Any:
+        """The optimizer that makes this process's updates, whatever divides its state."""
+        return optimizer
+
     def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Put whole states into an optimizer, of which each process keeps its own part."""
-        optimizer.state.update(states)
+        """Put the states of parameters into an optimizer, of which each process keeps its own."""
+        inner = self.inner(optimizer)
+        own = {parameter: states[parameter] for parameter in _parameters(inner) if parameter in states}
+        inner.state.update(own)
 
     def optimizer_name(self, optimizer: Any) -> str:
-        """The class of the optimizer, whatever divides its state."""
-        return type(optimizer).__name__
+        return type(self.inner(optimizer)).__name__
 
     def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """The model under its own class, whose name is saved, while the block runs."""
+        """Around saving: the model has its own class, whose name is saved."""
         return contextlib.nullcontext()
 
     def mine(self, names: Iterable[str]) -> list[str]:
@@ -95,7 +99,7 @@ class Form:
         return [*names]
 
     def joined(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What JSON has of an optimizer's state, of the parameters of all processes; asked for by all."""
+        """The JSON part of an optimizer's state, of the parameters of all processes; asked for by all."""
         return document
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
@@ -122,18 +126,17 @@ class Form:
 
 
 class Replicated(Form):
-    """Every process has the whole model (``DistributedDataParallel``).
-
-    ``options`` are those of PyTorch's class.
-    """
+    """Every process has the whole model; ``options`` are those of PyTorch's ``DistributedDataParallel``."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        where: dict[str, Any] = {"device_ids": [device.index], "output_device": device.index} if device.type == "cuda" else {}
-        return DistributedDataParallel(model, **where, **self.options)
+        places: Any = {}
+        if device.type == "cuda":
+            places = {"device_ids": [device.index], "output_device": device.index}
+        return DistributedDataParallel(model, **places, **self.options)
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         assert isinstance(wrapped, DistributedDataParallel)
@@ -150,17 +153,12 @@ class ShardedOptimizer(Replicated):
 
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
         optimizer.consolidate_state_dict(to=0)
-        if dist.get_rank():
-            return {}
-        state = optimizer.state_dict()["state"]
-        return {parameter: state[number] for number, parameter in enumerate(_parameters(optimizer)) if number in state}
+        state = {} if dist.get_rank() else optimizer.state_dict()["state"]
+        parameters = enumerate(_parameters(optimizer))
+        return {parameter: state[number] for number, parameter in parameters if number in state}
 
-    def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        own = [parameter for parameter in _parameters(optimizer.optim) if parameter in states]
-        optimizer.optim.state.update({parameter: states[parameter] for parameter in own})
-
-    def optimizer_name(self, optimizer: Any) -> str:
-        return type(optimizer.optim).__name__
+    def inner(self, optimizer: Any) -> Any:
+        return optimizer.optim
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:
@@ -170,7 +168,7 @@ def _parameters(optimizer: Any) -> list[Tensor]:
 class Copied(Form):
     """One process copies the model to several devices for each batch, as the user's ``nn.DataParallel`` says.
 
-    Each copy's loss is a mean over its own rows, whose mean would be another than that of the batch: terms are added up.
+    Each copy's loss is a mean over its own rows, whose mean would be another than the batch's: terms are added up.
     """
 
     def __init__(self, wrapper: nn.DataParallel[nn.Module]) -> None:
@@ -180,8 +178,7 @@ class Copied(Form):
     def wrap(self, model: nn.Module) -> nn.Module:
         return self.wrapper
 
-    def answering(self, model: nn.Module) -> nn.Module:
-        return self.wrapper
+    answering = wrap
 
 
 def _gathered(outputs: Sequence[Any], device: Any) -> Any:

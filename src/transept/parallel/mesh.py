@@ -1,14 +1,14 @@
 """How processes share the work: how many take other rows, hold other parts of each matrix, or run other layers.
 
-The processes of a run make a grid with the axes ``pp`` (pipeline), ``dp_replicate`` and ``dp_shard`` (data, with whole and with
-sharded weights) and ``tp`` (tensor), the last of which has the neighbours. The names are the reference's.
+The processes of a run make a grid with the axes ``pp`` (pipeline), ``dp_replicate`` and ``dp_shard`` (data, whose
+weights are whole and sharded) and ``tp`` (tensor, between neighbours). The names are the reference's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from transept.errors import ConfigError, UnsupportedError, refuse
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 AXES = ("pp", "dp_replicate", "dp_shard", "tp")
-_FIELDS = {"pp": "pp_size", "dp_replicate": "dp_replicate_size", "dp_shard": "fsdp_size", "tp": "tp_size"}
+_SIZES = ("pp_size", "dp_replicate_size", "fsdp_size", "tp_size")  # the setting of each axis
 
 # Names of schedules -> how many stages a process has, and whether the second ones come in the reverse order (a V).
 SCHEDULES = {
@@ -34,25 +34,26 @@ SCHEDULES = {
 class DistributedConfig:
     """How the processes share a model, under the reference's names.
 
-    A size that is ``None`` is 1, but for ``dp_replicate_size``, which takes the processes that are left in training, and
-    ``tp_size``, which takes them where ``tp_plan`` is given.
+    A size that is ``None`` is 1, but for ``dp_replicate_size``, which takes the processes that are left in training,
+    and ``tp_size``, which takes them where ``tp_plan`` is given.
 
     Args:
         tp_size: processes that hold other parts of each matrix.
-        tp_plan: ``"auto"``, or rules that replace those of the plan by name (see :mod:`transept.parallel.tensor.plan`).
+        tp_plan: ``"auto"``, or rules that replace those of the plan by name (:mod:`transept.parallel.tensor.plan`).
         enable_sequence_parallel: split positions between the same processes, where no matrix is.
         fsdp_size: processes between which the weights are sharded, and which take other rows.
         dp_replicate_size: groups of such processes; each group has all weights.
         fsdp_cpu_offload: keep sharded weights and the optimizer's state in the processor's memory.
         fsdp_mixed_precision: compute with bfloat16 weights, and add up gradients in float32.
         pp_size: processes that run other layers.
-        pp_schedule: in which order a pipeline does its passes, such as ``"GPipe"``, ``"1F1B"`` or ``"Interleaved1F1B"``.
-        pp_microbatches: in how many parts a batch goes through the pipeline; by default twice as many as it has stages.
-        zero_stage: what is sharded (Rajbhandari et al. 2020): 1 the optimizer's state, 2 gradients too, 3 weights too; by
-            default 3 where ``fsdp_size`` is above 1.
+        pp_schedule: the order of a pipeline's passes, such as ``"GPipe"``, ``"1F1B"`` or ``"Interleaved1F1B"``.
+        pp_microbatches: parts of a batch in a pipeline; by default twice as many as it has stages.
+        zero_stage: what is sharded (Rajbhandari et al. 2020): 1 the optimizer's state, 2 also gradients, 3 also weights;
+            by default 3 where ``fsdp_size`` is above 1.
 
     Raises:
-        ConfigError: a size below 1, or settings that contradict each other.
+        InputError: a size below 1.
+        ConfigError: settings that contradict each other.
     """
 
     tp_size: int | None = None
@@ -68,52 +69,44 @@ class DistributedConfig:
     zero_stage: Literal[1, 2, 3] | None = None
 
     def __post_init__(self) -> None:
-        for name in (*_FIELDS.values(), "pp_microbatches"):
+        for name in (*_SIZES, "pp_microbatches"):
             size = getattr(self, name)
             refuse(size is not None and size < 1, f"`{name}` must be at least 1, but is {size}.")
         if self.zero_stage not in (None, 1, 2, 3):
             raise ConfigError(f"`zero_stage` is 1, 2 or 3, not {self.zero_stage!r}.")
-        sharded = (self.fsdp_size or 1) > 1
         if self.fsdp_cpu_offload and self.zero_stage == 1:
-            raise ConfigError("`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone.")
-        if self.zero_stage == 1 and sharded:
-            what = "`zero_stage=1` shards the optimizer between all processes that take other rows, and `fsdp_size` weights."
+            what = "`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone."
+            raise ConfigError(what)
+        if self.zero_stage == 1 and (self.fsdp_size or 1) > 1:
+            processes = "all processes that take other rows"
+            what = f"`zero_stage=1` shards the optimizer between {processes}, and `fsdp_size` weights."
             raise ConfigError(what, hint="Leave out one of them.")
         if self.enable_sequence_parallel and self.tp_size == 1:
             raise ConfigError("`enable_sequence_parallel` needs `tp_size` above 1.")
 
     @property
     def schedule(self) -> tuple[str, int, bool]:
-        """The name of ``pp_schedule``, how many stages a process has, and whether the second come in the reverse order.
-
-        Raises:
-            ConfigError: there is no schedule of that name.
-        """
-        for name, found in SCHEDULES.items():
+        """The name of ``pp_schedule``, and the row of :data:`SCHEDULES` (``ConfigError``: there is none)."""
+        for name, stages in SCHEDULES.items():
             if name.lower() == self.pp_schedule.lower():
-                return name, *found
+                return name, *stages
         raise ConfigError(f"there is no `pp_schedule` {self.pp_schedule!r}.", hint=f"Use {', '.join(SCHEDULES)}.")
 
     def layout(self, world: int) -> Layout:
-        """The sizes of the grid for so many processes.
-
-        Raises:
-            ConfigError: the sizes do not make up that number.
-        """
-        known = {axis: getattr(self, name) for axis, name in _FIELDS.items()}
-        free = "tp" if known["tp"] is None and self.tp_plan else "dp_replicate" if known["dp_replicate"] is None else None
-        sizes = {axis: size or 1 for axis, size in known.items()}
-        if free is not None:
-            sizes[free] = 1
-            rest = math.prod(sizes.values())
-            sizes[free] = max(1, world // rest)
-        if math.prod(sizes.values()) != world:
-            told = " x ".join(f"{_FIELDS[axis]}={size}" for axis, size in sizes.items() if known[axis] or size > 1)
-            product = math.prod(size or 1 for size in known.values())
+        """The sizes of the grid for so many processes (``ConfigError``: the sizes do not make up that number)."""
+        wanted = {name: getattr(self, name) for name in _SIZES}
+        sizes = {name: size or 1 for name, size in wanted.items()}
+        product = math.prod(sizes.values())
+        free = "tp_size" if self.tp_size is None and self.tp_plan else "dp_replicate_size"
+        if wanted[free] is None:
+            sizes[free] = max(1, world // product)
+        layout = Layout(*sizes.values())
+        if layout.world != world:
+            chosen = " x ".join(f"{name}={size}" for name, size in sizes.items() if wanted[name] or size > 1)
             near = sorted({max(product, world // product * product), -(-world // product) * product})
             hint = f"Start {' or '.join(map(str, near))} processes, or change the sizes."
-            raise ConfigError(f"{world} processes cannot be laid out as {told or 'nothing'}.", hint=hint)
-        return Layout(sizes["pp"], sizes["dp_replicate"], sizes["dp_shard"], sizes["tp"])
+            raise ConfigError(f"{world} processes cannot be laid out as {chosen or 'nothing'}.", hint=hint)
+        return layout
 
 
 @dataclass(frozen=True)
@@ -139,14 +132,14 @@ class Layout:
         return rank // self.tp % self.data
 
     def mesh(self, device: str) -> DeviceMesh:
-        """PyTorch's grid of the processes; all of them must call this together. The same sizes give the same grid again."""
+        """PyTorch's grid of the processes, which all of them make together; once for the same sizes."""
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
-        for key in [key for key, (met, _) in _GRIDS.items() if met is not dist.group.WORLD]:
-            del _GRIDS[key]  # those processes have parted
+        if any(world is not dist.group.WORLD for world, _ in _GRIDS.values()):
+            _GRIDS.clear()  # those processes have parted
         if (self, device) not in _GRIDS:
-            grid = init_device_mesh(device, (self.pp, self.dp_replicate, self.dp_shard, self.tp), mesh_dim_names=AXES)
+            grid = init_device_mesh(device, astuple(self), mesh_dim_names=AXES)
             _GRIDS[self, device] = dist.group.WORLD, grid
         return _GRIDS[self, device][1]
 
@@ -156,7 +149,6 @@ _GRIDS: dict[tuple[Layout, str], tuple[object, DeviceMesh]] = {}  # of the proce
 
 def needs_torchrun(sizes: DistributedConfig) -> None:
     """Refuse more than one process where only one was started (``UnsupportedError``)."""
-    wanted = math.prod(getattr(sizes, name) or 1 for name in _FIELDS.values())
-    if wanted > 1:
-        command = f"torchrun --nproc-per-node {wanted}"
-        raise UnsupportedError(f"the settings need {wanted} processes, but this is one.", hint=f"Start it by `{command} ...`.")
+    wanted = math.prod(getattr(sizes, name) or 1 for name in _SIZES)
+    hint = f"Start it by `torchrun --nproc-per-node {wanted} ...`."
+    refuse(wanted > 1, f"the settings need {wanted} processes, but this is one.", hint, UnsupportedError)

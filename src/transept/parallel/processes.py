@@ -1,7 +1,7 @@
 """Joining the processes that torchrun started, and agreeing with them.
 
-torchrun tells each process by its environment how many there are (``WORLD_SIZE``), which of them it is (``RANK``, and on its
-machine ``LOCAL_RANK``), and where they meet (``MASTER_ADDR``, ``MASTER_PORT``).
+torchrun tells each process by its environment how many there are (``WORLD_SIZE``), which of them it is (``RANK``, and
+on its machine ``LOCAL_RANK``), and where they meet (``MASTER_ADDR``, ``MASTER_PORT``).
 """
 
 from __future__ import annotations
@@ -22,32 +22,29 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from transept.errors import ConfigError, TrainingError, TranseptError
+from transept.errors import ConfigError, TrainingError, TranseptError, refuse
 from transept.parallel.mesh import Layout
 
 T = TypeVar("T")
 
 _ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notices
 # What PyTorch's backends say when a process does not answer.
-_LOST = re.compile(
-    r"connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group", re.IGNORECASE
-)
-_STORES: list[Store] = []  # where the processes of this run tell that they are there
+_WORDS = "connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group"
+_LOST = re.compile(_WORDS, re.IGNORECASE)
+_STORES: list[Store] = []  # where the processes of this run say that they are there
 _LETS_GO_WITHIN = 0.1  # seconds; a thread that has done its work needs much less
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
     """How many processes were started together, whether they have met or not."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size()
-    return _number("WORLD_SIZE", 1)
+    return dist.get_world_size() if dist.is_initialized() else _number("WORLD_SIZE", 1)
 
 
-def _number(name: str, default: int) -> int:
+def _number(name: str, default: int = 0) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise ConfigError(f"the environment's {name} is {text!r}, and no number.", hint="Start the processes by torchrun.")
+        hint = "Start the processes by torchrun."
+        raise ConfigError(f"the environment's {name} is {text!r}, and no number.", hint=hint)
     return int(text)
 
 
@@ -55,7 +52,7 @@ def join(backend: str | None = None, timeout: float = 1800, device: str | None =
     """Meet the other processes, once; returns this one's rank, 0 where it is alone. They part when the program ends.
 
     Args:
-        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL beside it for tensors on CUDA.
+        backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL too for tensors on CUDA.
         timeout: seconds that a process waits for the others, here and later.
         device: the kind of device that is computed on; by default that of :func:`device_kind`.
 
@@ -63,20 +60,21 @@ def join(backend: str | None = None, timeout: float = 1800, device: str | None =
         ConfigError: the environment does not say where the processes meet.
         TrainingError: the others did not come.
     """
-    if world_size() == 1 or dist.is_initialized():
-        return dist.get_rank() if dist.is_initialized() else 0
-    missing = [name for name in _NEEDED if not os.environ.get(name)]
-    if missing:
-        what = f"WORLD_SIZE says that there are {world_size()} processes, but {', '.join(missing)} is not set."
-        raise ConfigError(what, hint="Start them by torchrun, or unset WORLD_SIZE for one process.")
-    rank, local = _number("RANK", 0), _number("LOCAL_RANK", 0)
-    if rank >= world_size():
-        raise ConfigError(f"this process is RANK={rank}, but there are only {world_size()} (WORLD_SIZE).")
+    if dist.is_initialized():
+        return dist.get_rank()
+    world = world_size()
+    if world == 1:
+        return 0
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    what = f"WORLD_SIZE says that there are {world} processes, but {', '.join(missing)} is not set."
+    refuse(missing, what, "Start them by torchrun, or unset WORLD_SIZE for one process.", ConfigError)
+    rank, local = _number("RANK"), _number("LOCAL_RANK")
+    refuse(rank >= world, f"this process is RANK={rank}, but there are only {world} (WORLD_SIZE).", kind=ConfigError)
     on_cuda = (device or device_kind()) == "cuda"
     if on_cuda:
-        if local >= torch.cuda.device_count():
-            what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
-            raise ConfigError(what, hint="Start as many processes as there are devices (--nproc-per-node).")
+        what = f"this is process {local} of its machine, which has {torch.cuda.device_count()} devices."
+        hint = "Start as many processes as there are devices (--nproc-per-node)."
+        refuse(local >= torch.cuda.device_count(), what, hint, ConfigError)
         torch.cuda.set_device(local)
     backend, limit = backend or ("cpu:gloo,cuda:nccl" if on_cuda else "gloo"), timedelta(seconds=timeout)
     try:
@@ -84,24 +82,25 @@ def join(backend: str | None = None, timeout: float = 1800, device: str | None =
         # torchrun may use one store for all its starts, in which the addresses of the last one would be found.
         start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         work, alive = (PrefixStore(f"{name}/{start}", store) for name in ("work", "alive"))
-        dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world_size())
-        _STORES[:] = [alive]
-        atexit.unregister(_part)  # of processes that met before
-        atexit.register(_part)
+        dist.init_process_group(backend, timeout=limit, store=work, rank=rank, world_size=world)
     except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        what = f"process {rank} of {world_size()} did not meet the others at {where} ({' '.join(str(error).split())[:200]})."
+        place, why = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", " ".join(str(error).split())[:200]
+        what = f"process {rank} of {world} did not meet the others at {place} ({why})."
         raise TrainingError(what, hint="Start all of them, with the same address and number of processes.") from error
+    _STORES[:] = [alive]
+    atexit.unregister(_part)  # of processes that met before
+    atexit.register(_part)
     return rank
 
 
 def _part() -> None:
-    """Leave the others when the program ends, in a way that waits for none of them."""
+    """Leave the others when the program ends, without waiting for any of them."""
     if dist.is_initialized() and _STORES:  # NCCL would wait for processes that were lost
         dist.destroy_process_group()
     _STORES.clear()
-    # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for this, and
-    # takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives it the lock.
+    # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for
+    # this, and takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives
+    # it the lock.
     time.sleep(_LETS_GO_WITHIN)
 
 
@@ -111,39 +110,40 @@ def device_kind() -> str:
 
 
 def everywhere(value: T) -> list[T]:
-    """What each process has, in the order of their ranks; the same on all. Values are pickled, so they are small."""
-    found = [value] * world_size()
-    if world_size() > 1:
-        dist.all_gather_object(found, value)
-    return found
+    """The values of all processes, in the order of their ranks. They are pickled, so they should be small."""
+    values = [value] * world_size()
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
+    return values
 
 
 def gather_numbers(numbers: Sequence[float]) -> list[list[float]]:
-    """As many float64 numbers of each process, in the order of their ranks; the same on all, by one operation."""
+    """The float64 numbers of all processes, as many of each, in the order of their ranks; by one operation."""
     if world_size() == 1:
         return [list(numbers)]
-    own = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
-    gathered = [torch.empty_like(own) for _ in range(world_size())]
-    dist.all_gather(gathered, own)
+    message = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
+    gathered = [torch.empty_like(message) for _ in range(world_size())]
+    dist.all_gather(gathered, message)
     return torch.stack(gathered).tolist()
 
 
 def gather_tensors(value: T) -> list[T]:
-    """What each process has, a tree of tensors and small values, in the order of their ranks; the same on all, on the CPU.
+    """The trees of tensors and small values of all processes, in the order of their ranks; on the CPU.
 
-    Tensors travel as bytes of one buffer, which is as long as the longest of all processes; what describes them is pickled.
+    Tensors travel as bytes of one buffer, as long as the longest of all processes; what describes them is pickled.
     """
     if world_size() == 1:
         return [value]
-    described = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
-    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in described]
+    trees = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
+    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in trees]
     device = _device_of_messages()
     buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=device)
-    if own := [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in _tensors_of(value)]:
-        buffer[: sizes[dist.get_rank()]] = torch.cat(own)
-    buffers = [torch.empty_like(buffer) for _ in described]
+    if tensors := _tensors_of(value):
+        parts = [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in tensors]
+        buffer[: sizes[dist.get_rank()]] = torch.cat(parts)
+    buffers = [torch.empty_like(buffer) for _ in trees]
     dist.all_gather(buffers, buffer)
-    return [_filled(tree, content.cpu()) for tree, content in zip(described, buffers)]
+    return [_filled(tree, content.cpu()) for tree, content in zip(trees, buffers)]
 
 
 def _tensors_of(tree: Any) -> list[Tensor]:
@@ -158,19 +158,16 @@ def _filled(tree: Any, content: Tensor) -> Any:
 
 
 def _device_of_messages() -> torch.device:
-    """Where tensors lie that processes send each other: the CPU, unless the user's group speaks through GPUs alone."""
+    """Where tensors lie that processes send: the CPU, unless the user's group speaks through GPUs alone."""
     kinds = dist.get_backend_config()
     return torch.device("cpu") if "cpu:" in kinds else torch.device("cuda", torch.cuda.current_device())
 
 
 @contextlib.contextmanager
 def naming_the_lost() -> Iterator[None]:
-    """Turn the failure of a collective operation into an error that names the processes which are gone.
+    """Turn the failure of a collective operation into a ``TrainingError`` that names the processes which are gone.
 
     Each process that is left says so, and those that do not within some seconds have ended, or are stuck.
-
-    Raises:
-        TrainingError: names them.
     """
     try:
         yield
@@ -203,9 +200,7 @@ def _silent() -> list[int]:
 
 @contextlib.contextmanager
 def same_on_all() -> Iterator[None]:
-    """Let all processes fail where one does: what is done inside needs no other process, and may raise.
-
-    Without this the others would wait for one that has ended.
+    """Let all processes fail where one does, instead of waiting for it; the block itself needs no other process.
 
     Raises:
         TrainingError: on the processes that were well, with the message of the first that was not.
@@ -236,9 +231,9 @@ class Replicas:
 
     @classmethod
     def of(cls, layout: Layout, is_v: bool = False) -> Replicas:
-        """Those of this process's grid; the first tensor rank of the last stage, which has the outputs, speaks for a share.
+        """Those of this process's grid, where the last stage, which has the outputs, speaks for a share.
 
-        ``is_v`` tells that the process of a pipeline's first stage has the last one too.
+        ``is_v`` says that the process of a pipeline's first stage has the last one too.
         """
         if layout.world == 1:
             return cls()
@@ -246,6 +241,6 @@ class Replicas:
         members = tuple(last + share * layout.tp for share in range(layout.data))
         return cls(layout.data, layout.data_rank(dist.get_rank()), members)
 
-    def among(self, found: Sequence[T]) -> list[T]:
-        """What each share's process has, in order, of what all processes have: a sum of these is the same to the last bit."""
-        return [found[member] for member in self.members]
+    def among(self, values: Sequence[T]) -> list[T]:
+        """Of the values of all processes those of each share, in order: their sum is the same to the last bit."""
+        return [values[member] for member in self.members]

@@ -1,4 +1,4 @@
-"""Every process has a part of each weight: a shard (FSDP; ZeRO stages 2 and 3, Rajbhandari et al. 2020), or of each matrix.
+"""Every process has a shard of each weight (FSDP; ZeRO 2 and 3, Rajbhandari et al. 2020), or a part of each matrix.
 
 The parts are PyTorch's distributed tensors.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -34,13 +35,12 @@ from transept.parallel.tensor.apply import tensor_parallel
 
 @dataclass
 class Sharding:
-    """How weights are sharded by ``fully_shard``: every process has a shard, and collects a block's when it is needed.
+    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed.
 
     Args:
-        mesh: of one axis, the processes that share the weights; or of two, of which the first repeats the second's shards.
+        mesh: of one axis, the processes that share the weights; or of two, the first of which copies the shards.
         blocks: the modules that are collected together, from the inside out; the model itself comes last.
-        reshard: whether a block's weights are given away again after its forward pass (stage 3); otherwise they stay until
-            the backward pass (stage 2).
+        reshard: free a block's weights after its forward pass (stage 3); otherwise after its backward pass (stage 2).
         offload: keep shards and the optimizer's state in the processor's memory.
         mixed: compute with bfloat16 weights, and add up gradients in float32.
     """
@@ -98,11 +98,13 @@ class Divided(Form):
 
     def _split(self, model: nn.Module) -> None:
         if not isinstance(model, Model):
-            what = f"{type(model).__name__} cannot be split between processes: it is no model of this library by itself."
+            name = type(model).__name__
+            what = f"{name} cannot be split between processes: it is no model of this library by itself."
             raise UnsupportedError(what, hint="Leave out `tp_size`.")
         size = getattr(model, "tp_size", None)
         if size is None:
-            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=self.config.enable_sequence_parallel)
+            sequence = self.config.enable_sequence_parallel
+            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=sequence)
         elif size != self.mesh.size():
             raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
 
@@ -111,8 +113,8 @@ class Divided(Form):
         model.register_load_state_dict_pre_hook(self._share_all)  # type: ignore[no-untyped-call]  # PyTorch's
 
     def _share_all(self, model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-        own = model.state_dict()
-        state.update({name: self.share(tensor, own[name]) for name, tensor in state.items() if name in own})
+        parts = model.state_dict()
+        state.update({name: self.share(tensor, parts[name]) for name, tensor in state.items() if name in parts})
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         if isinstance(wrapped, FSDPModule):
@@ -121,16 +123,16 @@ class Divided(Form):
 
     @contextlib.contextmanager
     def ordinary(self, model: nn.Module) -> Iterator[None]:
-        made = type(model)
-        if isinstance(model, FSDPModule):  # of a class that `fully_shard` made of its own and the model's
-            model.__class__ = made.__bases__[-1]
+        sharded = type(model)
+        if isinstance(model, FSDPModule):  # of a class that `fully_shard` makes of its own and the model's
+            model.__class__ = sharded.__bases__[-1]
         try:
             yield
         finally:
-            model.__class__ = made
+            model.__class__ = sharded
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer, with a group of its own for the weights of each grid, since PyTorch's kernels take no mixture.
+        """The optimizer, with a group for the weights of each grid, since PyTorch's kernels take no mixture.
 
         Raises:
             UnsupportedError: it cannot update weights of which each process has a part.
@@ -160,23 +162,22 @@ class Divided(Form):
 
 def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: Any) -> None:
     """Make an update of a small weight that the processes share, and refuse an optimizer that cannot."""
-    size = 2 * mesh.size()
-    weight = nn.Parameter(torch.distributed.tensor.ones(size, size, device_mesh=mesh, placements=[Shard(0)] * mesh.ndim))
+    size, placements = 2 * mesh.size(), [Shard(0)] * mesh.ndim
+    weight = nn.Parameter(torch.distributed.tensor.ones(size, size, device_mesh=mesh, placements=placements))
     weight.grad = torch.ones_like(weight)
     try:
         kind([{"params": [weight]}], **options).step()
     except Exception as error:  # whatever a class of anybody's may raise
-        what = f"{kind.__name__} cannot update weights of which each process has a part ({str(error).splitlines()[0][:200]})."
+        reason = str(error).splitlines()[0][:200]
+        what = f"{kind.__name__} cannot update weights of which each process has a part ({reason})."
         hint = "Use `zero_stage=1` or plain data parallelism with it, or AdamW, Adafactor, SGD, Adagrad or RMSprop."
         raise UnsupportedError(what, hint=hint) from error
 
 
-def _by_grid(group: dict[str, Any]) -> list[dict[str, Any]]:
+def _by_grid(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The same settings for the parameters of each grid of processes."""
     grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
-    lists = [name for name in ("params", "param_names") if name in group]
-
-    def of(grid: Any) -> dict[str, Any]:
-        return {name: [item for item, own in zip(group[name], grids) if own == grid] for name in lists}
-
-    return [group | of(grid) for grid in dict.fromkeys(grids)]
+    lists = {name: group[name] for name in ("params", "param_names") if name in group}
+    for grid in dict.fromkeys(grids):
+        is_of_grid = [other == grid for other in grids]
+        yield group | {name: [*compress(items, is_of_grid)] for name, items in lists.items()}

@@ -1,7 +1,7 @@
-"""Files of tensors of which processes have parts: put together one after the other, or as parts that each process writes.
+"""Files of tensors of which processes have parts: put together one by one, or parts that each process writes.
 
-Either way no process has all of them. The parts are in safetensors files that tell where in the whole tensors they belong
-(PyTorch's distributed checkpoints), which any number of processes reads.
+Either way no process has all of them. The parts are in safetensors files that say where in the whole tensors they
+belong (PyTorch's distributed checkpoints), which any number of processes reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
@@ -29,11 +29,12 @@ from transept.files import parse_json
 from transept.parallel.processes import everywhere, same_on_all
 from transept.schema import typed
 
-_PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that tells where its parts belong
+_PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that says where in the whole tensors its parts begin
+_PLACE: Any = {"saved_offsets": list[Annotated[int, Range(0)]]}
 _Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends in the whole tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """All of a tensor; the processes that have parts of it must ask for it together."""
     # Asked by the method: the class takes a while to import, and those who share nothing do without.
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -46,7 +47,7 @@ class Piece:
 
     Args:
         shape, dtype: those of the whole tensor.
-        tensor: what this process has of it, if it has something.
+        tensor: this process's part, if it has one.
         gather: gives the whole of it, to the first process at least; all processes call it together.
     """
 
@@ -58,13 +59,7 @@ class Piece:
     @classmethod
     def of(cls, tensor: Tensor) -> Piece:
         """A tensor of which all processes have a part, or one that this process has whole."""
-        return cls(tuple(tensor.shape), tensor.dtype, tensor.detach(), _gather_parts)
-
-    @classmethod
-    def stored(cls, recipe: Recipe, parts: Sequence[Piece]) -> Piece:
-        """A tensor as a file has it, which is made of some of ours."""
-        shape = recipe.stored_shape([torch.Size(part.shape) for part in parts])
-        return cls(tuple(shape), parts[0].dtype, None, partial(_join, recipe, parts))
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.detach(), lambda piece: whole(piece.tensor))
 
     @property
     def nbytes(self) -> int:
@@ -80,11 +75,6 @@ class Piece:
         return self.gather(self)
 
 
-def _gather_parts(piece: Piece) -> Tensor:
-    assert piece.tensor is not None
-    return whole(piece.tensor)
-
-
 def _join(recipe: Recipe, parts: Sequence[Piece], piece: Piece) -> Tensor:
     tensors = [part.whole() for part in parts]
     # Others may have nothing of it, and so no shape that it could be made of.
@@ -94,14 +84,14 @@ def _join(recipe: Recipe, parts: Sequence[Piece], piece: Piece) -> Tensor:
 class Stream:
     """Pieces in the order in which files have them, the same on all processes.
 
-    The first process takes each of them while it writes, and the others by :meth:`finish`, which is called on all, whatever
-    failed before, since the others wait until all were taken.
+    The first process takes each of them while it writes, and the others by :meth:`finish`. All processes call that,
+    whatever failed before, since the others wait until all were taken.
     """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._left = iter(pieces)
 
-    def write(self, entries: Mapping[str, Piece], path: Path) -> None:
+    def write_file(self, entries: Mapping[str, Piece], path: Path) -> None:
         """Write a file of the next pieces; raises as :func:`transept.checkpoint.writing.write_stream` does."""
         write_stream(entries, lambda name: next(self._left).whole(), path)
 
@@ -115,7 +105,7 @@ class Stream:
 def written_together(*streams: Any) -> Iterator[None]:
     """Around the first process's writing: the others give what it takes, and a failure is that of all.
 
-    At the end what is left is taken, of the last stream first.
+    At the end all pieces that are left are taken, those of the last stream first.
     """
     with same_on_all(), ExitStack() as ending:
         for stream in streams:
@@ -123,59 +113,50 @@ def written_together(*streams: Any) -> Iterator[None]:
         yield
 
 
-class ModelFiles:
+class ModelFiles(Stream):
     """The files of a model that processes share: those that one process with the whole model would write.
 
     All processes make one together. The first of them calls :meth:`write`, and all of them :meth:`finish` at the end.
 
     Args:
-        state: our names and tensors; no tied ones.
+        state: our names and tensors, of which all processes have a part, or pieces; no tied ones.
         keys: how these are stored.
         max_shard_size: see :func:`transept.checkpoint.store.save_checkpoint`.
         order: the stored names in the order of the whole model, where that of ``state`` is another.
     """
 
     def __init__(
-        self, state: Mapping[str, Piece], keys: KeyMap, max_shard_size: int | str = "50GB", order: Sequence[str] = ()
+        self, state: Mapping[str, Any], keys: KeyMap, max_shard_size: int | str = "50GB", order: Sequence[str] = ()
     ) -> None:
-        pieces: Any = state
+        pieces: Any = {name: Piece.of(item) if isinstance(item, Tensor) else item for name, item in state.items()}
         slots: Any = keys.slots(pieces)
-        made = dict[str, Piece]()
+        stored = dict[str, Piece]()
         for name, piece in slots.items():
             recipe = keys.recipe(name)
-            if recipe.stored not in made:
-                made[recipe.stored] = Piece.stored(recipe, [slots[part] for part in recipe.parts] or [piece])
-        self.stored = {name: made[name] for name in order} if order else made
+            if recipe.stored not in stored:
+                parts = [slots[part] for part in recipe.parts] or [piece]
+                shape = recipe.stored_shape([torch.Size(part.shape) for part in parts])
+                stored[recipe.stored] = Piece(tuple(shape), parts[0].dtype, None, partial(_join, recipe, parts))
+        self.stored = {name: stored[name] for name in order or stored}
         self.sizes = {name: piece.nbytes for name, piece in self.stored.items()}
         self.shards = split(self.sizes, size_in_bytes(max_shard_size))
-        files = (self._entries(names) for names in self.shards)
-        self.stream = Stream(entries[name] for entries in files for name in in_order(entries))
-
-    @classmethod
-    def of(cls, state: Mapping[str, Tensor], keys: KeyMap, max_shard_size: int | str) -> Self:
-        """The files of tensors of which all processes have a part, or which they have whole."""
-        return cls({name: Piece.of(tensor) for name, tensor in state.items()}, keys, max_shard_size)
+        super().__init__(file[name] for file in map(self._entries, self.shards) for name in in_order(file))
 
     def _entries(self, names: Iterable[str]) -> dict[str, Piece]:
         return {name: self.stored[name] for name in names}
 
     def write(self, texts: Mapping[str, str], directory: Any, variant: str | None = None) -> None:
-        """Write all files; the arguments and errors are those of :func:`transept.checkpoint.store.save_checkpoint`."""
+        """Write all files, with arguments and errors of :func:`transept.checkpoint.store.save_checkpoint`."""
 
-        def write_file(names: list[str], path: Path) -> None:
-            self.stream.write(self._entries(names), path)
+        def write(names: list[str], path: Path) -> None:
+            self.write_file(self._entries(names), path)
 
-        write_checkpoint(self.shards, self.sizes, texts, directory, write_file, variant=variant)
-
-    def finish(self) -> None:
-        """Take what is left, for which other processes wait."""
-        self.stream.finish()
+        write_checkpoint(self.shards, self.sizes, texts, directory, write, variant=variant)
 
     def save(self, texts: Mapping[str, str], directory: Any, variant: str | None = None, *, writes: bool = True) -> bool:
-        """Write all files, where the first process ``writes``; all call this together, and fail where one of them does.
+        """Write all files, where the first process ``writes``; all call this together, and fail where one does.
 
-        Returns:
-            Whether this process wrote them.
+        Returns whether this process wrote them.
 
         Raises:
             InputError: ``variant`` is no plain word.
@@ -183,15 +164,15 @@ class ModelFiles:
             FileError: the directory cannot be written.
         """
         file_names(variant)
-        first = writes and dist.get_rank() == 0
+        is_writer = writes and dist.get_rank() == 0
         with written_together(self):
-            if first:
+            if is_writer:
                 self.write(texts, directory, variant)
-        return first
+        return is_writer
 
 
 class Shards:
-    """Tensors that all processes write at once, each what it has, when the first of them says where to.
+    """Tensors of which all processes write their parts at once, into the folder that the first of them names.
 
     The first process calls :meth:`write`, and all of them :meth:`finish` at the end, whatever failed before.
     """
@@ -217,17 +198,11 @@ class Shards:
             return
         dcp = _dcp()
         try:
-            dcp.save(self.tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
+            writer = dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
+            dcp.save(self.tensors, storage_writer=writer)
         except dcp.CheckpointException as error:  # the same in all processes
-            what = next(iter(error.failures.values()))[0]
-            raise FileError(f"cannot be written ({' '.join(str(what).split())[:200]}).", path=folder) from error
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the part of a tensor that a file holds begins in the whole tensor."""
-
-    saved_offsets: list[Annotated[int, Range(0)]]
+            reason = next(iter(error.failures.values()))[0]
+            raise FileError(f"cannot be written ({' '.join(str(reason).split())[:200]}).", path=folder) from error
 
 
 def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -241,10 +216,10 @@ def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         store = TensorStore([path])
         note = store.metadata(path).get(_PLACES)
         # Files without such a note hold whole tensors.
-        all_places: Any = dict.fromkeys(store, _Place)
-        places = typed(parse_json(note, path=path), all_places, path=path) if note else {}
+        every_place: Any = dict.fromkeys(store, _PLACE)
+        places: Any = typed(parse_json(note, path=path), every_place, path=path) if note else {}
         for name, tensor in store.items():
-            begin = tuple(places[name].saved_offsets) if name in places else (0,) * tensor.ndim
+            begin = tuple(places[name]["saved_offsets"]) if name in places else (0,) * tensor.ndim
             kind = (len(begin), tensor.dtype)
             if len(begin) != tensor.ndim or kinds.setdefault(name, kind) != kind:
                 what = f"holds a part of {name[:200]!r} of {tensor.dtype} and {tuple(tensor.shape)} at {begin[:20]}"
@@ -278,8 +253,8 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str
         CheckpointError: the files do not hold all parts of a tensor.
     """
     dcp = _dcp()
-    there = {*known}
-    wanted = {name: tensor.detach() for name, tensor in tensors.items() if name in there}
+    names = {*known}
+    wanted = {name: tensor.detach() for name, tensor in tensors.items() if name in names}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads for itself

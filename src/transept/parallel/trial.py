@@ -1,6 +1,6 @@
-"""Tries on this machine what several processes can do together: ``torchrun --nproc-per-node 2 -m transept.parallel.trial``.
+"""Tries on this machine what processes can do together: ``torchrun --nproc-per-node 2 -m transept.parallel.trial``.
 
-The first process prints what was found as JSON.
+The first process prints the answers as JSON.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -26,62 +26,63 @@ from transept.parallel.sharded import Divided, Sharding
 from transept.parallel.streams import whole
 
 _BYTES, _TIMES, _WIDTH, _TOLERANCE = 2**24, 5, 8, 1e-5
+Pairs = Iterator[tuple[Any, Any]]  # tensors that several processes computed, and the same of one process
 
 
-# The forms in which processes hold a model, by their names in the documentation; made of a grid and a model.
-FORMS: dict[str, Callable[[Any, nn.Sequential], Form]] = {
-    "data parallel": lambda mesh, model: Replicated(),
-    "ZeRO 1": lambda mesh, model: ShardedOptimizer(),
-    "ZeRO 2": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model, reshard=False)),
-    "ZeRO 3": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model)),
-    "ZeRO 3 with offload": lambda mesh, model: Divided(DistributedConfig(), Sharding(mesh, model, offload=True)),
-}
-
-
-def works(make: Callable[[Any, nn.Sequential], Form], mesh: Any, first: nn.Sequential, rows: Tensor) -> bool:
-    """Whether an update of SGD in that form gives the weights that it gives in one process."""
+def updated(make: Callable[[Any, nn.Sequential], Form], mesh: Any, layers: nn.Sequential, rows: Tensor) -> Pairs:
+    """Weights after an update of SGD in the form that ``make`` gives for a mesh and a model."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    alone, held = copy.deepcopy(first), copy.deepcopy(first)
-    form = make(mesh, held)
-    wrapped = form.wrap(held)
-    own = rows.chunk(world)[rank]
-    for model, data, scale, optimizer in (
-        (alone, rows, 1, torch.optim.SGD(alone.parameters(), lr=1.0)),
-        (wrapped, own, world, form.optimizer(torch.optim.SGD, [{"params": [*held.parameters()]}], {"lr": 1.0})),
-    ):
-        (model(data).square().sum() * scale).backward()
-        optimizer.step()
-    found = form.collect(dict(held.named_parameters()))
-    pairs = ((found[name], each.detach().cpu()) for name, each in alone.named_parameters() if name in found)
-    return all(torch.allclose(one.detach().cpu(), other, atol=_TOLERANCE) for one, other in pairs)
+    alone, shared = copy.deepcopy(layers), copy.deepcopy(layers)
+    form = make(mesh, shared)
+    wrapped = form.wrap(shared)
+    optimizer = form.optimizer(torch.optim.SGD, [{"params": [*shared.parameters()]}], {"lr": 1.0})
+    (wrapped(rows.chunk(world)[rank]).square().sum() * world).backward()
+    optimizer.step()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=1.0)
+    alone(rows).square().sum().backward()
+    optimizer.step()
+    weights = form.collect(dict(shared.named_parameters()))  # nothing but on the first process
+    yield from ((weights[name], weight) for name, weight in alone.named_parameters() if name in weights)
 
 
-def tensor_parallel_works(mesh: Any, first: nn.Sequential, rows: Tensor) -> bool:
-    """Whether a matrix by columns and one by rows give what they give as wholes, and its gradient."""
-    held = copy.deepcopy(first)
-    parallelize_module(held, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
-    for model in (first, held):
+def tensor_parallel(mesh: Any, layers: nn.Sequential, rows: Tensor) -> Pairs:
+    """Gradients of a matrix that is split by columns and of one that is split by rows."""
+    shared = copy.deepcopy(layers)
+    parallelize_module(shared, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    for model in (layers, shared):
         model.zero_grad()
         model(rows).square().sum().backward()
-    return _same_gradients(first, held)
+    yield from ((whole(one.grad), other.grad) for one, other in zip(shared.parameters(), layers.parameters()))
 
 
-def pipeline_works(mesh: Any, first: nn.Sequential, rows: Tensor) -> bool:
-    """Whether as many layers as there are processes give the gradient in a pipeline that they give one behind the other."""
+def pipeline_parallel(mesh: Any, layers: nn.Sequential, rows: Tensor) -> Pairs:
+    """Gradients of a layer of each process in a pipeline of them."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    layers = nn.Sequential(*(copy.deepcopy(first[number % len(first)]) for number in range(world)))
-    own = copy.deepcopy(layers[rank])
-    layers(rows).square().sum().backward()
+    alone = nn.Sequential(*(copy.deepcopy(layers[number % len(layers)]) for number in range(world)))
+    layer = copy.deepcopy(alone[rank])
+    alone(rows).square().sum().backward()
     shape = rows.chunk(world)[0].to("meta").requires_grad_()
-    stage = PipelineStage(own, rank, world, rows.device, input_args=(shape,), output_args=(shape,), group=mesh.get_group())
+    options: Any = {"input_args": (shape,), "output_args": (shape,), "group": mesh.get_group()}
+    stage = PipelineStage(layer, rank, world, rows.device, **options)
     schedule = Schedule1F1B(stage, world, loss_fn=lambda output, target: output.square().sum(), scale_grads=False)
     schedule.step(*((rows,) if rank == 0 else ()), target=rows if rank == world - 1 else None)
-    return _same_gradients(layers[rank], own)
+    yield from ((one.grad, other.grad) for one, other in zip(layer.parameters(), alone[rank].parameters()))
 
 
-def _same_gradients(one: nn.Module, other: nn.Module) -> bool:
-    pairs = [(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True)]
-    return all(a is not None and b is not None and torch.allclose(a, whole(b), atol=_TOLERANCE) for a, b in pairs)
+def _sharded(mesh: Any, model: nn.Sequential, **options: bool) -> Form:
+    return Divided(DistributedConfig(), Sharding(mesh, model, **options))
+
+
+# What is tried, by its name in the documentation; each gives pairs of tensors that should be the same.
+TRIALS: dict[str, Callable[[Any, nn.Sequential, Tensor], Pairs]] = {
+    "data parallel": partial(updated, lambda mesh, model: Replicated()),
+    "ZeRO 1": partial(updated, lambda mesh, model: ShardedOptimizer()),
+    "ZeRO 2": partial(updated, partial(_sharded, reshard=False)),
+    "ZeRO 3": partial(updated, _sharded),
+    "ZeRO 3 with offload": partial(updated, partial(_sharded, offload=True)),
+    "tensor parallel": tensor_parallel,
+    "pipeline parallel": pipeline_parallel,
+}
 
 
 def bandwidth(device: str) -> float:
@@ -102,24 +103,21 @@ def main() -> None:
     device, world = device_kind(), dist.get_world_size()
     mesh = Layout(dp_shard=world).mesh(device)["dp_shard"]
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)).to(device)
+    layers = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, _WIDTH)).to(device)
     rows = torch.randn(2 * world, _WIDTH, device=device)
-    found: dict[str, str] = {}
-    tries: dict[str, Callable[[Any, nn.Sequential, Tensor], bool]] = {
-        name: partial(works, make) for name, make in FORMS.items()
-    }
-    tries |= {"tensor parallel": tensor_parallel_works, "pipeline parallel": pipeline_works}
-    for name, attempt in tries.items():
+    forms: dict[str, str] = {}
+    for name, trial in TRIALS.items():
         try:
-            answer = "works" if attempt(mesh, model, rows) else "gives other weights than one process"
+            pairs = [(one.detach().cpu(), other.detach().cpu()) for one, other in trial(mesh, layers, rows)]
+            is_same = all(torch.allclose(one, other, atol=_TOLERANCE) for one, other in pairs)
+            answer = "works" if is_same else "gives other weights than one process"
         except Exception as error:  # what a machine cannot do is told, and the rest is tried
             answer = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        answers = everywhere(answer)
-        found[name] = next((each for each in answers if each != "works"), "works")
+        forms[name] = next((text for text in everywhere(answer) if text != "works"), "works")
     speed = bandwidth(device)
+    report = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": forms}
     if dist.get_rank() == 0:
-        told = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": found}
-        sys.stdout.write(dump_json(told))
+        sys.stdout.write(dump_json(report))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import transept
 from transept.errors import InputError
-from transept.training.trainers.replaced_tokens import ReplacedTokens, ReplacedTokensTrainer
+from transept.training.trainers.discriminators import ReplacedTokens, ReplacedTokensTrainer
 
 from .test_methods import TINY, arguments, batched
 

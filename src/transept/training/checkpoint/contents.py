@@ -99,7 +99,7 @@ class Collected:
     def write(self, stage: Path) -> Iterator[Path]:
         """Write all of it; gives each large file when it is whole."""
         for name, pieces in self.files.items():
-            self.stream.write(pieces, stage / name)
+            self.stream.write_file(pieces, stage / name)
             yield stage / name
         for name, document in self.documents.items():
             write_text(stage / f"{name}.json", dump_json(document))

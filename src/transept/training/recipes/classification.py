@@ -26,7 +26,7 @@ from transept.training.metrics.tokens import EntityF1, is_entity_tag
 from transept.training.model_card import Answers
 from transept.training.recipes.base import Options, Recipe
 from transept.training.recipes.text import TextRecipe, rows_from
-from transept.training.trainers.self_training import RoundsTrainer, last_of_rounds
+from transept.training.trainers.semi_supervised import RoundsTrainer, last_of_rounds
 
 ENDINGS = ("ending", "choice", "option", "answer")
 METRICS = {SINGLE: "accuracy", MULTI: "f1", REGRESSION: "pearson"}

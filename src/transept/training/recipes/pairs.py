@@ -13,8 +13,7 @@ from transept.training.data.labels import is_number
 from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.text import TextRecipe, rows_from
-from transept.training.trainers.preference import NAMES, DataCollatorForPreference, DPOTrainer
-from transept.training.trainers.sentences import SentenceTrainer
+from transept.training.trainers.pairs import NAMES, DataCollatorForPreference, DPOTrainer, SentenceTrainer
 
 # Rows hold two texts, so that there is no one length to group by, nor one number of tokens.
 UNGROUPED = {"train_sampling_strategy": "random", "include_num_input_tokens_seen": "no"}

@@ -31,7 +31,6 @@ class DistillationTrainer(ObjectiveTrainer):
         temperature: what the logits of both are divided by.
         soft_weight, hard_weight, hidden_weight: the shares of the teacher's distribution, of the labels, and of the
             states.
-        others: as for :class:`transept.training.trainer.Trainer`.
     """
 
     def __init__(
@@ -48,10 +47,10 @@ class DistillationTrainer(ObjectiveTrainer):
     ) -> None:
         if teacher_model is None:
             raise InputError("a student needs a `teacher_model`.")
-        weights = soft_weight, hard_weight, hidden_weight
-        refuse(min(weights) < 0, f"weights of a loss cannot be negative: {soft_weight}, {hard_weight}, {hidden_weight}.")
+        self.temperature, self.weights = temperature, (soft_weight, hard_weight, hidden_weight)
+        what = f"weights of a loss cannot be negative: {soft_weight}, {hard_weight}, {hidden_weight}."
+        refuse(min(self.weights) < 0, what)
         self.teacher_model = teacher_model.eval().requires_grad_(False)
-        self.temperature, self.weights = temperature, weights
         super().__init__(model, args, **others)
         self.teacher_model.to(self.args.device)
 
@@ -67,27 +66,24 @@ class DistillationTrainer(ObjectiveTrainer):
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
         soft_weight, hard_weight, hidden_weight = self.weights
         options: dict[str, Any] = {"output_hidden_states": True} if hidden_weight else {}
-        outputs = model(**batch, **options)
+        student = model(**batch, **options)
         with torch.no_grad():
             inputs = {name: value for name, value in batch.items() if name != "labels"}
-            taught = self.teacher_model(**inputs, **options)
-        if outputs.loss_terms is None:
+            teacher = self.teacher_model(**inputs, **options)
+        if student.loss_terms is None:
             hint = "Rows need labels, under the names that the model takes."
             raise InputError("the student gave no loss.", hint=hint)
-        terms = {name: replace(term, weight=term.weight * hard_weight) for name, term in outputs.loss_terms.items()}
-        counted = self._counted(outputs.logits, batch["labels"])
-        soft = soft_targets(outputs.logits, taught.logits, counted, temperature=self.temperature)
+        terms = {name: replace(term, weight=term.weight * hard_weight) for name, term in student.loss_terms.items()}
+        # Labels are shifted as the student shifts them; each position that has one counts, or each row.
+        shift = getattr(task_of(self.model), "targets", None)
+        labels = batch["labels"] if shift is None else shift(batch["labels"], student.logits)
+        counted = None if labels.shape != student.logits.shape[:-1] else labels != IGNORED
+        soft = soft_targets(student.logits, teacher.logits, counted, temperature=self.temperature)
         terms[SOFT] = replace(soft, weight=soft_weight)
         if hidden_weight:
-            cosines = hidden_cosines(outputs.hidden_states[-1], taught.hidden_states[-1], _real(batch))
+            cosines = hidden_cosines(student.hidden_states[-1], teacher.hidden_states[-1], _real(batch))
             terms[HIDDEN] = replace(cosines, weight=hidden_weight)
         return terms
-
-    def _counted(self, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Which positions have a label, shifted as the student shifts them; ``None`` where each row has one."""
-        targets = getattr(task_of(self.model), "targets", None)
-        labels = labels if targets is None else targets(labels, logits)
-        return None if labels.shape != logits.shape[:-1] else labels != IGNORED
 
 
 def _real(batch: Batch) -> Tensor:

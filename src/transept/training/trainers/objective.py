@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -14,11 +15,16 @@ from transept.training.out_of_memory import check_sums
 from transept.training.trainer import Trainer
 
 
+def with_prefix(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The entries whose names begin with a prefix, under the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
 class ObjectiveTrainer(Trainer, Objective):
     """Trains any module by an :class:`transept.training.objective.Objective`.
 
-    The trainer is the objective itself, by its methods such as ``count`` and ``terms``, unless ``make_objective`` gives
-    another.
+    The trainer is the objective itself, by methods such as ``count`` and ``terms``, unless ``make_objective`` gives
+    another. Subclasses take all arguments of :class:`transept.training.trainer.Trainer` by name.
     """
 
     loss_is_scaled_for_ga: ClassVar[bool | None] = True
@@ -35,11 +41,7 @@ class ObjectiveTrainer(Trainer, Objective):
         self._takes_any = True  # batches hold more than one pass reads
 
     def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         terms = self.objective.terms(model, inputs)
         if self.share.rows_are_divided:

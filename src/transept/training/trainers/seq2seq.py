@@ -28,8 +28,8 @@ class Seq2SeqTrainer(Trainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gen_kwargs: dict[str, Any] = {}
-        if (given := getattr(self.args, "generation_config", None)) is not None:
-            self.model.generation_config = self.load_generation_config(given)
+        if (settings := getattr(self.args, "generation_config", None)) is not None:
+            self.model.generation_config = self.load_generation_config(settings)
 
     @staticmethod
     def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
@@ -39,61 +39,58 @@ class Seq2SeqTrainer(Trainer):
         return GenerationConfig.from_pretrained(gen_config_arg)
 
     def evaluate(
-        self,
-        eval_dataset: Any = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
     ) -> dict[str, Any]:
         """The loss and the metrics of a set; ``gen_kwargs`` are arguments of ``generate``, such as ``max_length``."""
         if gen_kwargs or not isinstance(eval_dataset or self.eval_dataset, dict):
-            self._gen_kwargs = self._with_arguments(gen_kwargs)
+            self._set_gen_kwargs(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test", **gen_kwargs: Any
+        self, test_dataset: Any, ignore_keys: Any = None, metric_key_prefix: str = "test", **gen_kwargs: Any
     ) -> PredictionOutput:
         """What is written for a set, its labels and its metrics; ``gen_kwargs`` as for :meth:`evaluate`."""
-        self._gen_kwargs = self._with_arguments(gen_kwargs)
+        self._set_gen_kwargs(gen_kwargs)
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
-    def _with_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of ``generate``, with those of the settings where they are not given."""
-        kept = {name: value for name, value in given.items() if value is not None}
+    def _set_gen_kwargs(self, options: dict[str, Any]) -> None:
+        """Keep the arguments of ``generate``, with those of the settings where they are absent."""
+        self._gen_kwargs = {name: value for name, value in options.items() if value is not None}
         longest = getattr(self.args, "generation_max_length", None)
-        if longest and not {"max_length", "max_new_tokens"} & kept.keys():
-            kept["max_length"] = longest
+        if longest and not {"max_length", "max_new_tokens"} & self._gen_kwargs.keys():
+            self._gen_kwargs["max_length"] = longest
         if beams := getattr(self.args, "generation_num_beams", None):
-            kept.setdefault("num_beams", beams)
-        return kept
+            self._gen_kwargs.setdefault("num_beams", beams)
 
     def predict_batch(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
         if prediction_loss_only or not getattr(self.args, "predict_with_generate", False):
             return super().predict_batch(model, inputs, prediction_loss_only, ignore_keys)
-        found = super().predict_batch(model, inputs, True) if "labels" in inputs else Prediction(None, None, None, None)
+        has_labels = "labels" in inputs
+        losses = super().predict_batch(model, inputs, True) if has_labels else Prediction(None, None, None, None)
         inputs = self._prepare_inputs(inputs)
-        labels = inputs.get("labels")
-        made_of_labels = labels is not None and getattr(inputs.get("decoder_input_ids"), "shape", None) == labels.shape
-        left_out = {"labels", *(("decoder_input_ids", "decoder_attention_mask") if made_of_labels else ())}
+        labels, left_out = inputs.get("labels"), {"labels"}
+        if labels is not None and getattr(inputs.get("decoder_input_ids"), "shape", None) == labels.shape:
+            left_out |= {"decoder_input_ids", "decoder_attention_mask"}  # which are made of labels
         with torch.no_grad(), self.compute_loss_context_manager():
-            given = {name: value for name, value in inputs.items() if name not in left_out}
-            written = self.model.generate(**given, **self._gen_kwargs)
-        return Prediction(found.loss, found.terms, self._padded(written), self._padded(labels))
+            prompts = {name: value for name, value in inputs.items() if name not in left_out}
+            written = self.model.generate(**prompts, **self._gen_kwargs)
+        padded_labels = None if labels is None else self._padded(labels)
+        return Prediction(losses.loss, losses.terms, self._padded(written), padded_labels)
 
-    def _padded(self, ids: Tensor | None) -> Tensor | None:
+    def _padded(self, ids: Tensor) -> Tensor:
         """Padded to the length that the model writes by its own settings, as the reference's predictions are."""
         settings = self.model.generation_config
         longest, new = getattr(settings, "max_length", None), getattr(settings, "max_new_tokens", None)
         widths = (LONGEST if longest is None else longest, 0 if new is None else new + 1)
-        width = next((width for width in widths if ids is not None and ids.shape[-1] < width), None)
-        if ids is None or width is None:
+        width = next((width for width in widths if ids.shape[-1] < width), None)
+        if width is None:
             return ids
         reader = self.processing_class if hasattr(self.processing_class, "pad_token_id") else self.model.config
         fill = getattr(reader, "pad_token_id", None)
         fill = getattr(reader, "eos_token_id", None) if fill is None else fill
         if not isinstance(fill, int):
-            what = "texts of different lengths cannot be joined: there is no padding token."
-            raise InputError(what, hint="Set `pad_token_id`.")
+            hint = "Set `pad_token_id`."
+            raise InputError("texts of different lengths cannot be joined: there is no padding token.", hint=hint)
         return F.pad(ids, (0, width - ids.shape[-1]), value=fill)
