@@ -1,13 +1,12 @@
-"""A run: the parts that the loop, its checkpoints and its evaluations share, and what they ask of the trainer."""
+"""A run: the parts that the loop and its checkpoints share, how long it is, and what it adds up."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,35 +14,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from transept.errors import ConfigError
 from transept.parallel.forms import Form
-from transept.parallel.processes import Replicas, gather_numbers
+from transept.parallel.processes import gather_numbers
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
-from transept.training.loss import LossRules, PassShare
-from transept.training.objective import Objective
+from transept.training.objective import LossRules, Objective, PassShare
 from transept.training.optim.average import WeightAverage
 from transept.training.optim.greedy import GreedyLR
-from transept.training.state import TrainerControl, TrainerState
-
-
-class Hooks(Protocol):
-    """What a run asks of the trainer that it belongs to: callbacks, and methods that users override."""
-
-    control: TrainerControl
-    current_gradient_accumulation_steps: int
-
-    def event(self, name: str, **kwargs: Any) -> None: ...
-    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor: ...
-    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]: ...
-    def floating_point_ops(self, inputs: Any) -> float: ...
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: list[str] | None = None) -> dict[str, Any]: ...
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
-    def _prepare_inputs(self, inputs: Any) -> Any: ...
-    def _get_learning_rate(self) -> float: ...
-    def _save_checkpoint(self, model: Any, trial: Any = None) -> None: ...
-    def _load_best_model(self) -> None: ...
+from transept.training.state import TrainerState
 
 
 @dataclass
@@ -122,16 +102,6 @@ class Tally:
     flops: float = 0.0
     waiting: list[Tensor] = field(default_factory=list)
 
-    def add_up(self, replicas: Replicas, *, leave_out_nan: bool) -> None:
-        """Add the waiting losses, each summed over processes; all of these call it together."""
-        own = torch.stack(self.waiting).tolist() if self.waiting else []
-        self.waiting.clear()
-        for losses in zip(*replicas.among(gather_numbers(own))):
-            loss = sum(losses)
-            if math.isfinite(loss) or not leave_out_nan:
-                self.loss += loss
-                self.learned += 1
-
     def mean_loss(self) -> float:
         """The mean loss of the updates since the last log, which begins anew."""
         mean = self.loss / max(1, self.learned)
@@ -141,61 +111,40 @@ class Tally:
         return mean
 
 
-@dataclass
 class TrainingRun:
     """One call of ``train()``: what is trained, by what, on what, and how far it is.
 
-    Args:
+    Attributes:
         model: the model, as it is saved.
         wrapped: the module that is called in training.
         form: how the processes hold the model.
         objective: what the model learns.
         rules: what may be done to its micro-batches.
         share: what the pass that is being made counts for.
-        main_input_name: the input whose tokens are counted.
-        padding_id: the id that pads it, where that is known.
         ignored: outputs that evaluations leave out of the predictions.
         place: the next batch of the data, for a checkpoint; that of the last finished update.
     """
 
-    args: TrainingArguments
-    model: nn.Module
-    wrapped: nn.Module
-    form: Form
-    devices: Devices
-    objective: Objective
-    rules: LossRules
-    share: PassShare
-    optimizer: Any
-    scheduler: Any
-    scaler: Any
-    average: WeightAverage | None
-    loader: Any
-    length: RunLength
-    state: TrainerState
-    main_input_name: str = "input_ids"
-    padding_id: int | None = None
-    ignored: list[str] | None = None
-    place: Place = field(default_factory=Place)
-    tally: Tally = field(default_factory=Tally)
-    began: float = field(default_factory=time.time)
-    first_step: int = 0
-    first_tokens: int = 0
-
-    @property
-    def rows_of_update(self) -> int:
-        """The rows of an update, over all processes."""
-        rows: int = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        return rows * self.devices.replicas.size
+    def __init__(self, trainer: Any, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
+        self.args: TrainingArguments = trainer.args
+        self.model: nn.Module = trainer.model
+        self.wrapped: nn.Module = trainer.model_wrapped
+        self.form: Form = trainer.form
+        self.devices: Devices = trainer.devices
+        self.objective: Objective = trainer.objective
+        self.rules: LossRules = trainer._loss_rules()
+        self.share: PassShare = trainer.share
+        self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
+        self.average: WeightAverage | None = trainer.average
+        self.state: TrainerState = trainer.state
+        self.loader, self.length, self.ignored = loader, length, ignored
+        self.place, self.tally, self.began = Place(), Tally(), time.time()
+        self.first_step = self.first_tokens = 0
 
     @property
     def follows_metric(self) -> bool:
         """Whether the schedule is told a metric after evaluations, and nothing after updates."""
         return isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)
-
-    def averaged(self) -> contextlib.AbstractContextManager[Any]:
-        """The model with the mean of its weights, where there is one."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
 
     def continue_from(self, state: TrainerState) -> None:
         """Take over the state of a run that this one goes on with."""
@@ -204,8 +153,15 @@ class TrainingRun:
         self.first_tokens = state.num_input_tokens_seen
 
     def add_up_losses(self) -> None:
-        """Bring the tally up to the last update; all processes call it together."""
-        self.tally.add_up(self.devices.replicas, leave_out_nan=self.args.logging_nan_inf_filter)
+        """Add up the waiting losses, each over the processes; all of these call it together."""
+        tally = self.tally
+        losses = torch.stack(tally.waiting).tolist() if tally.waiting else []
+        tally.waiting.clear()
+        for losses_of_update in zip(*self.devices.replicas.among(gather_numbers(losses))):
+            loss = sum(losses_of_update)
+            if math.isfinite(loss) or not self.args.logging_nan_inf_filter:
+                tally.loss += loss
+                tally.learned += 1
 
     def store_flops(self) -> None:
         """Add the operations since the last call to the state."""

@@ -17,12 +17,12 @@ import transept
 from transept import Trainer
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
 from transept.training.adversarial import Perturbation, moved
+from transept.training.loop import Updates
 from transept.training.trainers.consistency import ConsistencyTrainer
 from transept.training.trainers.distillation import DistillationTrainer
 from transept.training.trainers.preference import DataCollatorForPreference, DPOTrainer
 from transept.training.trainers.self_training import SelfTrainer
 from transept.training.trainers.sentences import SentenceTrainer
-from transept.training.update import Updates
 
 TINY: dict[str, Any] = {
     "hidden_size": 16,
