@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
 from transept.errors import UnsupportedError
-from transept.training.objective import loss_of
+from transept.training.loss import loss_of
 
 
 class Copies(nn.DataParallel):  # type: ignore[type-arg]

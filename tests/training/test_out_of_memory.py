@@ -24,7 +24,8 @@ from transept.errors import TrainingError, TranseptWarning
 from transept.models.bert import BertConfig, BertForMaskedLM
 from transept.objectives.terms import total
 from transept.training.failed_updates import Halving, ran_out_of_memory
-from transept.training.objective import check_sums, count_rows, counts_of, halves
+from transept.training.loss import check_sums
+from transept.training.objective import count_rows, counts_of, halves
 
 from .small import HEADS, Head, ours, quiet, rows
 from .test_counts import _case, _double, _heads

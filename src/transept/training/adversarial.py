@@ -34,7 +34,12 @@ class Perturbation:
     """
 
     def __init__(
-        self, kind: Kind = "fgm", epsilon: float = 1.0, steps: int = 1, step_size: float | None = None, weight: float = 1.0
+        self,
+        kind: Kind = "fgm",
+        epsilon: float = 1.0,
+        steps: int = 1,
+        step_size: float | None = None,
+        weight: float = 1.0,
     ) -> None:
         if kind not in (kinds := get_args(Kind)):
             raise ConfigError(f"`adversarial` has no kind {kind!r}.", hint=nearest(str(kind), kinds))

@@ -19,11 +19,12 @@ from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import Replicas, everywhere, join, world_size
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows
-from transept.training.objective import precision, task_of
+from transept.training.loss import precision
+from transept.training.objective import task_of
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES: dict[str, Literal[2, 3]] = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
-_OTHER_WORDS = ("auto_wrap", "true", "offload", "no_shard", "false")  # the first two: blocks are sharded by themselves
+_OTHER_WORDS = ("auto_wrap", "true", "offload", "no_shard", "false")  # blocks are always wrapped by themselves
 _HONOURED = (
     *("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing"),
     *("version", "state_dict_type"),
@@ -73,7 +74,7 @@ class Fsdp:
             raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=hint)
         if not words or {"no_shard", "false"} & {*words}:
             return cls()
-        keeps_weights = any(_STAGES.get(word) == 2 for word in words) or settings.get("reshard_after_forward") is False
+        keeps_weights = 2 in map(_STAGES.get, words) or settings.get("reshard_after_forward") is False
         offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
         recompute = bool(settings.get("activation_checkpointing"))
         return cls(2 if keeps_weights else 3, offload, recompute, _FILES[files])
@@ -153,16 +154,17 @@ class Devices:
         args, config, staged = self.args, self.config, self.is_staged
         divided = staged or self.layout.tp > 1
         sharded = divided or config.zero_stage in (2, 3)
+        freeze = "Freeze what is not trained by `freeze`, or use one process."
         whole = "Leave out `pp_size`: the layers of a pipeline never run as one model."
         rules = {
-            "unfreeze_schedule": (args.unfreeze_schedule, "Freeze what is not trained by `freeze`, or use one process."),
+            "unfreeze_schedule": (args.unfreeze_schedule, freeze),
             "find_batch_size": (args.find_batch_size, "Lower `per_device_train_batch_size`; results are the same."),
             "precompute": (args.precompute, "Leave it out."),
             "fp16": (args.fp16 and sharded, "Use `bf16` with sharded weights."),
             "torch_compile": (args.torch_compile and sharded, "Leave it out."),
             "zero_stage": (divided and config.zero_stage == 1, "Use `fsdp` beside `tp_size` and `pp_size`."),
             "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
-            "enable_sequence_parallel": (staged and config.enable_sequence_parallel, "Leave it out beside `pp_size`."),
+            "enable_sequence_parallel": (staged and args.enable_sequence_parallel, "Leave it out beside `pp_size`."),
             "label_smoothing_factor": (staged and args.label_smoothing_factor, whole),
             **dict.fromkeys(own_passes, (staged, whole)),
         }
@@ -191,12 +193,12 @@ class Devices:
         return cast(nn.Module, model.module)
 
     def hold(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
-        """The form in which the processes hold a model, put into it in place, and the module that is called in training.
+        """Put a model into the form in which the processes hold it; returns this, and the module to call in training.
 
-        Each share of the rows gets its own random numbers, for dropout; the first share's are those of a run by itself.
+        Each share of the rows gets its own random numbers, for dropout; the first share those of a run by itself.
 
         Raises:
-            ConfigError: a process has another version, other settings, weights or data than the first one; names both.
+            ConfigError: a process has another version, settings, weights or data than the first one; names both.
         """
         if not self.alone:
             first, *others = everywhere(self._description(model, dataset))
@@ -220,7 +222,8 @@ class Devices:
         """What must be the same in all processes."""
         from transept import __version__
 
-        settings = {name: value for name, value in self.args.to_dict().items() if name not in ("local_rank", "output_dir")}
+        own = ("local_rank", "output_dir")
+        settings = {name: value for name, value in self.args.to_dict().items() if name not in own}
         shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
         unsplit = (weight for weight in model.parameters() if not hasattr(weight, "placements"))
         values = [weight.detach().flatten()[:_COMPARED].cpu().tolist() for weight in unsplit]

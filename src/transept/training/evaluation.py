@@ -1,13 +1,13 @@
-"""Evaluation and prediction, batch by batch: losses as sums over the whole set, and arrays where they are asked for."""
+"""Evaluation and prediction, batch by batch: losses as sums over the whole set, and arrays where they are wanted."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Prediction:
     main: Any = None
 
 
-def predict_batch(trainer: Any, model: nn.Module, inputs: Any, loss_only: bool, ignored: Iterable[str] | None) -> Prediction:
+def predict_batch(trainer: Any, model: nn.Module, inputs: Any, loss_only: bool, ignored: Any) -> Prediction:
     """What the model gives for a batch: its loss where there are labels, and its outputs but for ``ignored`` ones."""
     names = trainer.label_names
     has_loss = all(inputs.get(name) is not None for name in names)
@@ -86,35 +86,8 @@ def _single(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-@dataclass
-class Losses:
-    """The loss over a whole set: each term's sum divided by its items, and means of parts for what is not additive."""
-
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    items: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_row: list[float] = field(default_factory=list)  # of every row, its batch's
-
-    def add(self, batch: Prediction) -> None:
-        if batch.loss is None:
-            return
-        means = {"loss": (float(batch.loss), batch.items)} if batch.terms is None else {}
-        for name, term in (batch.terms or {}).items():
-            count = float(term.count) if term.additive else 1.0
-            means[name] = (float(term.mean) * term.weight if count else 0.0), count
-        for name, (mean, count) in means.items():
-            self.sums[name] += mean * count
-            self.items[name] += count
-        self.by_row += [float(batch.loss)] * batch.rows
-
-    @property
-    def mean(self) -> float | None:
-        """The loss of the set; ``None`` where nothing was added."""
-        means = [self.sums[name] / items for name, items in self.items.items() if items]
-        return math.fsum(means) if means else None
-
-
 class Evaluation:
-    """One pass over a loader by a trainer.
+    """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches.
 
     Args:
         loss_only: whether neither logits nor labels are wanted.
@@ -127,13 +100,14 @@ class Evaluation:
         self.keeps = is_prediction or not self.args.batch_eval_metrics
         every = self.args.eval_accumulation_steps
         self.logits, self.labels, self.inputs = Gathered(every), Gathered(every), Gathered(every)
-        self.losses, self.rows, self.metrics = Losses(), 0, dict[str, Any]()
+        self.sums, self.items = defaultdict[str, float](float), defaultdict[str, float](float)  # of each term
+        self.losses: list[float] = []  # of every row, its batch's
+        self.metrics, self.rows = dict[str, Any](), 0
 
     def run(self, loader: Any, prefix: str) -> EvalLoopOutput:
-        """Evaluate all batches."""
         self.trainer.model.eval()
         self.trainer.callback_handler.eval_dataloader = loader
-        last: Prediction | None = None  # a batch is added when the next one came, and so is known not to be the last
+        last: Prediction | None = None  # a batch is added after the next one came: then it is not the last
         for predictions in self._predictions(loader):
             for prediction in predictions:
                 if last is not None:
@@ -163,11 +137,10 @@ class Evaluation:
             yield [Prediction(**fields) for fields in predictions if fields is not None]
 
     def _predict(self, inputs: Any) -> Prediction:
-        """What the model gives for a batch, and what that counts for."""
         trainer, counts = self.trainer, self.trainer.objective.count(inputs)
         if "prediction_step" in trainer.own_passes:
-            step = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
-            loss, logits, labels = step
+            outputs = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
+            loss, logits, labels = outputs
             prediction = Prediction(loss, None, logits, labels)
         else:
             model = trainer.form.answering(trainer.model)
@@ -183,7 +156,15 @@ class Evaluation:
     def _add(self, batch: Prediction, *, is_last: bool) -> None:
         compute_metrics = self.trainer.compute_metrics
         self.rows += batch.rows
-        self.losses.add(batch)
+        if batch.loss is not None:
+            means = {"loss": (float(batch.loss), batch.items)} if batch.terms is None else {}
+            for name, term in (batch.terms or {}).items():
+                count = float(term.count) if term.additive else 1.0
+                means[name] = (float(term.mean) * term.weight if count else 0.0), count
+            for name, (mean, count) in means.items():
+                self.sums[name] += mean * count
+                self.items[name] += count
+            self.losses += [float(batch.loss)] * batch.rows
         if self.keeps:
             self.logits.add(batch.logits)
             self.labels.add(batch.labels)
@@ -201,7 +182,7 @@ class Evaluation:
             places = np.array([row for batch in batches.all() for row in batch])
         logits, labels, inputs = (parts.result(places, whole) for parts in (self.logits, self.labels, self.inputs))
         if compute_metrics is not None and self.keeps and logits is not None and labels is not None:
-            losses = np.array(self.losses.by_row) if "loss" in self.args.include_for_metrics else None
+            losses = np.array(self.losses) if "loss" in self.args.include_for_metrics else None
             if losses is not None and places is not None and whole:
                 losses[places] = losses.copy()
             self.metrics = compute_metrics(EvalPrediction(logits, labels, inputs, losses)) or {}
@@ -209,7 +190,7 @@ class Evaluation:
         for name, value in metrics.items():
             if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:
                 metrics[name] = value.item()
-        if (loss := self.losses.mean) is not None:
-            metrics[f"{prefix}_loss"] = loss
+        if means := [self.sums[name] / items for name, items in self.items.items() if items]:
+            metrics[f"{prefix}_loss"] = math.fsum(means)
         named = {f"{prefix}_{name.removeprefix(f'{prefix}_')}": value for name, value in metrics.items()}
         return EvalLoopOutput(logits, labels, named, length_of(source_of(loader)) or self.rows)

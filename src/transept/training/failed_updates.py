@@ -1,4 +1,4 @@
-"""Updates that fail: they are made again with fewer rows at a time, or it is told where a value is not finite first."""
+"""Updates that fail: made again with fewer rows at a time, or searched for the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from transept.errors import TrainingError, TranseptWarning
 from transept.training.checkpoint.generators import Generators
-from transept.training.objective import LESS_MEMORY, Batch, count_rows, tensors_in
+from transept.training.loss import LESS_MEMORY
+from transept.training.objective import Batch, count_rows, tensors_in
 from transept.training.run import TrainingRun
 
 R = TypeVar("R")
@@ -37,8 +38,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 class Halving:
     """Runs updates, and after running out of memory runs one again with half the rows in each micro-batch.
 
-    The loss of an update is a sum over its micro-batches, so that it stays the same. The size that fitted is kept for
-    later updates.
+    The loss of an update is a sum over its micro-batches, and stays the same. The size that fits is kept.
 
     Args:
         divide: the halves of a micro-batch whose losses add up to its own, or why there are none.
@@ -52,10 +52,7 @@ class Halving:
     def run(self, update: Callable[[list[Batch]], R], batches: Sequence[Batch], clear: Callable[[], None]) -> R:
         """Run an update, again with smaller micro-batches while there is too little memory.
 
-        Args:
-            update: makes the gradients of an update from micro-batches.
-            batches: the micro-batches as they come.
-            clear: undoes what a failed update has left, such as gradients.
+        ``update`` makes gradients from micro-batches; ``clear`` removes those that a failed one has left.
 
         Raises:
             TrainingError: there is too little memory for a single row, or for a batch that cannot be divided.
@@ -108,8 +105,7 @@ class Fault:
     """Where the first values that are not finite were seen.
 
     ``what`` is an output or a gradient of the module ``path``, or the parameter, input or loss of that name. ``rows``
-    are those of the micro-batch ``batch``, where values have rows; ``inside`` tells that the module's inputs had such
-    values already.
+    are those of the micro-batch ``batch``; ``inside`` tells that the module's inputs had such values already.
     """
 
     what: str
@@ -191,10 +187,10 @@ def find_fault(
     step: Callable[[Batch], Tensor],
     generators: Generators | None = None,
 ) -> Fault | None:
-    """The first values of an update that are not finite: in weights, inputs, outputs of modules, the loss, or gradients.
+    """The first values of an update that are not finite: weights, inputs, outputs of modules, the loss, or gradients.
 
-    The micro-batches are run again: once for what modules give, and where that is all finite once more for the
-    gradients, both in the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite.
+    The micro-batches are run again: once for outputs, and where all are finite once more for the gradients, both in
+    the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite.
 
     Args:
         step: runs the forward and the backward pass of a micro-batch, and gives its loss.
@@ -227,11 +223,9 @@ def find_fault(
 def not_finite(
     run: TrainingRun, step: Callable[[Batch], Tensor], batches: Sequence[Batch], generators: Generators, where: str
 ) -> TrainingError:
-    """The error of an update whose gradients are not finite, with the first place where such values came up.
+    """The error of an update whose gradients are not finite, with the first fault of :func:`find_fault`.
 
-    Args:
-        step, batches, generators: as for :func:`find_fault`; each process runs its own batches again.
-        where: a sentence about the checkpoint to go on from.
+    Each process runs its own batches again; ``where`` is a sentence about the checkpoint to go on from.
     """
     if run.form.same_passes:
         cause = "shards of weights cannot be looked through; run the update in one process to find the module"

@@ -13,7 +13,7 @@ from typing import Any
 from transept.checkpoint.store import is_weights, save_checkpoint
 from transept.core.model import Model
 from transept.errors import FileError
-from transept.files import PathName, make_directory, write_text
+from transept.files import PathName, write_text
 from transept.parallel.forms import Form
 from transept.parallel.streams import ModelFiles
 from transept.publish import CARD_NAME, Pushable
@@ -27,7 +27,10 @@ ARGUMENTS_NAME = "training_args.json"
 _SHOWN = 5  # names of files in a message
 
 
-def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> ModelFiles | dict[str, Any] | None:
+Weights = ModelFiles | dict[str, Any] | None
+
+
+def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> Weights:
     """The weights that are saved, where processes have parts of them; ``None``: they are the model's own.
 
     All processes must call this together. Those of a model of this library are put together while they are written;
@@ -47,11 +50,8 @@ def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = Fal
     return ModelFiles(form.pieces(untied), names.keys, order=form.stored)
 
 
-def write_model(
-    directory: PathName, model: Any, form: Form, weights: ModelFiles | dict[str, Any] | None, reader: Any, arguments: str
-) -> None:
-    """Write a model with these weights or its own, what prepares its inputs, and the arguments it was trained with."""
-    folder = make_directory(directory)
+def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: Any, arguments: str) -> None:
+    """Write a model with these weights or its own, what prepares its inputs, and the arguments of its training."""
     if weights == {}:
         for name, text in (model.texts() if isinstance(model, Model) else {}).items():
             write_text(folder / name, text)
@@ -81,7 +81,7 @@ class TrainedModel(Pushable):
 
 @contextmanager
 def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Path]:
-    """Hold a run's directory, which is made where needed; files of a run that fails before it ``has_begun`` are removed.
+    """Make and hold a run's directory; files of a run that fails before it ``has_begun`` are removed.
 
     Raises:
         FileError: another run is in it, or it cannot be written to.

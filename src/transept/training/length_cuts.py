@@ -2,8 +2,8 @@
 
 The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are
 sorted by length and cut where more padding would cost more than another pass does. Where the family can compute rows
-that stand one behind the other, they are run together without any padding. The update stays the same but for rounding,
-and for which dropout masks are drawn.
+that stand one behind the other, they are run together without padding. The update stays the same but for rounding and
+dropout masks.
 
 Shapes: B rows, N choices, T positions, T' of a decoder.
 """
@@ -24,11 +24,12 @@ from transept.core.model import Model
 from transept.objectives.classification import IGNORED
 from transept.training.objective import Batch, task_of
 
-# What a pass costs beside its rows, in positions: a constant, since short products are slow, and what starting the
-# operations of a layer costs, which is more positions the smaller layers are. Measured on CPU cores; an accelerator
-# computes so many times more in that time.
+# What a pass costs beside its rows, in positions: a constant, since short products are slow, and the start of the
+# operations of a layer, which is more positions the smaller layers are. Measured on CPU cores; an accelerator
+# computes FASTER times as many positions in the time of a start.
 PASS, START, FASTER = 120, 4e6, 500
 FEWEST = 1e12  # the cost of a pass that leads to as few of them as there can be
+Bounds = list[tuple[int, int]]  # the first row of each part, and the one after its last
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Ragged(dict[str, Any]):
     """A batch that is to be run without its padding (:func:`transept.core.text.unpadded`)."""
 
 
-def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[dict[str, Any]]:
-    """The rows of one update in parts of like length, the longest first, without columns at the end that all rows pad.
+def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[Any]:
+    """The rows of one update in parts of like length, the longest first, without columns at the end that are padding.
 
-    The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding included,
-    than the largest batch. Where that would not be so, the batches are given as they are: for tasks whose loss is no sum
-    over rows, or depends on padding (question answering, whose softmax is over all positions), and for batches that are
-    not of padded texts and labels alone. Rows that are padded on the left keep their length.
+    The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding
+    included, than the largest batch. The batches stay as they are for tasks whose loss is no sum over rows, or
+    depends on padding (question answering, whose softmax is over all positions), and where they are not of padded
+    texts and labels alone. Rows that are padded on the left keep their length.
 
     Args:
         model: a model, or a wrapper around one.
@@ -89,7 +90,8 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *
 
 def _may_be_ragged(task: Model, batches: Sequence[Batch], columns: _Columns) -> bool:
     """Whether rows can stand one behind the other without padding, which must be at their ends and have no labels."""
-    if columns.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
+    is_able = task.device.type == "cpu" and all(getattr(stack, "ragged", False) for stack in task.stacks)
+    if columns.decoder or not is_able:
         return False
     for batch in batches:
         mask = batch["attention_mask"]
@@ -100,7 +102,7 @@ def _may_be_ragged(task: Model, batches: Sequence[Batch], columns: _Columns) -> 
     return True
 
 
-def _ragged_costs_less(lengths: Any, ragged: list[tuple[int, int]], padded: list[tuple[int, int]], cost: float) -> bool:
+def _ragged_costs_less(lengths: Any, ragged: Bounds, padded: Bounds, cost: float) -> bool:
     """Whether a pass without padding, where attention is computed for each length by itself, costs less."""
     groups = sum(len(np.unique(lengths[start:stop])) for start, stop in ragged)
     without_padding = lengths.sum() + cost * len(ragged) + max(cost - PASS, 0.0) * groups
@@ -116,7 +118,7 @@ def cost_of_pass(model: nn.Module) -> float:
     return PASS + start * (1 if task is None or task.device.type == "cpu" else FASTER)
 
 
-def cheapest(lengths: Any, cost: float, most: float) -> list[tuple[int, int]]:
+def cheapest(lengths: Any, cost: float, most: float) -> Bounds:
     """Where to cut rows so that the sum over parts of rows times longest, plus ``cost`` for each part, is smallest.
 
     Args:
@@ -188,7 +190,6 @@ def _lengths(batch: Batch, names: set[str]) -> Tensor:
 
 
 def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: int) -> dict[str, Any]:
-    """These rows as one batch, as long as the longest of them."""
     text, decoder = (int(most) for most in rows[:, 2:].max(axis=0))
     text_axis = batches[0]["attention_mask"].ndim - 1
     part: dict[str, Any] = {}
@@ -207,7 +208,6 @@ def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: in
 
 
 def _fitted(name: str, value: Tensor, axis: int, length: int, padding_id: int) -> Tensor:
-    """Rows of one input with so many positions along an axis."""
     more = length - value.shape[axis]
     if more <= 0:
         return value.narrow(axis, 0, length)

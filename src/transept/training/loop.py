@@ -1,8 +1,8 @@
 """Epochs and updates of a run: what happens in which order, and which callbacks hear of it.
 
 An update has M micro-batches. The loss of a term is the sum of its items' losses over all micro-batches, divided by
-the number of items in all of them; a term that is not additive is the mean of its parts' means. So the numbers of items
-are added up before the first backward pass, and every micro-batch divides by them.
+the number of items in all of them; a term that is not additive is the mean of its parts' means. So the items are
+counted before the first backward pass, and every micro-batch divides by their number.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from transept.training.data.loader import begin_epoch, first_batch
 from transept.training.evaluation import speed
 from transept.training.failed_updates import Halving, not_finite
 from transept.training.length_cuts import cost_of_pass, cut
-from transept.training.objective import Batch, Counts, backward
+from transept.training.loss import backward
+from transept.training.objective import Batch, Counts
 from transept.training.optim.average import copy_weights
-from transept.training.run import Place, TrainingRun
-from transept.training.setup import unfreeze_at
+from transept.training.run import Place, TrainingRun, unfreeze_at
 from transept.training.state import SaveStrategy, TrainOutput
 
 MOST_WAITING = 1024  # losses that are not added up yet
@@ -41,13 +41,12 @@ class Update:
 
     Args:
         batches: the micro-batches; as many in every process.
-        real: how many of them count; the others are run again so that the processes stay in step, and change nothing.
+        real: how many of them count; the others keep the processes in step, and change nothing.
         counts: the items of all terms of the loss in each micro-batch that counts.
         items: the items of each term in the whole update; ``None`` where a micro-batch cannot be counted.
         parts: M, the number of micro-batches of all processes.
         is_shared: whether each micro-batch is weighted by its items; else all weigh the same.
         passes: the backward passes of each micro-batch.
-        flops, tokens: of all micro-batches.
     """
 
     batches: list[Batch]
@@ -59,11 +58,6 @@ class Update:
     passes: int
     flops: float
     tokens: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to learn from: no term has an item."""
-        return self.items is not None and self.is_shared and not any(self.items.values())
 
     def share(self, index: int) -> float:
         """What the mean of a micro-batch counts for: its share of the items, 1 / M where they are not known."""
@@ -82,7 +76,7 @@ class Updates:
         args = run.args
         self.terms = list[str]()  # of the loss, the same in all processes
         self.cost = cost_of_pass(run.wrapped)
-        # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for their lengths.
+        # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for lengths.
         self.ragged = args.adversarial is None and not (args.neftune_noise_alpha or args.torch_compile)
         halves = args.device.type == "cuda" if args.find_batch_size is None else args.find_batch_size
         halves = halves and run.devices.alone  # halving in one process would leave the others waiting
@@ -94,7 +88,7 @@ class Updates:
     def take(self, batches: Iterator[Any], epoch: int) -> Update | None:
         """The micro-batches of the next update; ``None`` where no process has one left.
 
-        The processes tell each other by one operation, or by two where a term of the loss is new, as in the first update.
+        The processes agree by one operation, or by two where a term of the loss is new, as in the first update.
         """
         run = self.run
         own: list[Batch] = list(islice(batches, run.args.gradient_accumulation_steps))
@@ -159,10 +153,10 @@ class Updates:
         run, trainer, batches = self.run, self.trainer, update.batches
         self.saved.begin()
         parts: Sequence[Batch] = batches
-        may_cut = run.rules.may_cut and run.objective.rows_apart and not run.form.same_passes
+        may_cut = trainer._may_cut and run.objective.rows_apart and not run.form.same_passes
         if may_cut and update.real == len(batches):
             parts = cut(run.wrapped, batches, self.cost, ragged=self.ragged)
-        self.items, self.substeps = update.items if run.rules.by_items else None, 0
+        self.items, self.substeps = update.items if trainer._divides_by_items else None, 0
         trainer.current_gradient_accumulation_steps = len(batches)
         self.saved.between()
         trainer.event("on_step_begin")
@@ -181,14 +175,14 @@ class Updates:
             step = partial(trainer.training_step, run.model, num_items_in_batch=self.items)
             raise not_finite(run, step, parts, generators, where)
         self._apply(changes=is_finite or run.args.nan_policy == "ignore")
-        if not update.is_empty:
+        if update.items is None or not update.is_shared or any(update.items.values()):  # else no term has an item
             run.tally.waiting.append(loss)
             if len(run.tally.waiting) >= MOST_WAITING:
                 run.add_up_losses()
         return True
 
     def _gradients(self, update: Update, parts: Sequence[Batch]) -> Tensor | None:
-        """The passes of an update's micro-batches, cut into parts, and their loss; ``None`` where a callback ended it."""
+        """Make the passes of an update's parts; returns their loss, or ``None`` where a callback ended the update."""
         share, number, loss = self.run.share, len(update.batches), None
         for index in range(number):
             self.saved.between()
@@ -205,9 +199,9 @@ class Updates:
         return loss
 
     def passes(self, batch: Batch, number: int = 1, *, is_last: bool = True) -> Tensor:
-        """The forward and backward passes of a micro-batch, or of a part of one; its part of the update's loss.
+        """Make the passes of a micro-batch, or of a part of one; returns its part of the update's loss.
 
-        ``is_last`` tells that gradients are added up over processes behind it.
+        After the last part, gradients are added up over processes.
         """
         run, trainer, model, share = self.run, self.trainer, self.run.wrapped, self.run.share
         if number == 1:
@@ -228,7 +222,7 @@ class Updates:
 
     def _divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
         """See :meth:`Objective.divide`; a reason also where others than the objective compute the loss."""
-        reason = self.run.rules.undivided
+        reason = self.trainer._undivided
         if reason is None and self.items is None:
             reason = "its loss is not known to be a sum over rows"
         divided = self.run.objective.divide(batch) if reason is None else reason
@@ -236,7 +230,7 @@ class Updates:
         return divided
 
     def _apply(self, *, changes: bool) -> None:
-        """Change the weights by the gradients of an update, unless they are to stay, and the learning rate after it."""
+        """Change the weights by the gradients of an update, if ``changes``, and the learning rate after it."""
         run, trainer, scaler, applied = self.run, self.trainer, self.run.scaler, changes
         trainer.event("on_pre_optimizer_step")
         if changes and scaler is None:
@@ -278,7 +272,6 @@ class Loop:
         self.updates = Updates(run, trainer, saved)
 
     def train(self) -> TrainOutput:
-        """Train to the end."""
         run, trainer = self.run, self.trainer
         trainer.event("on_train_begin")
         if run.args.eval_on_start and not run.state.global_step:
@@ -303,7 +296,6 @@ class Loop:
         return self.saved.ended or self.run.state.global_step >= self.run.length.max_steps
 
     def run_epoch(self, epoch: int, start: int) -> None:
-        """Make the updates of an epoch from a batch on."""
         run, trainer, done, ended = self.run, self.trainer, start, False
         length = run.length.batches_in(epoch, run.args.gradient_accumulation_steps)
         batches = begin_epoch(run.loader, epoch, start)
@@ -360,8 +352,8 @@ class Loop:
         metrics = self.trainer.evaluate(ignore_keys=run.ignored)
         has_best = args.metric_for_best_model is not None
         if has_best and name not in metrics:
-            what = f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}."
-            raise InputError(what)
+            names = ", ".join(metrics)
+            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {names}.")
         if steers_schedule and run.follows_metric:
             run.scheduler.step(metrics[name])
         is_best = has_best and run.state.note_metric(metrics[name], greater_is_better=bool(args.greater_is_better))

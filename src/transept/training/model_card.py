@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from transept.fields import without_secrets
 from transept.files import PathName, make_directory, write_text
 from transept.publish import CARD_NAME, pipeline_tag
@@ -20,8 +22,8 @@ from transept.training.callbacks.plot import PLOT_NAME
 
 # Settings in the card of a trainer's model.
 SHOWN = (
-    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed"),
-    *("optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "label_smoothing_factor", "bf16", "fp16"),
+    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
+    *("seed", "optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "label_smoothing_factor", "bf16", "fp16"),
 )
 MOST_CONFUSIONS = 5
 Z = 1.959963984540054  # of the standard normal distribution: 95 % of it lies within
@@ -94,7 +96,6 @@ class Card:
     repeat: str | None = None
 
     def text(self, plot: bool = False) -> str:
-        """The card in Markdown."""
         from huggingface_hub import ModelCardData
 
         matter = {name: value for name, value in self.matter.items() if value is not None}
@@ -116,7 +117,8 @@ class Card:
             return []
         on = "The last evaluation" if self.rows is None else f"On {self.rows} rows that it was not trained on"
         lines = [f"{on}, measured by this run:", "", "| metric | value |", "|---|---|"]
-        lines += [f"| {name} | {_figure(value)} |" for name, value in self.metrics.items()]
+        for name, value in self.metrics.items():
+            lines.append(f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |")
         if (answers := self.answers) is None:
             return lines
         (low, high), (name, most) = wilson(answers.correct, answers.n), answers.majority
@@ -133,12 +135,16 @@ class Card:
         lines = []
         if self.seconds is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            device = f"a processor of the kind {platform.machine()}"
+            if torch.cuda.is_available():
+                device = torch.cuda.get_device_name()
             took = f"{self.updates} updates in {self.seconds:.0f} seconds"
-            lines += [f"{took} on {machine()} ({cores} processor cores).", ""]
+            lines += [f"{took} on {device} ({cores} processor cores).", ""]
         if self.versions:
             lines += [f"Made with {', '.join(f'{name} {version}' for name, version in self.versions.items())}.", ""]
         lines += ["| setting | value |", "|---|---|"]
-        lines += [f"| {name} | {_cell(json.dumps(value))} |" for name, value in without_secrets(self.arguments).items()]
+        settings = without_secrets(self.arguments)
+        lines += [f"| {name} | {_cell(json.dumps(value))} |" for name, value in settings.items()]
         return [*lines, "", f"![loss, evaluation, learning rate and norm]({PLOT_NAME})"] if plot else lines
 
 
@@ -165,19 +171,6 @@ def card_of(
 def listed(value: Any) -> Any:
     """A text as a list of it; what is a list already, or absent, stays."""
     return [value] if isinstance(value, str) else value
-
-
-def machine() -> str:
-    """The kind of device that a run used."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"a processor of the kind {platform.machine()}"
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _inline(text: str) -> str:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transept import tiles
 from transept.core.model import Model
-from transept.errors import InputError, TrainingError, UnsupportedError
-from transept.objectives.classification import IGNORED, cross_entropy
-from transept.objectives.terms import LossTerm, total
+from transept.errors import InputError, UnsupportedError
+from transept.objectives.classification import IGNORED
+from transept.objectives.terms import LossTerm
 
 Batch = Mapping[str, Any]
 Counts = dict[str, float]
 
-LESS_MEMORY = "Use a smaller `per_device_train_batch_size`, gradient_checkpointing, shorter rows, or a smaller model."
-_LABELS_NEEDED = "Rows need labels, under the names that the model takes."
+LABELS_NEEDED = "Rows need labels, under the names that the model takes."
 
 
 def task_of(model: nn.Module) -> Model | None:
@@ -84,7 +79,7 @@ class Objective:
         """The terms of the loss of a batch, of a forward pass by ``model``, which may be wrapped."""
         terms: dict[str, LossTerm] | None = model(**batch).loss_terms
         if terms is None:
-            raise InputError(f"the model gave no loss; the inputs were {', '.join(batch)}.", hint=_LABELS_NEEDED)
+            raise InputError(f"the model gave no loss; the inputs were {', '.join(batch)}.", hint=LABELS_NEEDED)
         return terms
 
     def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
@@ -113,91 +108,6 @@ class Objective:
             passes: at least ``passes(batch)``; as many as other processes make.
         """
         raise NotImplementedError
-
-
-@dataclass
-class PassShare:
-    """What the pass that is being made counts for in its update.
-
-    Args:
-        parts: M, the micro-batches of all processes.
-        loss: the factor of its loss; 1 where it is divided by the items of the update, 0 where it changes nothing.
-        batch: the micro-batch's share of the items.
-        rows_are_divided: whether micro-batches were halved after running out of memory.
-    """
-
-    parts: int = 1
-    loss: float = 1.0
-    batch: float = 1.0
-    rows_are_divided: bool = False
-
-
-@dataclass(frozen=True)
-class LossRules:
-    """What may be done to the micro-batches of an update, by whose code computes their loss.
-
-    Args:
-        by_items: whether the loss is divided by the items of the whole update; else it is a mean over its micro-batch.
-        may_cut: whether the model alone sees the micro-batches, so that rows may be put together anew.
-        undivided: why the rows of a micro-batch may not be halved; ``None`` where they may.
-    """
-
-    by_items: bool
-    may_cut: bool
-    undivided: str | None
-
-
-def takes_items(function: Callable[..., Any]) -> bool:
-    """Whether a function names ``num_items_in_batch`` among its arguments: then it divides by it."""
-    return "num_items_in_batch" in inspect.signature(function).parameters
-
-
-def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -> dict[str, LossTerm]:
-    """The cross-entropy with smoothed labels (Szegedy et al. 2016), for tasks with logits of classes."""
-    logits = outputs.get("logits") if isinstance(outputs, Mapping) else outputs[0]
-    if not isinstance(logits, Tensor) or labels.is_floating_point():
-        what = "labels can be smoothed where one class is right for each, and not in this task."
-        raise UnsupportedError(what, hint="Leave out `label_smoothing_factor`.")
-    targets = getattr(task_of(model), "targets", None)
-    name = next(iter(counts_of(model, {"labels": labels}) or {}), "labels")
-    return {name: cross_entropy(logits, labels if targets is None else targets(labels, logits), smoothing=smoothing)}
-
-
-def loss_of(outputs: Any, inputs: Batch, items: Counts | None, parts: int) -> Tensor:
-    """The loss in a model's outputs (``InputError``: there is none), divided by the items of the update if given."""
-    terms = getattr(outputs, "loss_terms", None) if isinstance(outputs, Mapping) else None
-    if terms is not None and items is not None:
-        return total(terms, items, parts=parts)
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
-    if not isinstance(loss, Tensor):
-        raise InputError(f"the model gave no loss; the inputs were {', '.join(inputs)}.", hint=_LABELS_NEEDED)
-    return loss.mean() if loss.ndim else loss  # `DataParallel` gives that of each device
-
-
-@contextlib.contextmanager
-def precision(args: Any) -> Iterator[None]:
-    """The mixed precision that the arguments ask for."""
-    dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
-    if dtype is None:
-        yield
-        return
-    if args.device.type == "cpu":
-        tiles.check()
-    with torch.autocast(args.device.type, dtype=dtype):
-        yield
-
-
-def backward(loss: Tensor, processes: int = 1, scaler: Any = None) -> None:
-    """The backward pass of a loss, scaled for processes and for 16-bit floats."""
-    loss = loss * processes  # PyTorch divides the sum over processes by their number
-    (loss if scaler is None else scaler.scale(loss)).backward()
-
-
-def check_sums(terms: Mapping[str, LossTerm]) -> None:
-    """Refuse terms of a loss that are no sums over rows, after the rows of a batch were divided (``TrainingError``)."""
-    if names := [name for name, term in terms.items() if not term.additive]:
-        what = f"there is too little memory for a micro-batch, and its loss has {names[0]!r}, which is no sum over rows."
-        raise TrainingError(what, hint=LESS_MEMORY)
 
 
 def unsummed_rows(model: nn.Module) -> str | None:
@@ -237,14 +147,12 @@ def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str
 
 
 def rows_between(batch: Batch, start: int, stop: int, task: Model | None = None) -> dict[str, Any]:
-    """The rows of a batch from ``start`` to ``stop``."""
     others = {} if task is None else task.inputs_of_rows(batch, start, stop)
     cut = operator.itemgetter(slice(start, stop))
     return {name: others[name] if name in others else _map_rows(value, cut) for name, value in batch.items()}
 
 
 def _entries(batch: Batch, task: Model | None) -> Iterator[tuple[str, int]]:
-    """The numbers of entries of all inputs that should have one for each row, with their names."""
     others = {} if task is None else task.inputs_of_rows(batch, 0, 0)
     for name, value in batch.items():
         entries = list[Any]()
@@ -270,3 +178,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping | tuple | list):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(inner)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same with its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {name: to_device(inner, device) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(to_device(inner, device) for inner in value)
+    return value

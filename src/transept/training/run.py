@@ -1,10 +1,12 @@
-"""A run: the parts that the loop and its checkpoints share, how long it is, and what it adds up."""
+"""A run: the parts that the loop and its checkpoints share, its length, and how the model is while it lasts."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from transept.errors import ConfigError
+from transept.adapt.freeze import freeze, unfreeze_until
+from transept.adapt.neftune import add_embedding_noise
+from transept.errors import ConfigError, UnsupportedError
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers
 from transept.training.arguments.training import TrainingArguments
-from transept.training.callbacks.base import length_of
+from transept.training.callbacks.base import DefaultFlowCallback, length_of
+from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
-from transept.training.objective import LossRules, Objective, PassShare
+from transept.training.loss import PassShare
+from transept.training.objective import Objective, own_task, task_of
 from transept.training.optim.average import WeightAverage
 from transept.training.optim.greedy import GreedyLR
 from transept.training.state import TrainerState
@@ -45,7 +51,7 @@ class RunLength:
 
     @classmethod
     def of(cls, args: TrainingArguments, loader: Any) -> RunLength:
-        """How long a run over a loader is (``ConfigError``: the loader has no length, and ``max_steps`` is not set)."""
+        """The length of a run over a loader (``ConfigError``: it has no length, and ``max_steps`` is not set)."""
         length, rows = length_of(loader), length_of(source_of(loader))
         accumulation = args.gradient_accumulation_steps
         if length is None:
@@ -69,7 +75,6 @@ class RunLength:
         return cls(math.ceil(whole - unused_share * updates[-1]), epochs, batches, rows or length)
 
     def batches_in(self, epoch: int, accumulation: int) -> int:
-        """The micro-batches of an epoch."""
         if self.batches is None:
             return self.max_steps * accumulation
         return self.batches[min(epoch, len(self.batches) - 1)]
@@ -80,15 +85,13 @@ class Tally:
     """What a run adds up between logs; checkpoints keep all of it but ``waiting``.
 
     Args:
-        loss: the sum of the losses of the updates since the last log.
-        learned: the number of these updates.
+        loss, learned: the sum of the losses of the updates since the last log, and the number of these updates.
         total_loss, all_learned: the same of the whole run, up to the last log.
         skipped: updates that were left out, since their gradients were not finite.
         logged_step: the update of the last log.
         grad_norm, learning_rate: those of the last update.
         flops: operations since they were added to the state.
-        waiting: this process's part of the losses of updates that were not added up yet. They stay where they were
-            computed: adding them up waits for the device, and for the other processes.
+        waiting: this process's losses that were not added up yet, which waits for the device and other processes.
     """
 
     loss: float = 0.0
@@ -119,7 +122,6 @@ class TrainingRun:
         wrapped: the module that is called in training.
         form: how the processes hold the model.
         objective: what the model learns.
-        rules: what may be done to its micro-batches.
         share: what the pass that is being made counts for.
         ignored: outputs that evaluations leave out of the predictions.
         place: the next batch of the data, for a checkpoint; that of the last finished update.
@@ -132,7 +134,6 @@ class TrainingRun:
         self.form: Form = trainer.form
         self.devices: Devices = trainer.devices
         self.objective: Objective = trainer.objective
-        self.rules: LossRules = trainer._loss_rules()
         self.share: PassShare = trainer.share
         self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
         self.average: WeightAverage | None = trainer.average
@@ -167,3 +168,50 @@ class TrainingRun:
         """Add the operations since the last call to the state."""
         self.state.total_flos += self.tally.flops
         self.tally.flops = 0.0
+
+
+def all_callbacks(args: TrainingArguments, callbacks: list[Any]) -> list[Any]:
+    """The trainer's own callbacks around those of the user; only the first process reports on the run."""
+    if args.process_index:
+        return [DefaultFlowCallback, *callbacks]
+    reports: list[Any] = []
+    if args.report_to:
+        from transept.training.callbacks.reports import report_callbacks  # it asks for the programs that show runs
+
+        reports = report_callbacks([*args.report_to])
+    return [DefaultFlowCallback, *reports, *callbacks, PrinterCallback if args.disable_tqdm else ProgressCallback]
+
+
+def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
+    """Unfreeze what the schedule says for an epoch that begins."""
+    if schedule is not None:
+        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
+
+
+@contextlib.contextmanager
+def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> Iterator[None]:
+    """The model as the arguments say while it is trained; ``recomputes`` as ``activation_checkpointing`` does."""
+    task = task_of(model)
+    with contextlib.ExitStack() as undo:
+        if args.freeze is not None and args.unfreeze_schedule is None:
+            freeze(own_task(model, "freeze"), args.freeze)
+        if args.activation_checkpointing or recomputes:
+            if not hasattr(model, "gradient_checkpointing_enable"):
+                hint = "Leave out `gradient_checkpointing`."
+                raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
+            checkpointed: Any = model
+            options = args.activation_checkpointing_kwargs or None
+            checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+            undo.callback(checkpointed.gradient_checkpointing_disable)
+        for stack in () if args.use_cache or task is None else task.stacks:
+            undo.callback(setattr, stack, "spares_cache", stack.spares_cache)
+            stack.spares_cache = True
+        if args.neftune_noise_alpha:
+            undo.callback(add_embedding_noise(model, args.neftune_noise_alpha).remove)
+        if args.torch_compile:
+            # Each layer of a model of ours by itself, for any length; of another model, the whole.
+            blocks = [model] if task is None else [layer for stack in task.stacks for layer in stack.layers]
+            backend, mode = args.torch_compile_backend or "inductor", args.torch_compile_mode
+            for block in blocks:
+                block.compile(backend=backend, mode=mode, dynamic=True)
+        yield

@@ -26,7 +26,15 @@ class Trial:
         self.number, self.params = number, dict[str, Any]()
         self._draw = random.Random(place_seed(seed, number, purpose="trial"))  # noqa: S311 (no secret)
 
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+    def suggest_float(
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
+    ) -> float:
         """A number between two, evenly, or evenly in its logarithm."""
         refuse(not low <= high or (log and low <= 0), f"`{name}` cannot be drawn between {low} and {high}.")
         if step is not None:
@@ -46,7 +54,6 @@ class Trial:
         return int(value)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of these."""
         refuse(not choices, f"`{name}` has nothing to choose from.")
         self.params[name] = self._draw.choice(list(choices))
         return self.params[name]

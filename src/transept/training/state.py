@@ -88,9 +88,9 @@ class TrainerControl(ExportableState):
 class TrainerState:
     """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``.
 
-    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates, where
-    the arguments may give shares. ``log_history`` has every log. ``stateful_callbacks`` holds the states of callbacks by
-    the names of their classes; it is made of a list of callbacks.
+    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates,
+    where the arguments may give shares. ``stateful_callbacks`` holds the states of callbacks by the names of their
+    classes; it is made of a list of callbacks.
     """
 
     epoch: float = 0
@@ -188,7 +188,7 @@ def json_value(value: Any, name: str, levels: int = 32) -> Any:
 class EvalPrediction:
     """What ``compute_metrics`` is called with: arrays for the whole set, one or a tuple of them.
 
-    ``inputs`` and ``losses`` are there where ``include_for_metrics`` names them. Iterating gives those that are there.
+    ``inputs`` and ``losses`` are there where ``include_for_metrics`` names them; iterating leaves out absent ones.
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:

@@ -31,18 +31,11 @@ from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
 from transept.training.model_card import card_of, listed, write_card
 from transept.training.objective import own_task
+from transept.training.optim import optimizers
 from transept.training.optim.average import WeightAverage
-from transept.training.optim.optimizers import (
-    get_decay_parameter_names,
-    get_optimizer_cls_and_kwargs,
-    layerwise_rates,
-    make_optimizer,
-    parameter_groups,
-)
 from transept.training.optim.schedules import get_scheduler
-from transept.training.run import RunLength, TrainingRun
+from transept.training.run import RunLength, TrainingRun, prepared, unfreeze_at
 from transept.training.search import Space, search
-from transept.training.setup import prepared, unfreeze_at
 from transept.training.state import (
     STATE_NAME,
     BestRun,
@@ -75,8 +68,8 @@ class Trainer(TrainerBase):
         tokenizer: an older name of ``processing_class``.
 
     An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
-    trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update itself
-    sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
+    trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
+    itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
 
     Attributes:
         objective: what the model learns; see :meth:`make_objective`.
@@ -93,8 +86,8 @@ class Trainer(TrainerBase):
         """Train to the end; returns the number of updates, the mean loss, and the figures of the run.
 
         Args:
-            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``. The run
-                goes on as if nothing had happened; warnings tell what changed meanwhile. See :class:`SavedRun`.
+            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``. The
+                run goes on as if nothing had happened; warnings tell what changed. See :class:`SavedRun`.
             trial: the settings of a search, which ``model_init`` is called with.
             ignore_keys_for_eval: outputs that evaluations leave out of the predictions.
         """
@@ -146,12 +139,12 @@ class Trainer(TrainerBase):
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Names of the parameters that weight decay applies to."""
-        return get_decay_parameter_names(model)
+        return optimizers.get_decay_parameter_names(model)
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
         """The class of the optimizer that the arguments name, and what it is made with."""
-        return get_optimizer_cls_and_kwargs(args)
+        return optimizers.get_optimizer_cls_and_kwargs(args)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """The optimizer, made where there is none."""
@@ -163,9 +156,11 @@ class Trainer(TrainerBase):
         kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
         decayed, rates = self.get_decay_parameter_names(model), None
         if args.layerwise_lr_decay is not None:
-            rates = layerwise_rates(layer_groups(own_task(model, "layerwise_lr_decay")), args.layerwise_lr_decay)
-        groups = parameter_groups(model, options.get("lr", args.learning_rate), args.weight_decay, decayed, rates)
-        self.optimizer = make_optimizer(kind, groups, options, self.form.optimizer)
+            layers = layer_groups(own_task(model, "layerwise_lr_decay"))
+            rates = optimizers.layerwise_rates(layers, args.layerwise_lr_decay)
+        rate = options.get("lr", args.learning_rate)
+        groups = optimizers.parameter_groups(model, rate, args.weight_decay, decayed, rates)
+        self.optimizer = optimizers.make_optimizer(kind, groups, options, self.form.optimizer)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -180,7 +175,7 @@ class Trainer(TrainerBase):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, Any]:
-        """The loss and the metrics of a set, or of several by name, whose names follow the prefix of their metrics."""
+        """The loss and the metrics of a set, or of several by name; then the names follow the prefix."""
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
             metrics: dict[str, Any] = {}
@@ -249,7 +244,7 @@ class Trainer(TrainerBase):
     def _save(self, output_dir: PathName | None = None, state_dict: Any = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         reader = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        folder, arguments = output_dir or self.args.output_dir or ".", self.args.to_json_string()
+        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args.to_json_string()
         average = self.average if state_dict is None else None
         with contextlib.nullcontext() if average is None else average.applied(self.model):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)

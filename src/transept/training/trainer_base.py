@@ -20,7 +20,6 @@ from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
-from transept.training import setup
 from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import CallbackHandler, TrainerCallback, length_of
@@ -32,21 +31,10 @@ from transept.training.data.table import TableDataset
 from transept.training.devices import Devices
 from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged
-from transept.training.objective import (
-    Counts,
-    LossRules,
-    Objective,
-    PassShare,
-    backward,
-    check_sums,
-    loss_of,
-    precision,
-    smoothed,
-    takes_items,
-    task_of,
-)
+from transept.training.loss import PassShare, backward, check_sums, loss_of, precision, smoothed, takes_items
+from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.average import WeightAverage
-from transept.training.run import TrainingRun
+from transept.training.run import TrainingRun, all_callbacks
 from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState
 
 WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
@@ -102,7 +90,7 @@ class TrainerBase:
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
         self.is_in_train, self.current_gradient_accumulation_steps = False, 1
-        callbacks = setup.all_callbacks(args, callbacks or [])
+        callbacks = all_callbacks(args, callbacks or [])
         self.callback_handler = CallbackHandler(callbacks, self.model, self.processing_class, *optimizers)
         self.control = TrainerControl()
         self.state = self._new_state()
@@ -189,7 +177,6 @@ class TrainerBase:
         return self.args.local_process_index == 0
 
     def event(self, name: str, **kwargs: Any) -> None:
-        """Call all callbacks."""
         self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control, **kwargs)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
@@ -269,7 +256,8 @@ class TrainerBase:
         """The order of the rows in an evaluation: by length where rows are at hand; answers are put back in order."""
         column = self.args.length_column_name
         has_lengths = column in (getattr(eval_dataset, "column_names", None) or ())
-        if self.args.eval_do_concat_batches and (has_lengths or isinstance(eval_dataset, list | tuple | TableDataset)):
+        at_hand = has_lengths or isinstance(eval_dataset, list | tuple | TableDataset)
+        if at_hand and self.args.eval_do_concat_batches:
             with contextlib.suppress(InputTypeError):
                 return SortedSampler(lengths_of(eval_dataset, column, self.main_input_name))
         return EpochSampler(len(eval_dataset), 0, shuffle=False)
@@ -278,7 +266,7 @@ class TrainerBase:
         """The number of rows behind a loader, as far as it is known."""
         return length_of(source_of(dataloader)) or (length_of(dataloader) or 0) * self.args.train_batch_size
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
         if not model.training:
             model.train()
@@ -286,7 +274,7 @@ class TrainerBase:
             self.optimizer.train()
         without_padding = unpadded() if isinstance(inputs, Ragged) else contextlib.nullcontext()
         inputs = self._prepare_inputs(inputs)
-        only_loss = loss_alone() if self._loss_rules().may_cut else contextlib.nullcontext()
+        only_loss = loss_alone() if self._may_cut else contextlib.nullcontext()
         with without_padding, self.compute_loss_context_manager(), only_loss:
             answer = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss
@@ -325,20 +313,32 @@ class TrainerBase:
             loss = loss_of(outputs, inputs, items, self.share.parts)
         return (loss, outputs) if return_outputs else loss
 
-    def _loss_rules(self) -> LossRules:
-        function, perturbation, by_items = self.compute_loss_func, self.perturbation, self.loss_is_scaled_for_ga
-        if by_items is None:
-            divides = task_of(self.model) is not None if function is None else takes_items(function)
-            by_items = "compute_loss" not in self.own_passes and divides
-        undivided = None
-        if "training_step" in self.own_passes:
-            undivided = "`training_step` is overridden, which may need all of them"
-        elif not by_items:
-            undivided = "its loss is not known to be a sum over rows"
-        elif perturbation is not None and not perturbation.by_row:
-            undivided = f"the loss of {perturbation.kind!r} adversarial training is no sum over rows"
+    @property
+    def _divides_by_items(self) -> bool:
+        """Whether the loss is divided by the items of the whole update; else it is a mean over its micro-batch."""
+        if self.loss_is_scaled_for_ga is not None:
+            return self.loss_is_scaled_for_ga
+        if "compute_loss" in self.own_passes:
+            return False
+        function = self.compute_loss_func
+        return task_of(self.model) is not None if function is None else takes_items(function)
+
+    @property
+    def _may_cut(self) -> bool:
+        """Whether the model alone sees the micro-batches, so that rows may be put together anew."""
         own_loss = {"training_step", "compute_loss", "compute_loss_func"} & {*self.own_passes}
-        return LossRules(by_items, not own_loss and (perturbation is None or perturbation.by_row), undivided)
+        return not own_loss and (self.perturbation is None or self.perturbation.by_row)
+
+    @property
+    def _undivided(self) -> str | None:
+        """Why the rows of a micro-batch may not be halved; ``None`` where they may."""
+        if "training_step" in self.own_passes:
+            return "`training_step` is overridden, which may need all of them"
+        if not self._divides_by_items:
+            return "its loss is not known to be a sum over rows"
+        if self.perturbation is not None and not self.perturbation.by_row:
+            return f"the loss of {self.perturbation.kind!r} adversarial training is no sum over rows"
+        return None
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """The mixed precision of a forward pass."""
@@ -349,7 +349,7 @@ class TrainerBase:
         if not inputs:
             what = f"a batch is empty: the model takes {', '.join(self._signature_columns)}."
             raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
-        return setup.to_device(inputs, self.args.device)
+        return to_device(inputs, self.args.device)
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
         """About how many operations the passes over these inputs take: six for each weight and item."""
@@ -377,12 +377,11 @@ class TrainerBase:
     def predict_batch(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
-        """The loss, the logits and the labels of a batch."""
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Any, Any]:
-        """The mean loss, the logits and the labels of a batch; where it is overridden, the loss is weighted by the items."""
+        """The mean loss, the logits and the labels of a batch; an overriding method's loss is weighted by items."""
         prediction = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
         return None if prediction.loss is None else prediction.loss.detach(), prediction.logits, prediction.labels

@@ -9,7 +9,8 @@ from torch import nn
 
 from transept.objectives.terms import total
 from transept.training.evaluation import Prediction
-from transept.training.objective import Objective, check_sums
+from transept.training.loss import check_sums
+from transept.training.objective import Objective
 from transept.training.trainer import Trainer
 
 
