@@ -41,8 +41,7 @@ class Perturbation:
         step_size: float | None = None,
         weight: float = 1.0,
     ) -> None:
-        kinds = get_args(Kind)
-        if kind not in kinds:
+        if kind not in (kinds := get_args(Kind)):
             raise ConfigError(f"`adversarial` has no kind {kind!r}.", hint=nearest(str(kind), kinds))
         if not (epsilon > 0 and steps >= 1 and weight > 0 and (step_size is None or step_size > 0)):
             what = f"epsilon={epsilon}, steps={steps}, step_size={step_size}, weight={weight}"
@@ -57,8 +56,8 @@ class Perturbation:
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], loss_of: LossOf) -> Tensor:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""
-        find: Any = getattr(model, "get_input_embeddings", lambda: None)
-        table = find()
+        get_table: Any = getattr(model, "get_input_embeddings", lambda: None)
+        table = get_table()
         if not isinstance(table, nn.Module):
             raise UnsupportedError(f"{type(model).__name__} has no embeddings of tokens that could be moved.")
         if self.kind == "virtual":
@@ -87,21 +86,21 @@ class Perturbation:
         with moved(table, None) as leaves:
             clean = model(**inputs).logits
         mask = inputs.get("attention_mask")
-        counted = mask if mask is not None and clean.ndim == 3 and mask.shape == clean.shape[:2] else None
+        mask = mask if mask is not None and clean.ndim == 3 and mask.shape == clean.shape[:2] else None
         gradient = torch.randn_like(leaves[0])
         for _ in range(self.steps):
             with moved(table, SMALL * self.epsilon * unit(gradient)) as leaves:
-                term = smoothness(clean, model(**inputs).logits, counted)
+                term = smoothness(clean, model(**inputs).logits, mask)
             (gradient,) = torch.autograd.grad(term.sum, leaves)
         with moved(table, self.epsilon * unit(gradient)):
-            return smoothness(clean, model(**inputs).logits, counted).mean
+            return smoothness(clean, model(**inputs).logits, mask).mean
 
 
 @contextlib.contextmanager
 def moved(table: nn.Module, change: Tensor | None) -> Iterator[list[Tensor]]:
-    """Add a change (B, T, D) to the embeddings that a table gives in its first call.
+    """Add a change (B, T, D), or zeros, to the embeddings that a table gives in its first call.
 
-    Gives a list of the change as it was added, of which a gradient can be asked; it is zero where none was given.
+    Yields a list of the change as it was added, whose gradient can be computed.
     """
     leaves: list[Tensor] = []
 

@@ -24,66 +24,72 @@ from transept.training.objective import task_of
 
 # What `fsdp` may say -> the ZeRO stage.
 _STAGES: dict[str, Literal[2, 3]] = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2}
-_NO_EFFECT = ("auto_wrap", "true")  # blocks are sharded by themselves always
-# Settings of `fsdp_config` of which PyTorch's `fully_shard` does the one thing that it can do.
-_SETTLED = frozenset(
-    {
-        *("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch"),
-        *("limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading"),
-    }
+_OTHER_WORDS = ("auto_wrap", "true", "offload", "no_shard", "false")  # blocks are always wrapped by themselves
+_HONOURED = (
+    *("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing"),
+    *("version", "state_dict_type"),
 )
-_HONOURED = ("cpu_offload", "offload_params", "reshard_after_forward", "activation_checkpointing", "version", "state_dict_type")
-_FILES = {"FULL_STATE_DICT": False, "SHARDED_STATE_DICT": True}  # whether each process writes its part to a file of its own
+# Settings of `fsdp_config` of which PyTorch's `fully_shard` does the one thing that it can do.
+_SETTLED = (
+    *("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params", "backward_prefetch", "forward_prefetch"),
+    *("limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading"),
+)
+_FILES = {"FULL_STATE_DICT": False, "SHARDED_STATE_DICT": True}  # whether each process writes a file of its own
+_ALIGNMENT = 64  # of PyTorch's own memory, in bytes
+_COMPARED = 16  # values of each weight that processes compare
 
 
 @dataclass(frozen=True)
-class Sharding:
-    """What ``fsdp`` and ``fsdp_config`` ask for."""
+class Fsdp:
+    """What ``fsdp`` and ``fsdp_config`` ask for; by default nothing is sharded."""
 
-    stage: Literal[2, 3]
-    offload: bool
-    recompute: bool
-    writes_shards: bool
+    stage: Literal[2, 3] | None = None
+    offload: bool = False
+    recompute: bool = False
+    writes_shards: bool = False
+
+    @classmethod
+    def of(cls, fsdp: Any, config: Mapping[str, Any] | str | None) -> Fsdp:
+        """Read the two arguments.
+
+        Raises:
+            ConfigError: a word or a setting that is not known.
+            UnsupportedError: version 1 of FSDP.
+        """
+        words = [str(word).lower() for word in (fsdp if isinstance(fsdp, list | tuple) else str(fsdp or "").split())]
+        for word in words:
+            if word not in _STAGES and word not in _OTHER_WORDS:
+                raise ConfigError(f"`fsdp` has the word {word!r}.", hint=nearest(word, (*_STAGES, *_OTHER_WORDS)))
+        config = load_object(config) if isinstance(config, str) else config or {}
+        settings = {name.removeprefix("fsdp_"): value for name, value in config.items()}
+        for name in settings:
+            if name not in _SETTLED and name not in _HONOURED:
+                raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
+        if settings.get("version", 2) != 2:
+            what = "`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`."
+            raise UnsupportedError(what)
+        files = str(settings.get("state_dict_type", "FULL_STATE_DICT"))
+        if files not in _FILES:
+            hint = f"Use {' or '.join(_FILES)}."
+            raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=hint)
+        if not words or {"no_shard", "false"} & {*words}:
+            return cls()
+        keeps_weights = 2 in map(_STAGES.get, words) or settings.get("reshard_after_forward") is False
+        offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
+        recompute = bool(settings.get("activation_checkpointing"))
+        return cls(2 if keeps_weights else 3, offload, recompute, _FILES[files])
 
 
-def sharding_of(fsdp: Any, given: Mapping[str, Any] | str | None) -> Sharding | None:
-    """What ``fsdp`` and ``fsdp_config`` ask for; ``None`` where nothing is sharded.
-
-    Raises:
-        ConfigError: a word or a setting that is not known.
-        UnsupportedError: version 1 of FSDP.
-    """
-    words = [str(word).lower() for word in (fsdp if isinstance(fsdp, list | tuple) else str(fsdp or "").split())]
-    known = (*_STAGES, *_NO_EFFECT, "offload", "no_shard", "false")
-    for word in words:
-        if word not in known:
-            raise ConfigError(f"`fsdp` has the word {word!r}.", hint=nearest(word, known))
-    own = load_object(given) if isinstance(given, str) else dict(given or {})
-    settings = {name.removeprefix("fsdp_"): value for name, value in own.items()}
-    for name in settings:
-        if name not in _SETTLED and name not in _HONOURED:
-            raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
-    if settings.get("version", 2) != 2:
-        raise UnsupportedError("`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`.")
-    files = str(settings.get("state_dict_type", "FULL_STATE_DICT"))
-    if files not in _FILES:
-        raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=f"Use {' or '.join(_FILES)}.")
-    if not words or {"no_shard", "false"} & {*words}:
-        return None
-    sharded_less = any(_STAGES.get(word) == 2 for word in words) or settings.get("reshard_after_forward") is False
-    offload = "offload" in words or bool(settings.get("cpu_offload") or settings.get("offload_params"))
-    return Sharding(2 if sharded_less else 3, offload, bool(settings.get("activation_checkpointing")), _FILES[files])
-
-
-def distributed_config(args: Any, sharding: Sharding | None, world: int) -> DistributedConfig:
+def distributed_config(args: Any, fsdp: Fsdp, world: int) -> DistributedConfig:
     """The arguments' settings of several processes (``ConfigError``: they contradict each other)."""
-    stage = args.zero_stage if sharding is None else sharding.stage
-    if sharding is not None and args.zero_stage not in (None, stage):
-        raise ConfigError(f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}.")
+    stage = fsdp.stage or args.zero_stage
+    if args.zero_stage not in (None, stage):
+        what = f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}."
+        raise ConfigError(what)
     sharded = None
     if stage in (2, 3):
-        rest = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
-        sharded = max(1, world // rest)
+        others = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
+        sharded = max(1, world // others)
     return DistributedConfig(
         tp_size=args.tp_size,
         enable_sequence_parallel=args.enable_sequence_parallel,
@@ -93,13 +99,9 @@ def distributed_config(args: Any, sharding: Sharding | None, world: int) -> Dist
         dp_replicate_size=args.dp_replicate_size if sharded is None else args.dp_replicate_size or 1,
         fsdp_size=sharded,
         zero_stage=stage,
-        fsdp_cpu_offload=sharding is not None and sharding.offload,
-        fsdp_mixed_precision=sharding is not None and args.bf16,
+        fsdp_cpu_offload=fsdp.offload,
+        fsdp_mixed_precision=fsdp.stage is not None and args.bf16,
     )
-
-
-_ALIGNMENT = 64  # of PyTorch's own memory, in bytes
-_LOOKED_AT = 16  # values of each weight, to tell weights from others
 
 
 class Devices:
@@ -107,7 +109,7 @@ class Devices:
 
     Attributes:
         kind: the kind of device that they compute on.
-        config: their sizes as they were asked for.
+        config: their sizes as the arguments say.
         layout: their grid.
         replicas: the processes that take other rows.
         recomputes: whether ``fsdp_config`` asks to recompute activations, as ``gradient_checkpointing`` does.
@@ -115,16 +117,16 @@ class Devices:
     """
 
     def __init__(self, args: Any) -> None:
+        self.args = args
         self.copies: nn.DataParallel[nn.Module] | None = None
         self.kind = "cuda" if args.device.type == "cuda" else "cpu"
         join(args.ddp_backend, args.ddp_timeout, self.kind)
-        sharding = sharding_of(args.fsdp, args.fsdp_config)
-        self.args, self.config = args, distributed_config(args, sharding, world_size())
-        self.recomputes = sharding is not None and sharding.recompute
-        self.writes_shards = sharding is not None and sharding.writes_shards and world_size() > 1
-        if world_size() == 1:
+        world, fsdp = world_size(), Fsdp.of(args.fsdp, args.fsdp_config)
+        self.config = distributed_config(args, fsdp, world)
+        self.recomputes, self.writes_shards = fsdp.recompute, fsdp.writes_shards and world > 1
+        if world == 1:
             needs_torchrun(self.config)
-        self.layout = self.config.layout(world_size())
+        self.layout = self.config.layout(world)
         self.replicas = Replicas.of(self.layout, is_v=self.layout.pp > 1 and self.config.schedule[2])
 
     @property
@@ -149,66 +151,36 @@ class Devices:
         """
         if self.alone:
             return
-        args, config, staged = self.args, self.config, self.layout.pp > 1
+        args, config, staged = self.args, self.config, self.is_staged
         divided = staged or self.layout.tp > 1
         sharded = divided or config.zero_stage in (2, 3)
+        freeze = "Freeze what is not trained by `freeze`, or use one process."
         whole = "Leave out `pp_size`: the layers of a pipeline never run as one model."
         rules = {
-            "unfreeze_schedule": (args.unfreeze_schedule, "Freeze what is not trained by `freeze`, or use one process."),
+            "unfreeze_schedule": (args.unfreeze_schedule, freeze),
             "find_batch_size": (args.find_batch_size, "Lower `per_device_train_batch_size`; results are the same."),
             "precompute": (args.precompute, "Leave it out."),
             "fp16": (args.fp16 and sharded, "Use `bf16` with sharded weights."),
             "torch_compile": (args.torch_compile and sharded, "Leave it out."),
             "zero_stage": (divided and config.zero_stage == 1, "Use `fsdp` beside `tp_size` and `pp_size`."),
             "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
-            "enable_sequence_parallel": (staged and config.enable_sequence_parallel, "Leave it out beside `pp_size`."),
+            "enable_sequence_parallel": (staged and args.enable_sequence_parallel, "Leave it out beside `pp_size`."),
             "label_smoothing_factor": (staged and args.label_smoothing_factor, whole),
             **dict.fromkeys(own_passes, (staged, whole)),
         }
         for name, (is_set, hint) in rules.items():
             if is_set:
-                raise UnsupportedError(f"`{name}` cannot be honoured with {self.layout.world} processes.", hint=hint)
+                what = f"`{name}` cannot be honoured with {self.layout.world} processes."
+                raise UnsupportedError(what, hint=hint)
 
     def check_given(self, optimizer: Any, model: nn.Module) -> None:
         """Refuse an optimizer that was made before the weights, or its state, were divided (``UnsupportedError``)."""
-        own = {*model.parameters()}
-        is_others = any(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+        weights = {*model.parameters()}
+        is_others = any(weight not in weights for group in optimizer.param_groups for weight in group["params"])
         if not self.alone and (is_others or self.config.zero_stage == 1):
-            what = f"the {type(optimizer).__name__} in `optimizers` has whole weights, of which each process is to have a part."
-            raise UnsupportedError(what, hint="Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`.")
-
-    def begin(self, model: nn.Module, dataset: Any) -> None:
-        """Check that all processes begin with the same, and give each share of the rows its own random numbers, for dropout.
-
-        The first share's are those of a run by itself.
-
-        Raises:
-            ConfigError: a process has another version, other settings, weights or data than the first one; names both.
-        """
-        if self.alone:
-            return
-        first, *others = everywhere(self._begun_with(model, dataset))
-        for rank, other in enumerate(others, start=1):
-            for what, value in other.items():
-                if value != first[what]:
-                    where = f"process {rank} has {value[:60]}, and process 0 {first[what][:60]}"
-                    raise ConfigError(f"the processes do not have the same {what}: {where}.", hint="Give all the same.")
-        if self.replicas.rank:
-            set_seed(self.args.seed + self.replicas.rank)
-
-    def _begun_with(self, model: nn.Module, dataset: Any) -> dict[str, str]:
-        """What must be the same in all processes."""
-        from transept import __version__
-
-        settings = {name: value for name, value in self.args.to_dict().items() if name not in ("local_rank", "output_dir")}
-        shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
-        own = (weight for weight in model.parameters() if not hasattr(weight, "placements"))  # not what is split already
-        values = [weight.detach().flatten()[:_LOOKED_AT].cpu().tolist() for weight in own]
-        size = length_of(dataset)
-        data = str(digest_rows(dataset, [0, size // 2, size - 1])) if size else None
-        described = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
-        digests = {what: hashlib.sha256(dump_json(value).encode()).hexdigest() for what, value in described.items()}
-        return {"version of transept": __version__, "version of PyTorch": torch.__version__} | digests
+            has = f"the {type(optimizer).__name__} in `optimizers` has whole weights"
+            hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
+            raise UnsupportedError(f"{has}, of which each process is to have a part.", hint=hint)
 
     def taken(self, model: nn.Module) -> nn.Module:
         """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices."""
@@ -221,8 +193,23 @@ class Devices:
         return cast(nn.Module, model.module)
 
     def hold(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
-        """The form in which the processes hold a model, put into it in place, and the module that is called in training."""
-        self.begin(model, dataset)
+        """Put a model into the form in which the processes hold it; returns this, and the module to call in training.
+
+        Each share of the rows gets its own random numbers, for dropout; the first share those of a run by itself.
+
+        Raises:
+            ConfigError: a process has another version, settings, weights or data than the first one; names both.
+        """
+        if not self.alone:
+            first, *others = everywhere(self._description(model, dataset))
+            for rank, other in enumerate(others, start=1):
+                for name, value in other.items():
+                    if value != first[name]:
+                        values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"
+                        what = f"the processes do not have the same {name}: {values}."
+                        raise ConfigError(what, hint="Give all the same.")
+            if self.replicas.rank:
+                set_seed(self.args.seed + self.replicas.rank)
         form = self.form(model)
         if not self.is_staged:
             align(model)
@@ -231,49 +218,60 @@ class Devices:
             align(model)
         return form, wrapped
 
+    def _description(self, model: nn.Module, dataset: Any) -> dict[str, str]:
+        """What must be the same in all processes."""
+        from transept import __version__
+
+        own = ("local_rank", "output_dir")
+        settings = {name: value for name, value in self.args.to_dict().items() if name not in own}
+        shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
+        unsplit = (weight for weight in model.parameters() if not hasattr(weight, "placements"))
+        values = [weight.detach().flatten()[:_COMPARED].cpu().tolist() for weight in unsplit]
+        size = length_of(dataset)
+        data = str(digest_rows(dataset, [0, size // 2, size - 1])) if size else None
+        described = {"settings": settings, "parameters": shapes, "weights": values, "data": data}
+        digests = {name: hashlib.sha256(dump_json(value).encode()).hexdigest() for name, value in described.items()}
+        return {"version of transept": __version__, "version of PyTorch": torch.__version__} | digests
+
     def form(self, model: nn.Module) -> Form:
         """The form in which the processes hold a model."""
+        args, config, layout, copies = self.args, self.config, self.layout, self.copies
         if self.alone:
-            copies = self.copies
             return Form() if copies is None or copies.module is not model else Copied(copies)
-        if self.layout.pp > 1 or self.layout.tp > 1 or self.config.zero_stage in (2, 3):
-            return self._in_parts(model)
-        unused = self.args.ddp_find_unused_parameters
-        if unused is None:  # what is recomputed must not be looked for twice
-            unused = not getattr(model, "is_gradient_checkpointing", False)
-        args = self.args
-        options: dict[str, Any] = {
-            "find_unused_parameters": unused,
-            "bucket_cap_mb": args.ddp_bucket_cap_mb,
-            "broadcast_buffers": args.ddp_broadcast_buffers,
-            "static_graph": args.ddp_static_graph,
-        }
-        options = {name: value for name, value in options.items() if value is not None}
-        return (ShardedOptimizer if self.config.zero_stage == 1 else Replicated)(**options)
-
-    def _in_parts(self, model: nn.Module) -> Form:
-        """The form in which each process has a part of the weights."""
+        if layout.pp == 1 and layout.tp == 1 and config.zero_stage not in (2, 3):
+            unused = args.ddp_find_unused_parameters
+            if unused is None:  # what is recomputed must not be looked for twice
+                unused = not getattr(model, "is_gradient_checkpointing", False)
+            options: dict[str, Any] = {
+                "find_unused_parameters": unused,
+                "bucket_cap_mb": args.ddp_bucket_cap_mb,
+                "broadcast_buffers": args.ddp_broadcast_buffers,
+                "static_graph": args.ddp_static_graph,
+            }
+            options = {name: value for name, value in options.items() if value is not None}
+            return ShardedOptimizer(**options) if config.zero_stage == 1 else Replicated(**options)
         from transept.parallel.sharded import Divided, Sharding  # PyTorch's parts of these take a while to import
 
-        config, task, sharding = self.config, task_of(model), None
-        if self.layout.data > 1 and (self.layout.pp == 1 or config.zero_stage in (2, 3)):
-            axes = ("dp_replicate", "dp_shard") if self.layout.dp_replicate > 1 else ("dp_shard",)
+        sharding = None
+        if layout.data > 1 and (layout.pp == 1 or config.zero_stage in (2, 3)):
+            axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
+            task = task_of(model)
             blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
-            whole = config.zero_stage == 3
             offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
-            sharding = Sharding(self.mesh[axes], blocks, reshard=whole, offload=offload, mixed=mixed)
-        if self.layout.pp > 1:
+            reshard = config.zero_stage == 3
+            sharding = Sharding(self.mesh[axes], blocks, reshard=reshard, offload=offload, mixed=mixed)
+        if layout.pp > 1:
             from transept.parallel.pipeline.form import Staged
 
-            return Staged(config, sharding, self.mesh, partial(precision, self.args))
-        return Divided(config, sharding, self.mesh["tp"] if self.layout.tp > 1 else None)
+            return Staged(config, sharding, self.mesh, partial(precision, args))
+        return Divided(config, sharding, self.mesh["tp"] if layout.tp > 1 else None)
 
 
 def align(model: nn.Module) -> None:
     """Let weights of the CPU begin where new ones do, which those of a mapped file need not.
 
-    On some processors the place of a matrix decides in which order products are summed, and so their last bits: a run that goes
-    on would not be the run that was not interrupted.
+    On some processors the place of a matrix decides in which order products are summed, and so their last bits: a run
+    that is resumed would not be the run that was not interrupted.
     """
     for weight in model.parameters():
         if weight.device.type == "cpu" and type(weight.data) is Tensor and weight.data_ptr() % _ALIGNMENT:

@@ -1,31 +1,39 @@
-"""What a trainer writes beside its checkpoints: models, metrics, and what it publishes."""
+"""What a run writes beside its checkpoints, and the directory of the run, which no other run may write to."""
 
 from __future__ import annotations
 
-import datetime
 import os
-from collections.abc import Callable
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
-from transept.checkpoint.store import save_checkpoint
+from transept.checkpoint.store import is_weights, save_checkpoint
 from transept.core.model import Model
-from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
+from transept.errors import FileError
+from transept.files import PathName, write_text
 from transept.parallel.forms import Form
 from transept.parallel.streams import ModelFiles
 from transept.publish import CARD_NAME, Pushable
-from transept.training.state import json_value
+from transept.training.callbacks.jsonl import LOG_NAME
+from transept.training.callbacks.plot import PLOT_NAME
+from transept.training.checkpoint.directory import MANIFEST_NAME, only_run, remove_checkpoint
+from transept.training.recipes.settings import RUN_NAME
 
 ARGUMENTS_NAME = "training_args.json"
+_SHOWN = 5  # names of files in a message
 
 
-def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> ModelFiles | dict[str, Any] | None:
+Weights = ModelFiles | dict[str, Any] | None
+
+
+def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> Weights:
     """The weights that are saved, where processes have parts of them; ``None``: they are the model's own.
 
-    All processes must call this together. Those of a model of this library are put together while they are written; those of
-    another are whole, on the first process. With ``elsewhere`` shards have them, and only what stands beside them is written.
+    All processes must call this together. Those of a model of this library are put together while they are written;
+    those of another are whole, on the first process. With ``elsewhere`` shards have them, and no weights are written.
     """
     if elsewhere:
         return {}
@@ -37,15 +45,12 @@ def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = Fal
     if not isinstance(model, Model):
         return form.collect(state)
     names = model.checkpoint_names()
-    own = {name: tensor for name, tensor in state.items() if name not in names.tied}
-    return ModelFiles(form.pieces(own), names.keys, order=form.stored)
+    untied = {name: tensor for name, tensor in state.items() if name not in names.tied}
+    return ModelFiles(form.pieces(untied), names.keys, order=form.stored)
 
 
-def write_model(
-    directory: PathName, model: Any, form: Form, weights: ModelFiles | dict[str, Any] | None, reader: Any, arguments: str
-) -> None:
-    """Write a model with these weights or its own, what prepares its inputs, and the arguments it was trained with."""
-    folder = make_directory(directory)
+def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: Any, arguments: str) -> None:
+    """Write a model with these weights or its own, what prepares its inputs, and the arguments of its training."""
     if weights == {}:
         for name, text in (model.texts() if isinstance(model, Model) else {}).items():
             write_text(folder / name, text)
@@ -73,32 +78,57 @@ class TrainedModel(Pushable):
         write_text(Path(directory, CARD_NAME), self.card)
 
 
-def readable(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
+@contextmanager
+def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Path]:
+    """Make and hold a run's directory; files of a run that fails before it ``has_begun`` are removed.
 
-    def shown(name: str, value: Any) -> Any:
-        if "_runtime" in name:
-            return f"{datetime.timedelta(seconds=int(value))}.{int(abs(value - int(value)) * 100):02d}"
-        if name == "total_flos":
-            return f"{int(value) >> 30}GF"
-        return round(value, 4) if isinstance(value, float) else value
+    Raises:
+        FileError: another run is in it, or it cannot be written to.
+    """
+    folder = Path(directory)
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        with only_run(folder):
+            yield folder
+    except BaseException:
+        if new_folders and not has_begun():
+            for name in (RUN_NAME, LOG_NAME, PLOT_NAME):
+                (folder / name).unlink(missing_ok=True)
+            for manifest in [*folder.glob(f"*/{MANIFEST_NAME}")]:
+                remove_checkpoint(manifest.parent)
+            subfolders = (Path(parent) for parent, _, _ in os.walk(folder, topdown=False))
+            for path in [*subfolders, *new_folders]:
+                with suppress(OSError):  # what somebody else has put there
+                    path.rmdir()
+        raise
 
-    return {name: shown(name, value) for name, value in metrics.items()}
+
+def check_empty(folder: Path, model: Any, reader: Any, *, force: bool) -> str | None:
+    """Refuse to begin a run in a directory that holds other files; with ``force`` a sentence about replaced files.
+
+    Raises:
+        FileError: the directory holds files; says which of them the run would replace.
+    """
+    present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if not present:
+        return None
+    written = {RUN_NAME, LOG_NAME, PLOT_NAME, CARD_NAME, ARGUMENTS_NAME, *model.texts()}
+    if hasattr(reader, "save_pretrained"):
+        with tempfile.TemporaryDirectory() as scratch:
+            reader.save_pretrained(scratch)
+            written |= {*os.listdir(scratch)}
+    replaced = ", ".join(name for name in present if name in written or is_weights(name)) or "none of them"
+    if force:
+        return f"{folder} holds other files; the run replaces {replaced}."
+    if RUN_NAME in present:
+        hint = f"Go on with `transept resume {shlex.quote(str(folder))}`, or pass another --output."
+        raise FileError("holds a run already.", path=folder, hint=hint)
+    names = ", ".join(present[:_SHOWN]) + (", ..." if len(present) > _SHOWN else "")
+    hint = f"Pass another --output, or --force, which replaces {replaced}."
+    raise FileError(f"holds files that no run wrote: {names}.", path=folder, hint=hint)
 
 
-def print_metrics(split: str, metrics: dict[str, Any]) -> None:
-    """Print metrics as a table."""
-    shown = {name: str(value) for name, value in metrics.items()}
-    width, right = max(map(len, shown), default=0), max(map(len, shown.values()), default=0)
-    lines = [f"  {name: <{width}} = {shown[name]:>{right}}" for name in sorted(shown)]
-    tqdm.write("\n".join([f"***** {split} metrics *****", *lines]))
-
-
-def write_metrics(directory: PathName, split: str, metrics: dict[str, Any], *, combined: bool) -> None:
-    """Write ``SPLIT_results.json``, and with ``combined`` add the metrics to ``all_results.json``."""
-    folder, metrics = make_directory(directory), json_value(metrics, split)
-    write_text(safe_join(folder, f"{split}_results.json"), dump_json(metrics))
-    if combined:
-        path = folder / "all_results.json"
-        earlier = load_object(path, finite=False) if os.path.exists(path) else {}
-        write_text(path, dump_json(earlier | metrics))
+def free_directory(task: str) -> str:
+    """The first of ``runs/TASK-1``, ``runs/TASK-2``, ... that is not there."""
+    paths = (Path("runs", f"{task}-{number}") for number in range(1, 10**6))
+    return str(next(path for path in paths if not path.exists()))

@@ -1,9 +1,9 @@
 """The rows of an update in parts of like length, so that little padding is computed.
 
-The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are sorted by
-length and cut where more padding would cost more than another pass does. Where the family can compute rows that stand one
-behind the other, they are run together without any padding. The update stays the same but for rounding, and for which dropout
-masks are drawn.
+The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are
+sorted by length and cut where more padding would cost more than another pass does. Where the family can compute rows
+that stand one behind the other, they are run together without padding. The update stays the same but for rounding and
+dropout masks.
 
 Shapes: B rows, N choices, T positions, T' of a decoder.
 """
@@ -24,11 +24,12 @@ from transept.core.model import Model
 from transept.objectives.classification import IGNORED
 from transept.training.objective import Batch, task_of
 
-# What a pass costs beside its rows, in positions: a constant, since short products are slow, and what starting the operations
-# of a layer costs, which is more positions the smaller layers are. Measured on CPU cores; an accelerator computes so many times
-# more in that time.
+# What a pass costs beside its rows, in positions: a constant, since short products are slow, and the start of the
+# operations of a layer, which is more positions the smaller layers are. Measured on CPU cores; an accelerator
+# computes FASTER times as many positions in the time of a start.
 PASS, START, FASTER = 120, 4e6, 500
-FEWEST = 1e12  # what a pass costs where there are to be as few as can be
+FEWEST = 1e12  # the cost of a pass that leads to as few of them as there can be
+Bounds = list[tuple[int, int]]  # the first row of each part, and the one after its last
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,26 @@ class Ragged(dict[str, Any]):
     """A batch that is to be run without its padding (:func:`transept.core.text.unpadded`)."""
 
 
-def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[dict[str, Any]]:
-    """The rows of one update in parts of like length, the longest first, without columns at the end that all of a part pad.
+def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[Any]:
+    """The rows of one update in parts of like length, the longest first, without columns at the end that are padding.
 
-    The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding included, than
-    the largest batch. Where that would not be so, the batches are given as they are: for tasks whose loss is no sum over rows,
-    or depends on padding (question answering, whose softmax is over all positions), and for batches that are not of padded
-    texts and labels alone. Rows that are padded on the left keep their length: positions are counted from there.
+    The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding
+    included, than the largest batch. The batches stay as they are for tasks whose loss is no sum over rows, or
+    depends on padding (question answering, whose softmax is over all positions), and where they are not of padded
+    texts and labels alone. Rows that are padded on the left keep their length.
 
     Args:
         model: a model, or a wrapper around one.
-        batches: the inputs of each micro-batch of an update, with ``attention_mask``; they may be padded to different lengths.
+        batches: the inputs of each micro-batch of an update, with ``attention_mask``; their lengths may differ.
         cost: of a further pass, in positions; by the size of the model when absent.
         ragged: whether parts may be :class:`Ragged`, which they are where that costs less.
     """
     whole = [dict(batch) for batch in batches]
     task = task_of(model)
-    columns = None if task is None or not rows_apart(task) else _columns_of(task, whole[0])
-    if task is None or columns is None:
+    if task is None or not task.rows_apart or not all(stack.rows_apart for stack in task.stacks):
+        return whole
+    columns = _columns_of(task, whole[0])
+    if columns is None:
         return whole
     if any(batch.keys() != whole[0].keys() or _columns_of(task, batch) != columns for batch in whole[1:]):
         return whole
@@ -71,41 +74,39 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *
     if padding < cost:
         return whole  # a search would cost more than it could save
     rows = _rows(whole, columns)
-    most = max(batch["attention_mask"].numel() + len(batch["attention_mask"]) * _width(batch, columns) for batch in whole)
+    any_decoder = next(iter(columns.decoder), None)
+    widths = [0 if any_decoder is None else batch[any_decoder].shape[1] for batch in whole]
+    masks = [batch["attention_mask"] for batch in whole]
+    most = max(mask.numel() + len(mask) * width for mask, width in zip(masks, widths))
     bounds = cheapest(rows[:, 2:], cost, most)
     kind: type[dict[str, Any]] = dict
     if ragged and _may_be_ragged(task, whole, columns):
-        few = cheapest(rows[:, 2:], FEWEST, most)
-        if _ragged_cost(rows[:, 2], few, cost) < _padded_cost(rows[:, 2], bounds, cost):
-            bounds, kind = few, Ragged
+        fewest = cheapest(rows[:, 2:], FEWEST, most)
+        if _ragged_costs_less(rows[:, 2], fewest, bounds, cost):
+            bounds, kind = fewest, Ragged
     padding_id = getattr(task.config, "pad_token_id", None) or 0
     return [kind(_part(whole, rows[start:stop], columns, padding_id)) for start, stop in bounds]
 
 
 def _may_be_ragged(task: Model, batches: Sequence[Batch], columns: _Columns) -> bool:
     """Whether rows can stand one behind the other without padding, which must be at their ends and have no labels."""
-    if columns.decoder or task.device.type != "cpu" or not all(getattr(stack, "ragged", False) for stack in task.stacks):
+    is_able = task.device.type == "cpu" and all(getattr(stack, "ragged", False) for stack in task.stacks)
+    if columns.decoder or not is_able:
         return False
-    labelled = "labels" in columns.text
-    masks = [batch["attention_mask"] for batch in batches]
-    if labelled and any(((batch["labels"] != IGNORED) & (mask == 0)).any() for batch, mask in zip(batches, masks)):
-        return False
-    return all(mask.ndim == 2 and Packing.of_padded(mask) is not None for mask in masks)
+    for batch in batches:
+        mask = batch["attention_mask"]
+        if "labels" in columns.text and ((batch["labels"] != IGNORED) & (mask == 0)).any():
+            return False
+        if mask.ndim != 2 or Packing.of_padded(mask) is None:
+            return False
+    return True
 
 
-def _padded_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
-    return float(sum((stop - start) * lengths[start] + cost for start, stop in bounds))
-
-
-def _ragged_cost(lengths: Any, bounds: list[tuple[int, int]], cost: float) -> float:
-    """The same without padding, where attention is computed for each length by itself."""
-    groups = sum(len(np.unique(lengths[start:stop])) for start, stop in bounds)
-    return float(lengths.sum() + cost * len(bounds) + max(cost - PASS, 0.0) * groups)
-
-
-def rows_apart(task: Model) -> bool:
-    """Whether the rows of a batch can be divided without changing the sum of their losses."""
-    return task.rows_apart and all(stack.rows_apart for stack in task.stacks)
+def _ragged_costs_less(lengths: Any, ragged: Bounds, padded: Bounds, cost: float) -> bool:
+    """Whether a pass without padding, where attention is computed for each length by itself, costs less."""
+    groups = sum(len(np.unique(lengths[start:stop])) for start, stop in ragged)
+    without_padding = lengths.sum() + cost * len(ragged) + max(cost - PASS, 0.0) * groups
+    return bool(without_padding < sum((stop - start) * lengths[start] + cost for start, stop in padded))
 
 
 def cost_of_pass(model: nn.Module) -> float:
@@ -117,7 +118,7 @@ def cost_of_pass(model: nn.Module) -> float:
     return PASS + start * (1 if task is None or task.device.type == "cpu" else FASTER)
 
 
-def cheapest(lengths: Any, cost: float, most: float) -> list[tuple[int, int]]:
+def cheapest(lengths: Any, cost: float, most: float) -> Bounds:
     """Where to cut rows so that the sum over parts of rows times longest, plus ``cost`` for each part, is smallest.
 
     Args:
@@ -143,13 +144,12 @@ def cheapest(lengths: Any, cost: float, most: float) -> list[tuple[int, int]]:
 
 def _columns_of(task: Model, batch: Batch) -> _Columns | None:
     """The inputs by position; ``None`` where rows cannot be taken apart."""
-    mask = batch.get("attention_mask")
-    text = batch.get("input_ids")
+    mask, text = batch.get("attention_mask"), batch.get("input_ids")
     shape = text.shape if isinstance(text, Tensor) else getattr(batch.get("inputs_embeds"), "shape", (0,))[:-1]
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 3) or mask.shape != shape:
         return None
     columns, has_decoder = _Columns(set(), set()), bool(task.config.is_encoder_decoder)
-    known = {"attention_mask", "labels"}.union(*(getattr(stack, "by_position", ()) for stack in task.stacks))
+    by_position = {"attention_mask", "labels"}.union(*(getattr(stack, "by_position", ()) for stack in task.stacks))
     for name, value in batch.items():
         if value is None:
             continue
@@ -159,19 +159,14 @@ def _columns_of(task: Model, batch: Batch) -> _Columns | None:
             if value.ndim > 1:
                 columns.decoder.add(name)
         elif value.shape[: mask.ndim] == mask.shape and not name.startswith("encoder_"):
-            if name not in known:
-                return None  # nobody knows what its columns are
+            if name not in by_position:
+                return None  # it is not known what its columns are
             columns.text.add(name)
     return columns if len({batch[name].shape[1] for name in columns.decoder}) < 2 else None
 
 
-def _width(batch: Batch, columns: _Columns) -> int:
-    """How many positions of the decoder one row of a batch has, with its padding."""
-    return next((batch[name].shape[1] for name in columns.decoder), 0)
-
-
 def _rows(batches: Sequence[Batch], columns: _Columns) -> Any:
-    """(R, 4), the longest first: a row's batch, its place there, and how many of its positions and its decoder's are needed."""
+    """(R, 4), the longest first: a row's batch, its place there, and the positions that it and its decoder need."""
     rows_of_batches = []
     for number, batch in enumerate(batches):
         text = _lengths(batch, columns.text)
@@ -183,9 +178,9 @@ def _rows(batches: Sequence[Batch], columns: _Columns) -> Any:
 
 
 def _lengths(batch: Batch, names: set[str]) -> Tensor:
-    """Where the needed positions of each row end (B): the real ones and the labelled ones, or all where nothing tells."""
+    """Where the needed positions of each row end (B): the real and the labelled ones, or all where nothing tells."""
     needed = [batch[name] != 0 for name in names if name.endswith("attention_mask")]
-    needed += [batch[name] != IGNORED for name in names if name == "labels"]
+    needed += [batch["labels"] != IGNORED] if "labels" in names else []
     if not needed:
         value = batch[next(iter(names))]
         needed = [torch.ones(value.shape[:2], dtype=torch.bool, device=value.device)]
@@ -195,7 +190,6 @@ def _lengths(batch: Batch, names: set[str]) -> Tensor:
 
 
 def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: int) -> dict[str, Any]:
-    """These rows as one batch, as long as the longest of them."""
     text, decoder = (int(most) for most in rows[:, 2:].max(axis=0))
     text_axis = batches[0]["attention_mask"].ndim - 1
     part: dict[str, Any] = {}
@@ -214,7 +208,6 @@ def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: in
 
 
 def _fitted(name: str, value: Tensor, axis: int, length: int, padding_id: int) -> Tensor:
-    """Rows of one input with so many positions along an axis."""
     more = length - value.shape[axis]
     if more <= 0:
         return value.narrow(axis, 0, length)

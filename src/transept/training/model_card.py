@@ -12,15 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from transept.fields import without_secrets
 from transept.files import PathName, make_directory, write_text
 from transept.publish import CARD_NAME, pipeline_tag
 from transept.source import LIBRARY
+from transept.training.callbacks.plot import PLOT_NAME
 
-# Settings that the card of a trainer's model tells.
+# Settings in the card of a trainer's model.
 SHOWN = (
-    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps", "seed"),
-    *("optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "label_smoothing_factor", "bf16", "fp16"),
+    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps"),
+    *("seed", "optim", "lr_scheduler_type", "warmup_steps", "weight_decay", "label_smoothing_factor", "bf16", "fp16"),
 )
 MOST_CONFUSIONS = 5
 Z = 1.959963984540054  # of the standard normal distribution: 95 % of it lies within
@@ -43,7 +46,7 @@ class Answers:
     Args:
         correct, n: answers that were right, and all.
         majority: the most frequent class and its share.
-        confusions: the most frequent mistakes: what it was, what was said, how often.
+        confusions: the most frequent mistakes: the right class, the predicted one, how often.
     """
 
     correct: int
@@ -53,31 +56,29 @@ class Answers:
 
     @classmethod
     def of(cls, predicted: Sequence[int], labels: Sequence[int], names: Mapping[int, str]) -> Answers:
-        """From the numbers of classes that were said and that are right."""
-        counts = Counter(labels)
-        most, times = counts.most_common(1)[0]
+        """From the numbers of the classes that were predicted and that are right."""
+        (most, times), n = Counter(labels).most_common(1)[0], len(labels)
         wrong = Counter((right, said) for right, said in zip(labels, predicted) if right != said)
         name = {number: names.get(number, str(number)) for number in {*labels, *predicted}}
-        confusions = [(name[right], name[said], n) for (right, said), n in wrong.most_common(MOST_CONFUSIONS)]
-        n = len(labels)
+        confusions = [(name[right], name[said], times) for (right, said), times in wrong.most_common(MOST_CONFUSIONS)]
         return cls(n - wrong.total(), n, (name[most], times / n), confusions)
 
 
 @dataclass
 class Card:
-    """What a card tells; what is absent is left out.
+    """The contents of a card; what is absent is left out.
 
     Args:
         title: its first line.
         base: the model that training began with, or how a new one was made.
-        metrics: what the evaluation measured, by name.
+        metrics: the results of the evaluation, by name.
         arguments: the settings of the run.
         matter: what the hub reads: ``pipeline_tag``, ``license``, ``tags`` and such.
-        rows: how many the evaluation had.
+        rows: the number of rows of the evaluation.
         answers: more about a classifier.
         data: lines about the data: files, rows, digests.
         seconds, updates: how long training took.
-        versions: of what was used.
+        versions: of the packages.
         repeat: the command that does the same again.
     """
 
@@ -95,11 +96,10 @@ class Card:
     repeat: str | None = None
 
     def text(self, plot: bool = False) -> str:
-        """The card in Markdown."""
         from huggingface_hub import ModelCardData
 
-        given = {name: value for name, value in self.matter.items() if value is not None}
-        matter = ModelCardData(library_name=LIBRARY, **given)
+        matter = {name: value for name, value in self.matter.items() if value is not None}
+        header = ModelCardData(library_name=LIBRARY, **matter).to_yaml()
         origin = "random weights" if self.base is None else _inline(self.base)
         sections = {
             "How well it does": self._figures(),
@@ -107,7 +107,7 @@ class Card:
             "Training": self._training(plot),
             "Do it again": [] if self.repeat is None else ["```console", f"$ {self.repeat}", "```"],
         }
-        lines = ["---", matter.to_yaml(), "---", "", f"# {self.title}", "", f"Trained from {origin} with {LIBRARY}."]
+        lines = ["---", header, "---", "", f"# {self.title}", "", f"Trained from {origin} with {LIBRARY}."]
         for title, section in sections.items():
             lines += ["", f"## {title}", "", *section] if section else []
         return "\n".join([*lines, ""])
@@ -117,77 +117,60 @@ class Card:
             return []
         on = "The last evaluation" if self.rows is None else f"On {self.rows} rows that it was not trained on"
         lines = [f"{on}, measured by this run:", "", "| metric | value |", "|---|---|"]
-        lines += [f"| {name} | {_figure(value)} |" for name, value in self.metrics.items()]
-        if self.answers is not None:
-            low, high = wilson(self.answers.correct, self.answers.n)
-            share = self.answers.correct / max(self.answers.n, 1)
-            right = f"{self.answers.correct} of {self.answers.n} answers are right: {100 * share:.1f} %"
-            name, most = self.answers.majority
-            lines += ["", f"{right} (95 % interval {100 * low:.1f} to {100 * high:.1f} %, Wilson)."]
-            lines += [f"Always saying {_inline(name)}, the most frequent class, would be right in {100 * most:.1f} %."]
-        if self.answers is not None and self.answers.confusions:
+        for name, value in self.metrics.items():
+            lines.append(f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |")
+        if (answers := self.answers) is None:
+            return lines
+        (low, high), (name, most) = wilson(answers.correct, answers.n), answers.majority
+        share = answers.correct / max(answers.n, 1)
+        right = f"{answers.correct} of {answers.n} answers are right: {100 * share:.1f} %"
+        lines += ["", f"{right} (95 % interval {100 * low:.1f} to {100 * high:.1f} %, Wilson)."]
+        lines += [f"Always saying {_inline(name)}, the most frequent class, would be right in {100 * most:.1f} %."]
+        if answers.confusions:
             lines += ["", "The most frequent mistakes:", "", "| it was | the model said | times |", "|---|---|---|"]
-            lines += [f"| {_cell(was)} | {_cell(said)} | {times} |" for was, said, times in self.answers.confusions]
+            lines += [f"| {_cell(was)} | {_cell(said)} | {times} |" for was, said, times in answers.confusions]
         return lines
 
     def _training(self, plot: bool) -> list[str]:
         lines = []
         if self.seconds is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            lines += [f"{self.updates} updates in {self.seconds:.0f} seconds on {machine()} ({cores} processor cores).", ""]
+            device = f"a processor of the kind {platform.machine()}"
+            if torch.cuda.is_available():
+                device = torch.cuda.get_device_name()
+            took = f"{self.updates} updates in {self.seconds:.0f} seconds"
+            lines += [f"{took} on {device} ({cores} processor cores).", ""]
         if self.versions:
             lines += [f"Made with {', '.join(f'{name} {version}' for name, version in self.versions.items())}.", ""]
         lines += ["| setting | value |", "|---|---|"]
-        lines += [f"| {name} | {_cell(json.dumps(value))} |" for name, value in without_secrets(self.arguments).items()]
-        return [*lines, "", "![loss, evaluation, learning rate and norm](plot.png)"] if plot else lines
+        settings = without_secrets(self.arguments)
+        lines += [f"| {name} | {_cell(json.dumps(value))} |" for name, value in settings.items()]
+        return [*lines, "", f"![loss, evaluation, learning rate and norm]({PLOT_NAME})"] if plot else lines
 
 
 def write_card(card: Card, directory: PathName) -> Path:
     """Write a card as ``README.md`` into a model's directory (``FileError``: it cannot be written)."""
-    path = Path(make_directory(directory), CARD_NAME)
-    text = card.text(plot=Path(directory, "plot.png").exists())
-    write_text(path, text.encode(errors="backslashreplace"))
-    return path
+    folder = make_directory(directory)
+    text = card.text(plot=(folder / PLOT_NAME).exists())
+    write_text(folder / CARD_NAME, text.encode(errors="backslashreplace"))
+    return folder / CARD_NAME
 
 
 def card_of(
     model: Any, settings: Mapping[str, Any], logs: Sequence[Mapping[str, Any]], name: str | None = None, **matter: Any
 ) -> Card:
-    """The card of a trainer's model: what it was trained from, the settings, and the figures of the last evaluation."""
+    """The card of a trainer's model: its base model, the settings, and the figures of the last evaluation."""
     title = name or Path(settings.get("output_dir") or ".").resolve().name
     matter["base_model"] = matter.get("base_model") or getattr(model, "name_or_path", None) or None
     matter["pipeline_tag"] = matter.get("pipeline_tag") or pipeline_tag(type(model).__name__)
-    evaluated = (log for log in reversed(logs) if any(key.startswith("eval_") for key in log))
-    shown = {key: value for key, value in settings.items() if key in SHOWN}
-    return Card(title, matter["base_model"], next(evaluated, {}), shown, matter)
+    evaluations = (log for log in reversed(logs) if any(key.startswith("eval_") for key in log))
+    arguments = {key: value for key, value in settings.items() if key in SHOWN}
+    return Card(title, matter["base_model"], next(evaluations, {}), arguments, matter)
 
 
-def hub_matter(
-    language: str | None, license: str | None, tags: Any, base: str | None, tasks: Any, datasets: Any, dataset_args: Any
-) -> dict[str, Any]:
-    """The reference's arguments of a card as what the hub reads."""
-    tasks, datasets, dataset_args = (_listed(value) for value in (tasks, datasets, dataset_args))
-    if datasets and dataset_args:
-        datasets = [f"{name} ({argument})" for name, argument in zip(datasets, dataset_args)]
-    matter = {"language": language, "license": license, "tags": _listed(tags), "datasets": datasets, "base_model": base}
-    return matter | {"pipeline_tag": tasks[0] if tasks else None}
-
-
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
+    """A text as a list of it; what is a list already, or absent, stays."""
     return [value] if isinstance(value, str) else value
-
-
-def machine() -> str:
-    """The kind of device that a run used."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"a processor of the kind {platform.machine()}"
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _inline(text: str) -> str:

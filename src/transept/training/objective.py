@@ -1,4 +1,4 @@
-"""What a run learns: the items that a batch has, the terms of its loss, and how its rows can be divided."""
+"""What a run learns: the items of a batch, the terms of its loss, and how its rows can be divided."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from transept.core.model import Model
-from transept.errors import InputError
+from transept.errors import InputError, UnsupportedError
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import LossTerm
 
 Batch = Mapping[str, Any]
 Counts = dict[str, float]
 
+LABELS_NEEDED = "Rows need labels, under the names that the model takes."
+
 
 def task_of(model: nn.Module) -> Model | None:
-    """The model of this library inside wrappers of it, such as peft's or ``DistributedDataParallel``; none in others."""
+    """The model of this library inside wrappers such as peft's or ``DistributedDataParallel``; ``None`` in others."""
     inner: Any = model
     while isinstance(inner, nn.Module) and not isinstance(inner, Model):
         parallel = isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel)
@@ -29,10 +32,18 @@ def task_of(model: nn.Module) -> Model | None:
     return inner if isinstance(inner, Model) else None
 
 
+def own_task(model: nn.Module, setting: str) -> Model:
+    """The model of this library, which a setting needs (``UnsupportedError``: it is another's)."""
+    task = task_of(model)
+    if task is None:
+        raise UnsupportedError(f"`{setting}` needs a model of this library, and {type(model).__name__} is none.")
+    return task
+
+
 def counts_of(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor] | None:
     """How many items each additive term of a model's loss has in these inputs, by the term's name.
 
-    ``None`` says that nobody knows: the model is not one of this library, nor a wrapper around one.
+    ``None`` where they are not known: the model is not one of this library, nor a wrapper around one.
     """
     task = task_of(model)
     return None if task is None else task.count(inputs)
@@ -42,10 +53,10 @@ class Objective:
     """What a model learns of a batch; here, by its own loss.
 
     Args:
-        model: what is trained, without wrappers that processes put around it.
+        model: the model that is trained, without wrappers that processes put around it.
         label_names: the inputs that are labels, of a model that is not of this library.
 
-    ``rows_apart`` tells whether rows of several batches may be put together anew, where the model's loss is a sum over rows.
+    ``rows_apart`` tells whether rows of several batches may be put together anew, where the loss is a sum over rows.
     """
 
     rows_apart: ClassVar[bool] = True
@@ -54,7 +65,7 @@ class Objective:
         self.model, self.label_names = model, list(label_names)
 
     def count(self, batch: Batch) -> Counts | None:
-        """The items of each term of the loss, before any forward pass; ``None`` where nobody can count them."""
+        """The items of each term of the loss, before any forward pass; ``None`` where they cannot be counted."""
         counts = counts_of(self.model, dict(batch))
         if counts is not None:
             return {name: float(count) for name, count in counts.items()}
@@ -68,12 +79,11 @@ class Objective:
         """The terms of the loss of a batch, of a forward pass by ``model``, which may be wrapped."""
         terms: dict[str, LossTerm] | None = model(**batch).loss_terms
         if terms is None:
-            what = f"the model gave no loss; the inputs were {', '.join(batch)}."
-            raise InputError(what, hint="Rows need labels, under the names that the model takes.")
+            raise InputError(f"the model gave no loss; the inputs were {', '.join(batch)}.", hint=LABELS_NEEDED)
         return terms
 
     def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
-        """The first and the second half of a batch's rows, the sum of whose losses is that of all; or why there are none."""
+        """The two halves of a batch's rows, whose losses add up to that of all; or why there are none."""
         reason = unsummed_rows(self.model)
         return halves(batch, task_of(self.model)) if reason is None else reason
 
@@ -90,8 +100,8 @@ class Objective:
     ) -> tuple[Tensor, Iterator[Tensor]]:
         """The loss of a batch that takes several passes, and a scalar for each of them.
 
-        The sum of the scalars' gradients is the loss's. Each scalar is what a forward pass gave, which is made when it is
-        asked for; who asks makes the backward pass.
+        The scalars' gradients add up to the loss's. Each scalar is the result of a forward pass, which is made when
+        the scalar is asked for; the caller makes the backward pass.
 
         Args:
             items, parts: see :func:`transept.objectives.terms.total`.
@@ -100,11 +110,8 @@ class Objective:
         raise NotImplementedError
 
 
-# --- rows -------------------------------------------------------------------------------------------------------
-
-
 def unsummed_rows(model: nn.Module) -> str | None:
-    """Why the loss of a batch is not the sum of those of its rows, if that is so: what a model does beside its loss."""
+    """Why the loss of a batch is not the sum of those of its rows, if something in the model makes it so."""
     if any(getattr(getattr(module, "config", None), "stateful", True) for module in carriers(model).values()):
         return "its rows go on where those of the last batch ended"
     for path, module in model.named_modules():
@@ -140,30 +147,28 @@ def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str
 
 
 def rows_between(batch: Batch, start: int, stop: int, task: Model | None = None) -> dict[str, Any]:
-    """The rows of a batch from ``start`` to ``stop``."""
-    beside = {} if task is None else task.inputs_of_rows(batch, start, stop)
-    rows = operator.itemgetter(slice(start, stop))
-    return {name: beside[name] if name in beside else _by_rows(value, rows) for name, value in batch.items()}
+    others = {} if task is None else task.inputs_of_rows(batch, start, stop)
+    cut = operator.itemgetter(slice(start, stop))
+    return {name: others[name] if name in others else _map_rows(value, cut) for name, value in batch.items()}
 
 
 def _entries(batch: Batch, task: Model | None) -> Iterator[tuple[str, int]]:
-    """The numbers of entries of all inputs that should have one for each row, with their names."""
-    beside = {} if task is None else task.inputs_of_rows(batch, 0, 0)
+    others = {} if task is None else task.inputs_of_rows(batch, 0, 0)
     for name, value in batch.items():
         entries = list[Any]()
-        if name not in beside:
-            _by_rows(value, entries.append)
+        if name not in others:
+            _map_rows(value, entries.append)
         yield from ((name, len(entry)) for entry in entries)
 
 
-def _by_rows(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A value with each tensor, array or list that has an entry for each row changed; also within mappings and tuples."""
+def _map_rows(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Change each tensor, array or list that has an entry for each row, also within mappings and tuples."""
     if isinstance(value, Mapping):
-        return {name: _by_rows(inner, change) for name, inner in value.items()}
-    if isinstance(value, tuple) and any(isinstance(inner, Tensor | tuple) for inner in value):  # as states of layers are
-        return tuple(_by_rows(inner, change) for inner in value)
-    by_row = isinstance(value, list | tuple) or (isinstance(value, Tensor | np.ndarray) and value.ndim > 0)
-    return change(value) if by_row else value
+        return {name: _map_rows(inner, change) for name, inner in value.items()}
+    if isinstance(value, tuple) and any(isinstance(inner, Tensor | tuple) for inner in value):  # as states of layers
+        return tuple(_map_rows(inner, change) for inner in value)
+    has_rows = isinstance(value, list | tuple) or (isinstance(value, Tensor | np.ndarray) and value.ndim > 0)
+    return change(value) if has_rows else value
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -173,3 +178,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping | tuple | list):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(inner)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """The same with its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {name: to_device(inner, device) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(to_device(inner, device) for inner in value)
+    return value

@@ -1,4 +1,4 @@
-"""A run: the parts that the loop, its checkpoints and its evaluations share, and what they ask of the trainer."""
+"""A run: the parts that the loop and its checkpoints share, its length, and how the model is while it lasts."""
 
 from __future__ import annotations
 
@@ -6,44 +6,30 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from transept.errors import ConfigError
+from transept.adapt.freeze import freeze, unfreeze_until
+from transept.adapt.neftune import add_embedding_noise
+from transept.errors import ConfigError, UnsupportedError
 from transept.parallel.forms import Form
-from transept.parallel.processes import Replicas, gather_numbers
+from transept.parallel.processes import gather_numbers
 from transept.training.arguments.training import TrainingArguments
-from transept.training.callbacks.base import length_of
+from transept.training.callbacks.base import DefaultFlowCallback, length_of
+from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
-from transept.training.loss import LossRules, PassShare
-from transept.training.objective import Objective
+from transept.training.loss import PassShare
+from transept.training.objective import Objective, own_task, task_of
 from transept.training.optim.average import WeightAverage
 from transept.training.optim.greedy import GreedyLR
-from transept.training.state import TrainerControl, TrainerState
-
-
-class Hooks(Protocol):
-    """What a run asks of the trainer that it belongs to: callbacks, and methods that users override."""
-
-    control: TrainerControl
-    current_gradient_accumulation_steps: int
-
-    def event(self, name: str, **kwargs: Any) -> None: ...
-    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor: ...
-    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]: ...
-    def floating_point_ops(self, inputs: Any) -> float: ...
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: list[str] | None = None) -> dict[str, Any]: ...
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
-    def _prepare_inputs(self, inputs: Any) -> Any: ...
-    def _get_learning_rate(self) -> float: ...
-    def _save_checkpoint(self, model: Any, trial: Any = None) -> None: ...
-    def _load_best_model(self) -> None: ...
+from transept.training.state import TrainerState
 
 
 @dataclass
@@ -65,7 +51,7 @@ class RunLength:
 
     @classmethod
     def of(cls, args: TrainingArguments, loader: Any) -> RunLength:
-        """How long a run over a loader is (``ConfigError``: the loader has no length, and ``max_steps`` is not set)."""
+        """The length of a run over a loader (``ConfigError``: it has no length, and ``max_steps`` is not set)."""
         length, rows = length_of(loader), length_of(source_of(loader))
         accumulation = args.gradient_accumulation_steps
         if length is None:
@@ -89,7 +75,6 @@ class RunLength:
         return cls(math.ceil(whole - unused_share * updates[-1]), epochs, batches, rows or length)
 
     def batches_in(self, epoch: int, accumulation: int) -> int:
-        """The micro-batches of an epoch."""
         if self.batches is None:
             return self.max_steps * accumulation
         return self.batches[min(epoch, len(self.batches) - 1)]
@@ -100,15 +85,13 @@ class Tally:
     """What a run adds up between logs; checkpoints keep all of it but ``waiting``.
 
     Args:
-        loss: the sum of the losses of the updates since the last log.
-        learned: the number of these updates.
+        loss, learned: the sum of the losses of the updates since the last log, and the number of these updates.
         total_loss, all_learned: the same of the whole run, up to the last log.
         skipped: updates that were left out, since their gradients were not finite.
         logged_step: the update of the last log.
         grad_norm, learning_rate: those of the last update.
         flops: operations since they were added to the state.
-        waiting: this process's part of the losses of updates that were not added up yet. They stay where they were
-            computed: adding them up waits for the device, and for the other processes.
+        waiting: this process's losses that were not added up yet, which waits for the device and other processes.
     """
 
     loss: float = 0.0
@@ -122,16 +105,6 @@ class Tally:
     flops: float = 0.0
     waiting: list[Tensor] = field(default_factory=list)
 
-    def add_up(self, replicas: Replicas, *, leave_out_nan: bool) -> None:
-        """Add the waiting losses, each summed over processes; all of these call it together."""
-        own = torch.stack(self.waiting).tolist() if self.waiting else []
-        self.waiting.clear()
-        for losses in zip(*replicas.among(gather_numbers(own))):
-            loss = sum(losses)
-            if math.isfinite(loss) or not leave_out_nan:
-                self.loss += loss
-                self.learned += 1
-
     def mean_loss(self) -> float:
         """The mean loss of the updates since the last log, which begins anew."""
         mean = self.loss / max(1, self.learned)
@@ -141,61 +114,38 @@ class Tally:
         return mean
 
 
-@dataclass
 class TrainingRun:
     """One call of ``train()``: what is trained, by what, on what, and how far it is.
 
-    Args:
+    Attributes:
         model: the model, as it is saved.
         wrapped: the module that is called in training.
         form: how the processes hold the model.
         objective: what the model learns.
-        rules: what may be done to its micro-batches.
         share: what the pass that is being made counts for.
-        main_input_name: the input whose tokens are counted.
-        padding_id: the id that pads it, where that is known.
         ignored: outputs that evaluations leave out of the predictions.
         place: the next batch of the data, for a checkpoint; that of the last finished update.
     """
 
-    args: TrainingArguments
-    model: nn.Module
-    wrapped: nn.Module
-    form: Form
-    devices: Devices
-    objective: Objective
-    rules: LossRules
-    share: PassShare
-    optimizer: Any
-    scheduler: Any
-    scaler: Any
-    average: WeightAverage | None
-    loader: Any
-    length: RunLength
-    state: TrainerState
-    main_input_name: str = "input_ids"
-    padding_id: int | None = None
-    ignored: list[str] | None = None
-    place: Place = field(default_factory=Place)
-    tally: Tally = field(default_factory=Tally)
-    began: float = field(default_factory=time.time)
-    first_step: int = 0
-    first_tokens: int = 0
-
-    @property
-    def rows_of_update(self) -> int:
-        """The rows of an update, over all processes."""
-        rows: int = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        return rows * self.devices.replicas.size
+    def __init__(self, trainer: Any, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
+        self.args: TrainingArguments = trainer.args
+        self.model: nn.Module = trainer.model
+        self.wrapped: nn.Module = trainer.model_wrapped
+        self.form: Form = trainer.form
+        self.devices: Devices = trainer.devices
+        self.objective: Objective = trainer.objective
+        self.share: PassShare = trainer.share
+        self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
+        self.average: WeightAverage | None = trainer.average
+        self.state: TrainerState = trainer.state
+        self.loader, self.length, self.ignored = loader, length, ignored
+        self.place, self.tally, self.began = Place(), Tally(), time.time()
+        self.first_step = self.first_tokens = 0
 
     @property
     def follows_metric(self) -> bool:
         """Whether the schedule is told a metric after evaluations, and nothing after updates."""
         return isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)
-
-    def averaged(self) -> contextlib.AbstractContextManager[Any]:
-        """The model with the mean of its weights, where there is one."""
-        return contextlib.nullcontext() if self.average is None else self.average.applied(self.model)
 
     def continue_from(self, state: TrainerState) -> None:
         """Take over the state of a run that this one goes on with."""
@@ -204,10 +154,64 @@ class TrainingRun:
         self.first_tokens = state.num_input_tokens_seen
 
     def add_up_losses(self) -> None:
-        """Bring the tally up to the last update; all processes call it together."""
-        self.tally.add_up(self.devices.replicas, leave_out_nan=self.args.logging_nan_inf_filter)
+        """Add up the waiting losses, each over the processes; all of these call it together."""
+        tally = self.tally
+        losses = torch.stack(tally.waiting).tolist() if tally.waiting else []
+        tally.waiting.clear()
+        for losses_of_update in zip(*self.devices.replicas.among(gather_numbers(losses))):
+            loss = sum(losses_of_update)
+            if math.isfinite(loss) or not self.args.logging_nan_inf_filter:
+                tally.loss += loss
+                tally.learned += 1
 
     def store_flops(self) -> None:
         """Add the operations since the last call to the state."""
         self.state.total_flos += self.tally.flops
         self.tally.flops = 0.0
+
+
+def all_callbacks(args: TrainingArguments, callbacks: list[Any]) -> list[Any]:
+    """The trainer's own callbacks around those of the user; only the first process reports on the run."""
+    if args.process_index:
+        return [DefaultFlowCallback, *callbacks]
+    reports: list[Any] = []
+    if args.report_to:
+        from transept.training.callbacks.reports import report_callbacks  # it asks for the programs that show runs
+
+        reports = report_callbacks([*args.report_to])
+    return [DefaultFlowCallback, *reports, *callbacks, PrinterCallback if args.disable_tqdm else ProgressCallback]
+
+
+def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
+    """Unfreeze what the schedule says for an epoch that begins."""
+    if schedule is not None:
+        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
+
+
+@contextlib.contextmanager
+def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> Iterator[None]:
+    """The model as the arguments say while it is trained; ``recomputes`` as ``activation_checkpointing`` does."""
+    task = task_of(model)
+    with contextlib.ExitStack() as undo:
+        if args.freeze is not None and args.unfreeze_schedule is None:
+            freeze(own_task(model, "freeze"), args.freeze)
+        if args.activation_checkpointing or recomputes:
+            if not hasattr(model, "gradient_checkpointing_enable"):
+                hint = "Leave out `gradient_checkpointing`."
+                raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
+            checkpointed: Any = model
+            options = args.activation_checkpointing_kwargs or None
+            checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+            undo.callback(checkpointed.gradient_checkpointing_disable)
+        for stack in () if args.use_cache or task is None else task.stacks:
+            undo.callback(setattr, stack, "spares_cache", stack.spares_cache)
+            stack.spares_cache = True
+        if args.neftune_noise_alpha:
+            undo.callback(add_embedding_noise(model, args.neftune_noise_alpha).remove)
+        if args.torch_compile:
+            # Each layer of a model of ours by itself, for any length; of another model, the whole.
+            blocks = [model] if task is None else [layer for stack in task.stacks for layer in stack.layers]
+            backend, mode = args.torch_compile_backend or "inductor", args.torch_compile_mode
+            for block in blocks:
+                block.compile(backend=backend, mode=mode, dynamic=True)
+        yield

@@ -17,18 +17,24 @@ Space = Mapping[str, Sequence[Any]] | Callable[["Trial"], Mapping[str, Any]]
 
 
 class Trial:
-    """One try, whose settings are drawn at random; the methods are Optuna's, so that a space written for it can be used.
+    """One try, whose settings are drawn at random; the methods are Optuna's, so that a space for Optuna can be used.
 
-    Args:
-        number: which try it is.
-        seed: what its draws follow from, with its number.
+    The draws follow from the seed and the number of the trial.
     """
 
     def __init__(self, number: int, seed: int) -> None:
         self.number, self.params = number, dict[str, Any]()
         self._draw = random.Random(place_seed(seed, number, purpose="trial"))  # noqa: S311 (no secret)
 
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
+    def suggest_float(
+        self,
+        name: str,
+        low: float,
+        high: float,
+        *,
+        step: float | None = None,
+        log: bool = False,
+    ) -> float:
         """A number between two, evenly, or evenly in its logarithm."""
         refuse(not low <= high or (log and low <= 0), f"`{name}` cannot be drawn between {low} and {high}.")
         if step is not None:
@@ -41,14 +47,13 @@ class Trial:
         return float(self.params[name])
 
     def suggest_int(self, name: str, low: int, high: int, step: int = 1, log: bool = False) -> int:
-        """A whole number between two, which both can come."""
+        """A whole number from ``low`` to ``high``."""
         value = self.suggest_float(name, low, high + 1 - 1e-9, log=True) if log else low
         value = min(high, int(value)) if log else low + step * self._draw.randint(0, (high - low) // step)
         self.params[name] = value
         return int(value)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of these."""
         refuse(not choices, f"`{name}` has nothing to choose from.")
         self.params[name] = self._draw.choice(list(choices))
         return self.params[name]
@@ -66,8 +71,8 @@ def default_space(trial: Trial) -> dict[str, Any]:
 
 def default_compute_objective(metrics: Mapping[str, float]) -> float:
     """The sum of all metrics, or the loss where there is no other."""
-    beside, speeds = ("eval_loss", "epoch"), ("_runtime", "_per_second")
-    others = [value for name, value in metrics.items() if name not in beside and not name.endswith(speeds)]
+    left_out, speeds = ("eval_loss", "epoch"), ("_runtime", "_per_second")
+    others = [value for name, value in metrics.items() if name not in left_out and not name.endswith(speeds)]
     return float(sum(others)) if others else float(metrics["eval_loss"])
 
 
@@ -78,26 +83,26 @@ def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tu
         InputError: a grid without values, or that is no mapping of names to values.
         UnsupportedError: another backend.
     """
-    if backend == "random":
-        drawn = [(trial, _drawn(space, trial)) for trial in (Trial(index, seed) for index in range(number))]
-    elif backend != "grid":
+    if backend not in ("random", "grid"):
         hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
         raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
-    elif not isinstance(space, Mapping) or not space or not all(space.values()):
-        example = "{'learning_rate': [1e-5, 1e-4]}"
-        raise InputError(f"a grid is a mapping of settings to the values to try, such as {example}.")
-    else:
+    if backend == "grid":
+        if not isinstance(space, Mapping) or not space or not all(space.values()):
+            example = "{'learning_rate': [1e-5, 1e-4]}"
+            raise InputError(f"a grid is a mapping of settings to the values to try, such as {example}.")
         grid = itertools.product(*space.values())
-        drawn = [(Trial(index, seed), dict(zip(space, values))) for index, values in enumerate(grid)]
-    for trial, settings in drawn:
+        pairs = [(Trial(index, seed), dict(zip(space, values))) for index, values in enumerate(grid)]
+    else:
+        pairs = []
+        for trial in (Trial(index, seed) for index in range(number)):
+            if isinstance(space, Mapping):
+                settings = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+            else:
+                settings = dict((space or default_space)(trial))
+            pairs.append((trial, settings))
+    for trial, settings in pairs:
         trial.params.update(settings)
-    return drawn
-
-
-def _drawn(space: Space | None, trial: Trial) -> dict[str, Any]:
-    if isinstance(space, Mapping):
-        return {name: trial.suggest_categorical(name, values) for name, values in space.items()}
-    return dict((space or default_space)(trial))
+    return pairs
 
 
 def search(
@@ -117,16 +122,16 @@ def search(
     measure, runs = objective or default_compute_objective, list[BestRun]()
     before = dict(vars(trainer.args))
     try:
-        for trial, chosen in trials(space, number, trainer.args.seed, backend or "random"):
+        for trial, settings in trials(space, number, trainer.args.seed, backend or "random"):
             vars(trainer.args).update(before)
-            for setting, value in chosen.items():
+            for setting, value in settings.items():
                 if setting not in before:
                     raise InputTypeError(f"`{setting}` is no setting of {type(trainer.args).__name__}.")
                 setattr(trainer.args, setting, value)
             trainer.trial_name = name(trial) if name else f"run-{trial.number}"
             trainer.args.output_dir = f"{before['output_dir']}/{trainer.trial_name}"
-            trainer.train(trial=chosen)
-            runs.append(BestRun(str(trial.number), float(measure(trainer.evaluate())), chosen))
+            trainer.train(trial=settings)
+            runs.append(BestRun(str(trial.number), float(measure(trainer.evaluate())), settings))
     finally:
         vars(trainer.args).update(before)
         trainer.trial_name = None

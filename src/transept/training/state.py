@@ -1,4 +1,4 @@
-"""What training keeps and gives: strategies, the state of a run, its flags, and the outputs of its methods."""
+"""Strategies, the state of a run, its flags, and the outputs of a trainer's methods."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class ExplicitEnum(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
-        known = [each.value for each in cls]
-        raise InputError(f"{value!r} is no {cls.__name__}.", hint=nearest(str(value), known))
+        raise InputError(f"{value!r} is no {cls.__name__}.", hint=nearest(str(value), list(cls)))
 
 
 class IntervalStrategy(ExplicitEnum):
@@ -57,18 +56,18 @@ class ParallelMode(ExplicitEnum):
 
 
 class ExportableState:
-    """What a checkpoint keeps of a callback: ``state()`` gives ``{"args": ..., "attributes": ...}`` of JSON values."""
+    """A callback that checkpoints keep: ``state()`` gives ``{"args": ..., "attributes": ...}`` of JSON values."""
 
     def state(self) -> dict[str, Any]:
         raise NotImplementedError
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """One that is made of ``args``, with ``attributes`` set."""
-        made = cls(**state["args"])
+        """A callback that is made with ``args``, and has ``attributes``."""
+        callback = cls(**state["args"])
         for name, value in state["attributes"].items():
-            setattr(made, name, value)
-        return made
+            setattr(callback, name, value)
+        return callback
 
 
 @dataclass
@@ -89,9 +88,9 @@ class TrainerControl(ExportableState):
 class TrainerState:
     """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``.
 
-    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates, where the
-    arguments may give shares. ``log_history`` has every log. ``stateful_callbacks`` holds what callbacks gave to be kept, by
-    the names of their classes; it is made of a list of them.
+    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates,
+    where the arguments may give shares. ``stateful_callbacks`` holds the states of callbacks by the names of their
+    classes; it is made of a list of callbacks.
     """
 
     epoch: float = 0
@@ -120,17 +119,16 @@ class TrainerState:
             self.keep_callbacks(self.stateful_callbacks or [])
 
     def keep_callbacks(self, callbacks: list[Any]) -> None:
-        """Note what these callbacks want to be kept; a list, where there are several of one class."""
-        kept: dict[str, Any] = {}
+        """Note the states of these callbacks; a list, where there are several of one class."""
+        states: dict[str, list[Any]] = {}
         for callback in callbacks:
             if not isinstance(callback, ExportableState):
                 raise InputTypeError(f"{type(callback).__name__} cannot be kept: it is no ExportableState.")
-            kept.setdefault(type(callback).__name__, []).append(callback.state())
-        self.stateful_callbacks = {name: found[0] if len(found) == 1 else found for name, found in kept.items()}
+            states.setdefault(type(callback).__name__, []).append(callback.state())
+        self.stateful_callbacks = {name: some[0] if len(some) == 1 else some for name, some in states.items()}
 
     def save_to_json(self, json_path: PathName) -> None:
-        """Write it to a file."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         write_text(json_path, dump_json(json_value(values, "the state")))
 
     @classmethod
@@ -146,7 +144,7 @@ class TrainerState:
         return state
 
     def note_metric(self, value: float, *, greater_is_better: bool) -> bool:
-        """Whether a metric is the best so far, of the model that is best until then; it is noted then."""
+        """Whether a metric is the best so far; if it is, note it."""
         is_best = is_better(value, self.best_metric, greater=greater_is_better)
         if is_best:
             self.best_metric, self.best_global_step = value, self.global_step
@@ -164,7 +162,7 @@ def json_value(value: Any, name: str, levels: int = 32) -> Any:
     """A value as JSON can hold it and give it back: arrays, tensors and sets become numbers or lists.
 
     Raises:
-        InputTypeError: a value that has no such form, such as bytes; ``name`` is told.
+        InputTypeError: a value that has no such form, such as bytes; the message names it by ``name``.
     """
     match value if levels else object():
         case None | bool() | float():
@@ -176,7 +174,8 @@ def json_value(value: Any, name: str, levels: int = 32) -> Any:
         case Tensor() | np.ndarray() | np.generic():
             return json_value(value.item() if math.prod(value.shape) == 1 else value.tolist(), name)
         case Mapping():
-            return {json_value(str(key), name): json_value(item, f"{name}.{key}", levels - 1) for key, item in value.items()}
+            items = [(key, json_value(item, f"{name}.{key}", levels - 1)) for key, item in value.items()]
+            return {json_value(str(key), name): item for key, item in items}
         case set() | frozenset():
             return json_value(sorted(value, key=str), name, levels)
         case list() | tuple():
@@ -189,12 +188,12 @@ def json_value(value: Any, name: str, levels: int = 32) -> Any:
 class EvalPrediction:
     """What ``compute_metrics`` is called with: arrays for the whole set, one or a tuple of them.
 
-    ``inputs`` and ``losses`` are there where ``include_for_metrics`` names them. Iterating gives those that are there.
+    ``inputs`` and ``losses`` are there where ``include_for_metrics`` names them; iterating leaves out absent ones.
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
         self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
-        self.elements = (predictions, label_ids, *(each for each in (inputs, losses) if each is not None))
+        self.elements = (predictions, label_ids, *(values for values in (inputs, losses) if values is not None))
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.elements)

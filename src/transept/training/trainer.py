@@ -1,8 +1,9 @@
-"""The trainer: what people call and override. What an update does is in ``update``, what happens when in ``loop``."""
+"""The trainer: what people call and override. What happens when in a run, and in an update, is in ``loop``."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import time
 from functools import partial
@@ -10,23 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 
+from transept.adapt.freeze import freeze, layer_groups
 from transept.environment import set_seed
 from transept.errors import UnsupportedError
-from transept.files import PathName, make_directory, safe_join
+from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.parallel.processes import naming_the_lost
 from transept.parallel.streams import ModelFiles, written_together
-from transept.training import files, setup
+from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.resume import keep_rows_of_update
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.precomputed import computed_once
 from transept.training.evaluation import Evaluation, speed
+from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
-from transept.training.model_card import card_of, hub_matter, write_card
+from transept.training.model_card import card_of, listed, write_card
+from transept.training.objective import own_task
+from transept.training.optim import optimizers
 from transept.training.optim.average import WeightAverage
-from transept.training.run import RunLength, TrainingRun
+from transept.training.optim.schedules import get_scheduler
+from transept.training.run import RunLength, TrainingRun, prepared, unfreeze_at
 from transept.training.search import Space, search
 from transept.training.state import (
     STATE_NAME,
@@ -59,9 +67,9 @@ class Trainer(TrainerBase):
         preprocess_logits_for_metrics: logits, labels -> what is kept of the logits of a batch.
         tokenizer: an older name of ``processing_class``.
 
-    An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; its share of
-    the update is taken here. One that divides by the items of the whole update itself sets ``loss_is_scaled_for_ga = True``,
-    and is passed their number by term.
+    An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
+    trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
+    itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
 
     Attributes:
         objective: what the model learns; see :meth:`make_objective`.
@@ -69,24 +77,19 @@ class Trainer(TrainerBase):
         training: the run of the last call of ``train()``.
     """
 
-    # --- training ------------------------------------------------------------------------------------------------
-
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train to the end.
+        """Train to the end; returns the number of updates, the mean loss, and the figures of the run.
 
         Args:
-            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``. The run goes on
-                as if nothing had happened; what changed meanwhile is a warning. See :class:`SavedRun`.
+            resume_from_checkpoint: a checkpoint to go on from, or ``True`` for the last one in ``output_dir``. The
+                run goes on as if nothing had happened; warnings tell what changed. See :class:`SavedRun`.
             trial: the settings of a search, which ``model_init`` is called with.
             ignore_keys_for_eval: outputs that evaluations leave out of the predictions.
-
-        Returns:
-            The number of updates, the mean loss, and the figures of the run.
         """
         self.is_in_train = True
         try:
@@ -99,11 +102,16 @@ class Trainer(TrainerBase):
                 self.lr_scheduler = None  # its length may be another now
             keep_rows_of_update(self.args, resume_from_checkpoint, self.devices.replicas.size)
             self.state = self._new_state()
-            self.state.is_hyper_param_search, self.state.trial_params = trial is not None, trial
-            self.state.trial_name = self.trial_name
-            with setup.prepared(self.model, self.args, recomputes=self.devices.recomputes):
+            self.state.is_hyper_param_search = trial is not None
+            self.state.trial_name, self.state.trial_params = self.trial_name, trial
+            with prepared(self.model, self.args, recomputes=self.devices.recomputes):
                 run = self.training = self._make_run(self.get_train_dataloader(), ignore_keys_for_eval)
-                return self._train(run, resume_from_checkpoint)
+                with SavedRun(run, self, resume_from_checkpoint) as saved:
+                    self.saved = saved
+                    if self.args.precompute:  # of the weights that the run goes on with
+                        run.loader, run.wrapped = computed_once(self, run.loader)
+                    with naming_the_lost():
+                        return Loop(run, self, saved).train()
         finally:
             self.is_in_train = False
 
@@ -117,55 +125,63 @@ class Trainer(TrainerBase):
         self.create_optimizer_and_scheduler(length.max_steps)
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None
         if args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
-            setup.freeze_for_schedule(self.model, args)
+            freeze(own_task(self.model, "freeze"), *([] if args.freeze is None else [args.freeze]))
+            unfreeze_at(self.model, args.unfreeze_schedule, 0)
         handler = self.callback_handler
         handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
         handler.train_dataloader = loader
-        return TrainingRun(
-            args=args,
-            model=self.model,
-            wrapped=self.model_wrapped,
-            form=self.form,
-            devices=self.devices,
-            objective=self.objective,
-            rules=self._loss_rules(),
-            share=self.share,
-            optimizer=self.optimizer,
-            scheduler=self.lr_scheduler,
-            scaler=self.scaler,
-            average=self.average,
-            loader=loader,
-            length=length,
-            state=self.state,
-            main_input_name=self.main_input_name,
-            padding_id=getattr(self.processing_class, "pad_token_id", None),
-            ignored=ignored,
-        )
+        return TrainingRun(self, loader, length, ignored)
 
-    def _train(self, run: TrainingRun, resume: str | bool | None) -> TrainOutput:
-        with SavedRun(run, self, resume) as saved:
-            self.saved = saved
-            if self.args.precompute:  # of the weights that the run goes on with
-                run.loader, run.wrapped = computed_once(self, run.loader)
-            with naming_the_lost():
-                return Loop(run, self, saved).train()
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Make the optimizer and the schedule, where there are none."""
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps)
 
-    def store_flos(self) -> None:
-        """Add the operations since the last call to the state."""
-        if self.training is not None:
-            self.training.store_flops()
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Names of the parameters that weight decay applies to."""
+        return optimizers.get_decay_parameter_names(model)
 
-    # --- evaluation ----------------------------------------------------------------------------------------------
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
+        """The class of the optimizer that the arguments name, and what it is made with."""
+        return optimizers.get_optimizer_cls_and_kwargs(args)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        """The optimizer, made where there is none."""
+        if self.optimizer is not None:
+            if self.given_optimizers[0] is not None:
+                self.devices.check_given(self.optimizer, self.model)
+            return self.optimizer
+        model, args = self.model if model is None else model, self.args
+        kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
+        decayed, rates = self.get_decay_parameter_names(model), None
+        if args.layerwise_lr_decay is not None:
+            layers = layer_groups(own_task(model, "layerwise_lr_decay"))
+            rates = optimizers.layerwise_rates(layers, args.layerwise_lr_decay)
+        rate = options.get("lr", args.learning_rate)
+        groups = optimizers.parameter_groups(model, rate, args.weight_decay, decayed, rates)
+        self.optimizer = optimizers.make_optimizer(kind, groups, options, self.form.optimizer)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule, made where there is none."""
+        if self.lr_scheduler is None:
+            args, optimizer = self.args, optimizer or self.optimizer
+            options: Any = args.lr_scheduler_kwargs
+            warmup = args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warmup, num_training_steps, options)
+        return self.lr_scheduler
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, Any]:
-        """The loss and the metrics of a set, or of several by name, whose names follow the prefix of their metrics."""
+        """The loss and the metrics of a set, or of several by name; then the names follow the prefix."""
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
             metrics: dict[str, Any] = {}
             for name, rows in sets.items():
-                metrics |= self.evaluate(name if eval_dataset is None else rows, ignore_keys, f"{metric_key_prefix}_{name}")
+                dataset = name if eval_dataset is None else rows
+                metrics |= self.evaluate(dataset, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
         loader, began = self.get_eval_dataloader(eval_dataset), time.time()
         loss_only = True if self.compute_metrics is None else None
@@ -185,7 +201,7 @@ class Trainer(TrainerBase):
         self.event("on_predict", metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
-    def _speed(self, prefix: str, began: float, rows: int) -> Any:
+    def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
         return speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
 
     def evaluation_loop(
@@ -198,15 +214,14 @@ class Trainer(TrainerBase):
     ) -> EvalLoopOutput:
         """Go through a loader once."""
         loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        kind = torch.bfloat16 if self.args.bf16_full_eval else torch.float16 if self.args.fp16_full_eval else None
-        if kind is not None and not self.is_in_train:
-            self.model.to(kind)
-        return Evaluation(self, loss_only, ignore_keys, description == "Prediction").run(dataloader, metric_key_prefix)
-
-    # --- logs ----------------------------------------------------------------------------------------------------
+        dtype = torch.bfloat16 if self.args.bf16_full_eval else torch.float16 if self.args.fp16_full_eval else None
+        if dtype is not None and not self.is_in_train:
+            self.model.to(dtype)
+        evaluation = Evaluation(self, loss_only, ignore_keys, is_prediction=description == "Prediction")
+        return evaluation.run(dataloader, metric_key_prefix)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Keep figures in the history, and tell them to the callbacks."""
+        """Add figures to the history, and pass them to the callbacks."""
         logs["epoch"] = self.state.epoch
         if self.args.include_num_input_tokens_seen != "no":
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
@@ -217,11 +232,9 @@ class Trainer(TrainerBase):
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.event("on_log", logs=logs)
 
-    # --- files ---------------------------------------------------------------------------------------------------
-
     def save_model(self, output_dir: PathName | None = None, _internal_call: bool = False) -> None:
-        """Save the model, its tokenizer or processor, and the arguments, so that ``from_pretrained`` opens the directory."""
-        weights = files.whole_weights(self.model, self.form, self.average)
+        """Save the model, its tokenizer or processor, and the arguments, for ``from_pretrained`` to open."""
+        weights = whole_weights(self.model, self.form, self.average)
         with written_together(weights) if isinstance(weights, ModelFiles) else contextlib.nullcontext():
             if self.args.should_save:
                 self._save(output_dir, weights)
@@ -231,9 +244,10 @@ class Trainer(TrainerBase):
     def _save(self, output_dir: PathName | None = None, state_dict: Any = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         reader = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        with contextlib.nullcontext() if state_dict is not None or self.average is None else self.average.applied(self.model):
-            folder = output_dir or self.args.output_dir or "."
-            files.write_model(folder, self.model, self.form, state_dict, reader, self.args.to_json_string())
+        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args.to_json_string()
+        average = self.average if state_dict is None else None
+        with contextlib.nullcontext() if average is None else average.applied(self.model):
+            write_model(folder, self.model, self.form, state_dict, reader, arguments)
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         """Save ``checkpoint-STEP``."""
@@ -243,8 +257,9 @@ class Trainer(TrainerBase):
             self.push_to_hub(f"Training in progress, step {self.state.global_step}")
 
     def _load_best_model(self) -> None:
-        """Take the weights of the best checkpoint."""
-        load_best(Path(str(self.state.best_model_checkpoint)), self.model, self.form, averaged=self.average is not None)
+        """Load the weights of the best checkpoint."""
+        best = Path(str(self.state.best_model_checkpoint))
+        load_best(best, self.model, self.form, averaged=self.average is not None)
 
     def save_state(self) -> None:
         """Write ``trainer_state.json``."""
@@ -254,23 +269,34 @@ class Trainer(TrainerBase):
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Print metrics as a table."""
         if self.is_world_process_zero():
-            files.print_metrics(split, self.metrics_format(metrics))
+            texts = {name: str(value) for name, value in self.metrics_format(metrics).items()}
+            width, right = max(map(len, texts), default=0), max(map(len, texts.values()), default=0)
+            lines = [f"  {name: <{width}} = {texts[name]:>{right}}" for name in sorted(texts)]
+            tqdm.write("\n".join([f"***** {split} metrics *****", *lines]))
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
-        return files.readable(metrics)
+        formatted = dict(metrics)
+        for name, value in metrics.items():
+            if "_runtime" in name:
+                hundredths = int(abs(value - int(value)) * 100)
+                formatted[name] = f"{datetime.timedelta(seconds=int(value))}.{hundredths:02d}"
+            elif name == "total_flos":
+                formatted[name] = f"{int(value) >> 30}GF"
+            elif isinstance(value, float):
+                formatted[name] = round(value, 4)
+        return formatted
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
         """Write ``SPLIT_results.json``, and with ``combined`` add the metrics to ``all_results.json``."""
-        if self.is_world_process_zero():
-            files.write_metrics(self.args.output_dir or ".", split, metrics, combined=combined)
-
-    def get_num_trainable_parameters(self) -> int:
-        return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
-
-    def get_learning_rates(self) -> list[float]:
-        """The learning rate of each group of parameters."""
-        return [group["lr"] for group in self.optimizer.param_groups]
+        if not self.is_world_process_zero():
+            return
+        folder, metrics = make_directory(self.args.output_dir or "."), json_value(metrics, split)
+        write_text(safe_join(folder, f"{split}_results.json"), dump_json(metrics))
+        if combined:
+            path = folder / "all_results.json"
+            earlier = load_object(path, finite=False) if path.exists() else {}
+            write_text(path, dump_json(earlier | metrics))
 
     def create_model_card(
         self,
@@ -284,11 +310,16 @@ class Trainer(TrainerBase):
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """Write ``README.md`` into the run's directory; the arguments are the hub's metadata, as far as they are known."""
-        matter = hub_matter(language, license, tags, finetuned_from, tasks, dataset_tags or dataset, dataset_args)
-        if self.is_world_process_zero():
-            card = card_of(self.model, self.args.to_dict(), self.state.log_history, model_name, **matter)
-            write_card(card, self.args.output_dir or ".")
+        """Write ``README.md`` into the run's directory; the arguments are the hub's metadata, as far as known."""
+        if not self.is_world_process_zero():
+            return
+        tags, tasks, datasets = listed(tags), listed(tasks), listed(dataset_tags or dataset)
+        if datasets and dataset_args:
+            datasets = [f"{name} ({argument})" for name, argument in zip(datasets, listed(dataset_args))]
+        matter: dict[str, Any] = {"language": language, "license": license, "tags": tags, "datasets": datasets}
+        matter |= {"base_model": finetuned_from, "pipeline_tag": tasks[0] if tasks else None}
+        card = card_of(self.model, self.args.to_dict(), self.state.log_history, model_name, **matter)
+        write_card(card, self.args.output_dir or ".")
 
     def push_to_hub(
         self,
@@ -309,7 +340,7 @@ class Trainer(TrainerBase):
             return None
         self.event("on_push_begin")
         card = card_of(self.model, self.args.to_dict(), self.state.log_history)
-        return files.TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
+        return TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
             self.args.hub_model_id or Path(self.args.output_dir or ".").resolve().name,
             private=self.args.hub_private_repo,
             commit_message=commit_message,
@@ -330,8 +361,8 @@ class Trainer(TrainerBase):
         """Train with different settings, each from ``model_init``, and give the best.
 
         Args:
-            hp_space: settings and the values to try, or a function of a trial with Optuna's ``suggest_float``, ``suggest_int``
-                and ``suggest_categorical`` that gives them; by default the reference's.
+            hp_space: settings and the values to try, or a function of a trial with Optuna's ``suggest_float``,
+                ``suggest_int`` and ``suggest_categorical`` that gives them; by default the reference's.
             compute_objective: metrics of the evaluation -> a number; by default the sum of metrics, or the loss.
             n_trials: how many are tried at random.
             direction: ``minimize`` or ``maximize``.

@@ -1,9 +1,10 @@
-"""What a trainer is made of, and its passes over batches, which users override."""
+"""What a trainer is made of: its model, data and callbacks, and its passes over batches, which users override."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -14,30 +15,33 @@ from torch.utils.data import DataLoader, Sampler
 
 from transept.core.text import unpadded
 from transept.environment import set_seed
-from transept.errors import InputError, InputTypeError, UnsupportedError
+from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError, refuse
 from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
+from transept.objectives.terms import total
 from transept.parallel.forms import Form
-from transept.training import loaders, setup
 from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import CallbackHandler, TrainerCallback, length_of
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
-from transept.training.data.loader import check_rows, reads_by_number, source_of
+from transept.training.data.loader import Columns, check_rows, lengths_of, make_loader, reads_by_number, source_of
+from transept.training.data.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
+from transept.training.data.table import TableDataset
 from transept.training.devices import Devices
 from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged
-from transept.training.loss import LossRules, PassShare, backward, micro_batch_loss, precision
-from transept.training.objective import Counts, Objective, task_of
+from transept.training.loss import PassShare, backward, check_sums, loss_of, precision, smoothed, takes_items
+from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.average import WeightAverage
-from transept.training.optim.optimizers import get_decay_parameter_names, get_optimizer_cls_and_kwargs
-from transept.training.run import TrainingRun
-from transept.training.state import TrainerControl, TrainerState
+from transept.training.run import TrainingRun, all_callbacks
+from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState
+
+WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
 
 
 class TrainerBase:
-    """A trainer's model, data, optimizer, callbacks and passes; see :class:`transept.training.trainer.Trainer`."""
+    """A trainer's model, data, callbacks and passes; see :class:`transept.training.trainer.Trainer`."""
 
     loss_is_scaled_for_ga: ClassVar[bool | None] = None
 
@@ -63,8 +67,7 @@ class TrainerBase:
         if (level := args.get_process_log_level()) != get_verbosity():
             set_verbosity(level)
         set_seed(args.seed, args.full_determinism)
-        if (model is None) == (model_init is None):
-            raise InputError("a trainer needs either a `model` or a `model_init`.")
+        refuse((model is None) == (model_init is None), "a trainer needs either a `model` or a `model_init`.")
         self.model_init, self.train_dataset, self.eval_dataset = model_init, train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
@@ -75,8 +78,7 @@ class TrainerBase:
         self.data_collator = data_collator if data_collator is not None else self._default_collator()
         self.own_passes = self._own_passes()
         self.devices.check(self.own_passes)
-        setup.check_arguments(args, self.data_collator, eval_dataset, compute_metrics)
-        setup.check_optimizers(optimizers, optimizer_cls_and_kwargs, model_init)
+        self._check_arguments()
         self.check_model()
         self._place_model()
         self.form = Form()  # that of the model that is being trained
@@ -88,20 +90,35 @@ class TrainerBase:
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
         self.is_in_train, self.current_gradient_accumulation_steps = False, 1
-        told = setup.all_callbacks(args, callbacks or [])
-        self.callback_handler = CallbackHandler(told, self.model, self.processing_class, *optimizers)
+        callbacks = all_callbacks(args, callbacks or [])
+        self.callback_handler = CallbackHandler(callbacks, self.model, self.processing_class, *optimizers)
         self.control = TrainerControl()
         self.state = self._new_state()
         self.event("on_init_end")
 
-    # --- what is checked and set up ------------------------------------------------------------------------------
-
     def _own_passes(self) -> list[str]:
         """What this trainer has in the place of a model's own loss, or of the passes of this class."""
         methods = ("compute_loss", "training_step", "prediction_step")
-        own = [name for name in methods if getattr(type(self), name) is not getattr(TrainerBase, name)]
-        own += [] if self.compute_loss_func is None else ["compute_loss_func"]
-        return [*own, "predict_with_generate"] if getattr(self.args, "predict_with_generate", False) else own
+        names = [name for name in methods if getattr(type(self), name) is not getattr(TrainerBase, name)]
+        names += [] if self.compute_loss_func is None else ["compute_loss_func"]
+        return [*names, "predict_with_generate"] if getattr(self.args, "predict_with_generate", False) else names
+
+    def _check_arguments(self) -> None:
+        """Refuse arguments that contradict each other, before anything starts."""
+        args, compute_metrics = self.args, self.compute_metrics
+        if not callable(self.data_collator):
+            raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
+        is_missing = args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None
+        refuse(is_missing, f"eval_strategy={str(args.eval_strategy)!r} needs an `eval_dataset`.")
+        if args.batch_eval_metrics and compute_metrics is not None:
+            takes_result = "compute_result" in inspect.signature(compute_metrics).parameters
+            refuse(not takes_result, "with `batch_eval_metrics`, `compute_metrics` must take `compute_result`.")
+        if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
+            raise ConfigError("save_strategy='best' needs `metric_for_best_model`.")
+        are_two = self.optimizer_cls_and_kwargs is not None and self.optimizer is not None
+        refuse(are_two, "pass either `optimizers` or `optimizer_cls_and_kwargs`.")
+        are_others = self.model_init is not None and self.given_optimizers != (None, None)
+        refuse(are_others, "`optimizers` hold another model's weights where `model_init` makes the model.")
 
     def check_model(self) -> None:
         """Refuse a model that has no loss."""
@@ -119,14 +136,19 @@ class TrainerBase:
         return self.devices.taken(model)
 
     def _place_model(self) -> None:
-        """Put the model where it is trained, and learn what it takes."""
+        """Put the model where it is trained, and note the names of its inputs."""
         if not self.devices.is_staged:  # else each process moves its own layers
             self.model.to(self.args.device)
         self.model_wrapped = self.model
         if self.args.use_cache and hasattr(self.model, "config"):
             self.model.config.use_cache = True
-        self._signature_columns, self._takes_any, labels = setup.inputs_of(self.model)
-        self.label_names: list[str] = self.args.label_names or labels
+        task: Any = task_of(self.model)
+        inputs = inspect.signature((self.model if task is None else task).forward).parameters
+        self._signature_columns = list(inputs)
+        self._takes_any = all(parameter.kind is parameter.VAR_KEYWORD for parameter in inputs.values())
+        spans = ("start_positions", "end_positions")
+        labels = getattr(task, "labels", None) or [name for name in inputs if "label" in name or name in spans]
+        self.label_names: list[str] = self.args.label_names or list(labels)
         self.main_input_name: str = getattr(self.model, "main_input_name", "input_ids")
         self.objective = self.make_objective()
 
@@ -139,7 +161,13 @@ class TrainerBase:
         return DataCollatorWithPadding(self.processing_class) if pads else default_data_collator
 
     def _new_state(self) -> TrainerState:
-        return setup.new_state(self.args, [*self.callback_handler.callbacks, self.control])
+        callbacks = [*self.callback_handler.callbacks, self.control]
+        return TrainerState(
+            stateful_callbacks=[callback for callback in callbacks if isinstance(callback, ExportableState)],
+            train_batch_size=self.args.train_batch_size,
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+        )
 
     def is_world_process_zero(self) -> bool:
         """Whether this is the process that writes files."""
@@ -148,10 +176,7 @@ class TrainerBase:
     def is_local_process_zero(self) -> bool:
         return self.args.local_process_index == 0
 
-    # --- callbacks -----------------------------------------------------------------------------------------------
-
     def event(self, name: str, **kwargs: Any) -> None:
-        """Tell all callbacks."""
         self.control = getattr(self.callback_handler, name)(self.args, self.state, self.control, **kwargs)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
@@ -163,8 +188,6 @@ class TrainerBase:
 
     def remove_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         self.callback_handler.pop_callback(callback)
-
-    # --- data ----------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         check_rows(self.train_dataset, "train_dataset")
@@ -183,71 +206,76 @@ class TrainerBase:
         return self._loader(test_dataset, sampler, self.args.eval_batch_size, False)
 
     def _loader(self, dataset: Any, sampler: Any, batch_size: int, drop_last: bool) -> DataLoader[Any]:
-        keeps_all = self._takes_any or not self.args.remove_unused_columns
-        columns = None if keeps_all else frozenset([*self._signature_columns, *self.label_names, "label", "label_ids"])
-        replicas = self.devices.replicas
-        return loaders.loader_of(dataset, sampler, self.data_collator, columns, self.args, replicas, batch_size, drop_last)
+        """A loader of a data set as the arguments say, of the columns that the model takes."""
+        args, cores, workers = self.args, os.cpu_count() or 1, self.args.dataloader_num_workers
+        if workers > WORKERS_PER_CORE * cores:
+            what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
+            raise ConfigError(what, hint=f"Pass {WORKERS_PER_CORE * cores} at most: {WORKERS_PER_CORE} a core.")
+        columns = None
+        if args.remove_unused_columns and not self._takes_any:
+            columns = frozenset([*self._signature_columns, *self.label_names, "label", "label_ids"])
+        if columns is not None and hasattr(dataset, "select_columns") and getattr(dataset, "column_names", None):
+            dataset = dataset.select_columns([name for name in dataset.column_names if name in columns])
+        options: dict[str, Any] = {"num_workers": workers, "in_order": args.dataloader_in_order}
+        if workers:
+            options["persistent_workers"] = args.dataloader_persistent_workers
+            options["prefetch_factor"] = args.dataloader_prefetch_factor
+            options["multiprocessing_context"] = args.dataloader_multiprocessing_context
+        return make_loader(
+            dataset,
+            sampler,
+            self.data_collator,
+            Columns(columns),
+            seed=self._data_seed,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            rank=self.devices.replicas.rank,
+            ranks=self.devices.replicas.size,
+            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+            **options,
+        )
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
-        """The order of the rows in training, by ``train_sampling_strategy``."""
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        return loaders.train_sampler(dataset, self.args, self.main_input_name, self.devices.replicas.size)
+        """The order of the rows in training, by ``train_sampling_strategy``; ``None`` for an iterable."""
+        dataset, args = self.train_dataset if train_dataset is None else train_dataset, self.args
+        if (size := length_of(dataset)) is None:
+            return None
+        if args.train_sampling_strategy in ("random", "sequential"):
+            return EpochSampler(size, self._data_seed, shuffle=args.train_sampling_strategy == "random")
+        lengths = lengths_of(dataset, args.length_column_name, self.main_input_name)
+        if args.max_tokens_per_batch is not None:
+            return TokenBudgetSampler(lengths, self._data_seed, args.max_tokens_per_batch)
+        rows_of_update = args.train_batch_size * args.gradient_accumulation_steps * self.devices.replicas.size
+        return LengthSampler(lengths, self._data_seed, rows_of_update)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        return loaders.eval_sampler(eval_dataset, self.args, self.main_input_name)
+        """The order of the rows in an evaluation: by length where rows are at hand; answers are put back in order."""
+        column = self.args.length_column_name
+        has_lengths = column in (getattr(eval_dataset, "column_names", None) or ())
+        at_hand = has_lengths or isinstance(eval_dataset, list | tuple | TableDataset)
+        if at_hand and self.args.eval_do_concat_batches:
+            with contextlib.suppress(InputTypeError):
+                return SortedSampler(lengths_of(eval_dataset, column, self.main_input_name))
+        return EpochSampler(len(eval_dataset), 0, shuffle=False)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """The number of rows behind a loader, as far as it is known."""
         return length_of(source_of(dataloader)) or (length_of(dataloader) or 0) * self.args.train_batch_size
 
-    # --- optimizer and schedule ----------------------------------------------------------------------------------
-
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make the optimizer and the schedule, where there are none."""
-        self.create_optimizer()
-        self.create_scheduler(num_training_steps)
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Names of the parameters that weight decay applies to."""
-        return get_decay_parameter_names(model)
-
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-        """The optimizer that the arguments name, and what it is made with."""
-        return get_optimizer_cls_and_kwargs(args)
-
-    def create_optimizer(self, model: nn.Module | None = None) -> Any:
-        """The optimizer, made where there is none."""
-        if self.optimizer is None:
-            model = self.model if model is None else model
-            kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
-            decayed = self.get_decay_parameter_names(model)
-            self.optimizer = setup.make_optimizer_of(model, self.args, self.form, kind, options, decayed)
-        elif self.given_optimizers[0] is not None:
-            self.devices.check_given(self.optimizer, self.model)
-        return self.optimizer
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The schedule, made where there is none."""
-        if self.lr_scheduler is None:
-            self.lr_scheduler = setup.make_schedule(self.args, optimizer or self.optimizer, num_training_steps)
-        return self.lr_scheduler
-
-    def _get_learning_rate(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    # --- passes --------------------------------------------------------------------------------------------------
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Counts | None = None) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
         if not model.training:
             model.train()
         if hasattr(self.optimizer, "train"):
             self.optimizer.train()
-        real_alone = unpadded() if isinstance(inputs, Ragged) else contextlib.nullcontext()
+        without_padding = unpadded() if isinstance(inputs, Ragged) else contextlib.nullcontext()
         inputs = self._prepare_inputs(inputs)
-        only_loss = loss_alone() if self._loss_rules().may_cut else contextlib.nullcontext()
-        with real_alone, self.compute_loss_context_manager(), only_loss:
+        only_loss = loss_alone() if self._may_cut else contextlib.nullcontext()
+        with without_padding, self.compute_loss_context_manager(), only_loss:
             answer = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss
             if self.perturbation is not None:
@@ -264,13 +292,53 @@ class TrainerBase:
 
         ``num_items_in_batch`` has the items of each term in the whole update, where the loss is divided by them.
         """
-        function, share = self.compute_loss_func, self.share
-        both = micro_batch_loss(model, inputs, num_items_in_batch, share, self.args, function, with_outputs=return_outputs)
-        return both if return_outputs else both[0]
+        function, items, labels = self.compute_loss_func, num_items_in_batch, None
+        if "labels" in inputs and (self.args.label_smoothing_factor or function is not None):
+            inputs = {**inputs}
+            labels = inputs.pop("labels")
+            task: Any = task_of(model)
+            if "decoder_input_ids" not in inputs and hasattr(task, "prepare_decoder_input_ids_from_labels"):
+                inputs["decoder_input_ids"] = task.prepare_decoder_input_ids_from_labels(labels)
+        with contextlib.nullcontext() if return_outputs or labels is not None else loss_alone():
+            outputs = model(**inputs)
+        if function is not None:
+            number = None if items is None else torch.tensor(max(1.0, sum(items.values())), device=self.args.device)
+            loss = function(outputs, labels, **({"num_items_in_batch": number} if takes_items(function) else {}))
+        elif labels is not None:
+            terms = smoothed(model, outputs, labels, self.args.label_smoothing_factor)
+            loss = total(terms, items, self.share.parts)
+        else:
+            if self.share.rows_are_divided:
+                check_sums(getattr(outputs, "loss_terms", None) or {})
+            loss = loss_of(outputs, inputs, items, self.share.parts)
+        return (loss, outputs) if return_outputs else loss
 
-    def _loss_rules(self) -> LossRules:
-        own, function, by_items = self.own_passes, self.compute_loss_func, self.loss_is_scaled_for_ga
-        return LossRules.of(self.model, own, function, self.perturbation, by_items)
+    @property
+    def _divides_by_items(self) -> bool:
+        """Whether the loss is divided by the items of the whole update; else it is a mean over its micro-batch."""
+        if self.loss_is_scaled_for_ga is not None:
+            return self.loss_is_scaled_for_ga
+        if "compute_loss" in self.own_passes:
+            return False
+        function = self.compute_loss_func
+        return task_of(self.model) is not None if function is None else takes_items(function)
+
+    @property
+    def _may_cut(self) -> bool:
+        """Whether the model alone sees the micro-batches, so that rows may be put together anew."""
+        own_loss = {"training_step", "compute_loss", "compute_loss_func"} & {*self.own_passes}
+        return not own_loss and (self.perturbation is None or self.perturbation.by_row)
+
+    @property
+    def _undivided(self) -> str | None:
+        """Why the rows of a micro-batch may not be halved; ``None`` where they may."""
+        if "training_step" in self.own_passes:
+            return "`training_step` is overridden, which may need all of them"
+        if not self._divides_by_items:
+            return "its loss is not known to be a sum over rows"
+        if self.perturbation is not None and not self.perturbation.by_row:
+            return f"the loss of {self.perturbation.kind!r} adversarial training is no sum over rows"
+        return None
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """The mixed precision of a forward pass."""
@@ -281,7 +349,7 @@ class TrainerBase:
         if not inputs:
             what = f"a batch is empty: the model takes {', '.join(self._signature_columns)}."
             raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
-        return setup.to_device(inputs, self.args.device)
+        return to_device(inputs, self.args.device)
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
         """About how many operations the passes over these inputs take: six for each weight and item."""
@@ -291,15 +359,29 @@ class TrainerBase:
         weights = getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
         return float(6 * weights * ids.numel())
 
+    def store_flos(self) -> None:
+        """Add the operations since the last call to the state."""
+        if self.training is not None:
+            self.training.store_flops()
+
+    def get_num_trainable_parameters(self) -> int:
+        return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
+
+    def get_learning_rates(self) -> list[float]:
+        """The learning rate of each group of parameters."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def _get_learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
     def predict_batch(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
-        """The loss, the logits and the labels of a batch."""
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Any, Any]:
-        """The mean loss, the logits and the labels of a batch; where it is overridden, the loss is weighted by the items."""
+        """The mean loss, the logits and the labels of a batch; an overriding method's loss is weighted by items."""
         prediction = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
         return None if prediction.loss is None else prediction.loss.detach(), prediction.logits, prediction.labels

@@ -13,7 +13,7 @@ from transept.errors import InputError
 from transept.training.data.loader import Columns, make_loader
 from transept.training.data.order import EpochBatches
 from transept.training.loss import precision
-from transept.training.setup import own_task, to_device
+from transept.training.objective import own_task, to_device
 
 
 def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:

@@ -24,12 +24,12 @@ from transept.training.callbacks.progress import PrinterCallback, ProgressCallba
 from transept.training.data.checks import warn_of_equal_rows, warn_of_tokenizer, warn_of_truncation
 from transept.training.data.files import digest_of, load_dataset_file
 from transept.training.data.table import Row, TableDataset, as_dataset, split_by_hash
+from transept.training.files import check_empty, free_directory, run_directory
 from transept.training.model_card import Answers, Card, write_card
 from transept.training.recipes import recipe_named
 from transept.training.recipes.base import Recipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings
 from transept.training.recipes.text import TextRecipe, character_tokenizer
-from transept.training.run_directory import check_empty, free_directory, run_directory
 from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")

@@ -10,8 +10,8 @@ from torch import nn
 
 from transept.objectives.terms import total
 from transept.training.evaluation import Prediction
+from transept.training.loss import check_sums
 from transept.training.objective import Objective
-from transept.training.out_of_memory import check_sums
 from transept.training.trainer import Trainer
 
 
