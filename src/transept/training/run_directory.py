@@ -13,13 +13,12 @@ from typing import Any
 from transept.checkpoint.store import is_weights
 from transept.errors import FileError
 from transept.publish import CARD_NAME
-from transept.training.callbacks.jsonl import LOG_NAME
+from transept.training.callbacks.reports import LOG_NAME, PLOT_NAME
 from transept.training.checkpoint.directory import MANIFEST_NAME, remove_checkpoint
 from transept.training.checkpoint.lock import only_run
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.recipes.settings import RUN_NAME
 
-PLOT_NAME = "plot.png"
 _SHOWN = 5
 
 

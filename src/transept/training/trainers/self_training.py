@@ -17,8 +17,8 @@ from torch import nn
 from transept.errors import FormatError, InputError
 from transept.files import PathName, make_directory, parse_json, read_text, write_text
 from transept.training.callbacks.base import TrainerCallback
-from transept.training.callbacks.jsonl import LOG_NAME, read_log, write_log
 from transept.training.callbacks.progress import PrinterCallback
+from transept.training.callbacks.reports import LOG_NAME, read_log, write_log
 from transept.training.checkpoint.contents import load_saved_weights
 from transept.training.checkpoint.directory import find_last_checkpoint, write_directory
 from transept.training.run import RunLength
