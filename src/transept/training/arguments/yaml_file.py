@@ -38,7 +38,11 @@ def load_yaml(path: PathName) -> Any:
     except ImportError as error:
         raise MissingExtraError("pyyaml", "train", "Reading YAML") from error
     try:
-        return yaml.load(text, Loader=_loader())  # noqa: S506 (a safe loader)
+        reader = _loader()(text)
+        try:
+            return reader.get_single_data()
+        finally:
+            reader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)

@@ -55,19 +55,21 @@ class Adafactor(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; ``closure`` computes the loss and its gradients again, and the loss is given back."""
+        """One update; ``closure`` computes the loss and its gradients again, and the loss is returned."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is None or parameter.grad.is_sparse:
-            raise InputError("Adafactor cannot use sparse gradients.", hint="Make the embeddings with `sparse=False`.")
-        is_half = parameter.dtype in (torch.float16, torch.bfloat16)
-        gradient, weights = (parameter.grad.float(), parameter.float()) if is_half else (parameter.grad, parameter)
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        if gradient.is_sparse:
+            hint = "Make the embeddings with `sparse=False`."
+            raise InputError("Adafactor cannot use sparse gradients.", hint=hint)
+        weights: Tensor = parameter
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            gradient, weights = gradient.float(), parameter.float()
         state = self._state(parameter, gradient, group)
         state["step"] += 1
         state["RMS"] = _rms(weights)
@@ -94,14 +96,14 @@ class Adafactor(Optimizer):
         """A parameter's state, of the gradient's type; made at its first update."""
         state: dict[str, Any] = self.state[parameter]
         if not state:
-            state["step"], state["RMS"] = 0, 0
-            if group["beta1"] is not None:
-                state["exp_avg"] = torch.zeros_like(gradient)
+            shapes = {} if group["beta1"] is None else {"exp_avg": gradient.shape}
             if gradient.ndim >= 2:
-                state["exp_avg_sq_row"] = gradient.new_zeros(gradient.shape[:-1])
-                state["exp_avg_sq_col"] = gradient.new_zeros(gradient.shape[:-2] + gradient.shape[-1:])
+                shapes["exp_avg_sq_row"] = gradient.shape[:-1]
+                shapes["exp_avg_sq_col"] = gradient.shape[:-2] + gradient.shape[-1:]
             else:
-                state["exp_avg_sq"] = torch.zeros_like(gradient)
+                shapes["exp_avg_sq"] = gradient.shape
+            moments = {name: gradient.new_zeros(shape) for name, shape in shapes.items()}
+            state.update({"step": 0, "RMS": 0, **moments})
         for name, value in state.items():
             if name.startswith("exp_avg"):
                 state[name] = value.to(gradient)
