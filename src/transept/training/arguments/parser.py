@@ -42,7 +42,7 @@ class HfArgumentParser(ArgumentParser):
 
     A field without a default must be given. A ``bool`` takes a truth value or none (then it is true), and also has a
     ``--no_`` form if it is true by default. A list takes several values, and a field of several types the first that
-    reads the text. ``metadata`` may hold ``help`` and ``aliases``; a class's ``_argument_group_name`` names its group.
+    reads the text. ``metadata`` may hold ``help`` and ``aliases``; ``_argument_group_name`` of a class names a group.
 
     Args:
         dataclass_types: a dataclass, or several, whose instances are made.

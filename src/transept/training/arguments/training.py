@@ -10,7 +10,6 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from transept import tiles
@@ -217,8 +216,10 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
+            import torch
+
             tiles.check()
-            if uses_bf16 and not _multiplies_bf16():
+            if uses_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                 message = "this processor has no bf16 products: training with bf16 is many times slower than without."
                 warnings.warn(f"{message} Leave it out.", TranseptWarning, stacklevel=4)
 
@@ -331,10 +332,3 @@ class Seq2SeqTrainingArguments(TrainingArguments):
     generation_max_length: Count | None = None
     generation_num_beams: Count | None = None
     generation_config: Any = None
-
-
-@cache
-def _multiplies_bf16() -> bool:
-    import torch
-
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from transept import logging
-from transept.errors import InputError, InputTypeError, refuse
+from transept.errors import InputTypeError, refuse
 
 log = logging.get_logger(__name__)
 
@@ -22,16 +22,12 @@ class GreedyLR:
         mode: ``min`` where less is better, ``max`` where more is.
         factor: below 1.
         patience: how many metrics in a row change nothing yet.
-        threshold: how much better than the best one a metric must be.
-        threshold_mode: whether ``threshold`` is a share of the best metric (``rel``), or a difference (``abs``).
-        cooldown: metrics that are passed over after the rate fell.
-        warmup: metrics that are passed over after the rate rose.
-        min_lr: the least rate, one for all groups or one for each.
-        max_lr: the greatest rate, likewise.
+        threshold: how much better than the best one a metric must be: a share of it if ``threshold_mode`` is ``rel``.
+        cooldown, warmup: metrics that are passed over after the rate fell, or rose.
+        min_lr, max_lr: the bounds of the rate, one number for all groups or one for each.
         eps: the least change of a rate that is made.
         verbose: log each change.
         smooth: look at the mean of the last ``window_size`` metrics.
-        window_size: see ``smooth``.
         reset_start: how often the rate may be about to fall below ``min_lr`` before it starts anew.
 
     Raises:
@@ -77,11 +73,9 @@ class GreedyLR:
 
     def _by_group(self, name: str, rate: float | Sequence[float]) -> list[float]:
         groups = len(self.optimizer.param_groups)
-        if not isinstance(rate, Sequence):
-            return [rate] * groups
-        if len(rate) != groups:
-            raise InputError(f"`{name}` has {len(rate)} rates for {groups} groups of parameters.")
-        return list(rate)
+        rates = list(rate) if isinstance(rate, Sequence) else [rate] * groups
+        refuse(len(rates) != groups, f"`{name}` has {len(rates)} rates for {groups} groups of parameters.")
+        return rates
 
     def _start(self) -> None:
         """Begin with no metric."""
@@ -97,11 +91,11 @@ class GreedyLR:
             self._recent = [*self._recent, current][-self.window_size :]
             current = sum(self._recent) / len(self._recent)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self.cooldown_counter > 0:
-            self.cooldown_counter -= 1
-            self.num_bad_epochs = self.num_good_epochs = 0
-        elif self.warmup_counter > 0:
-            self.warmup_counter -= 1
+        if self.cooldown_counter > 0 or self.warmup_counter > 0:
+            if self.cooldown_counter > 0:
+                self.cooldown_counter -= 1
+            else:
+                self.warmup_counter -= 1
             self.num_bad_epochs = self.num_good_epochs = 0
         else:
             self._compare(current)
