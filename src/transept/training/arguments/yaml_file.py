@@ -33,17 +33,14 @@ def load_yaml(path: PathName) -> Any:
         MissingExtraError: PyYAML is not installed.
     """
     text = read_text(path, max_bytes=MAX_BYTES)
+    loader, error_class = _loader()
     try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", "train", "Reading YAML") from error
-    try:
-        reader = _loader()(text)
+        reader = loader(text)
         try:
             return reader.get_single_data()
         finally:
             reader.dispose()
-    except yaml.YAMLError as error:
+    except error_class as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or str(error)
@@ -53,9 +50,12 @@ def load_yaml(path: PathName) -> Any:
 
 
 @cache
-def _loader() -> Any:
-    """PyYAML's safe loader, without aliases, with each key once, and with the values of YAML 1.2."""
-    import yaml
+def _loader() -> tuple[Any, Any]:
+    """PyYAML's safe loader, without aliases, with each key once and the values of YAML 1.2; the class of its errors."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError("pyyaml", "train", "Reading YAML") from error
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
         yaml_implicit_resolvers: dict[str, Any] = {}
@@ -85,4 +85,4 @@ def _loader() -> Any:
     Plain.add_constructor("tag:yaml.org,2002:int", lambda reader, node: int(node.value))  # 012 is twelve
     for kind, (first, pattern) in _PATTERNS.items():
         Plain.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
-    return Plain
+    return Plain, yaml.YAMLError

@@ -96,17 +96,15 @@ class Adafactor(Optimizer):
         """A parameter's state, of the gradient's type; made at its first update."""
         state: dict[str, Any] = self.state[parameter]
         if not state:
-            shapes = {} if group["beta1"] is None else {"exp_avg": gradient.shape}
+            state["step"], state["RMS"] = 0, 0
+            if group["beta1"] is not None:
+                state["exp_avg"] = torch.zeros_like(gradient)
             if gradient.ndim >= 2:
-                shapes["exp_avg_sq_row"] = gradient.shape[:-1]
-                shapes["exp_avg_sq_col"] = gradient.shape[:-2] + gradient.shape[-1:]
+                state["exp_avg_sq_row"] = gradient.new_zeros(gradient.shape[:-1])
+                state["exp_avg_sq_col"] = gradient.new_zeros(gradient.shape[:-2] + gradient.shape[-1:])
             else:
-                shapes["exp_avg_sq"] = gradient.shape
-            moments = {name: gradient.new_zeros(shape) for name, shape in shapes.items()}
-            state.update({"step": 0, "RMS": 0, **moments})
-        for name, value in state.items():
-            if name.startswith("exp_avg"):
-                state[name] = value.to(gradient)
+                state["exp_avg_sq"] = torch.zeros_like(gradient)
+        state.update({name: value.to(gradient) for name, value in state.items() if name.startswith("exp_avg")})
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -151,9 +149,8 @@ class AdafactorSchedule(LambdaLR):
 
     def get_lr(self) -> list[Any]:
         """The rate of each group's first parameter; ``initial_lr`` before the first update."""
-        optimizer: Any = self.optimizer
-        states = [(group, optimizer.state.get(group["params"][0])) for group in optimizer.param_groups]
-        rates = [optimizer._get_lr(group, state) for group, state in states if state]
+        states = [(group, self.optimizer.state.get(group["params"][0])) for group in self.optimizer.param_groups]
+        rates = [Adafactor._get_lr(group, state) for group, state in states if state]
         return rates or list(self.base_lrs)
 
 
