@@ -51,7 +51,7 @@ def load_yaml(path: PathName) -> Any:
 
 @cache
 def _loader() -> tuple[Any, Any]:
-    """PyYAML's safe loader, without aliases, with each key once and the values of YAML 1.2; the class of its errors."""
+    """PyYAML's safe loader, without aliases, each key once, and values of YAML 1.2; and the class of its errors."""
     try:
         import yaml
     except ImportError as error:
