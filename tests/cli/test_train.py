@@ -9,7 +9,7 @@ import pytest
 
 from transept import Seq2SeqTrainingArguments, pipeline
 from transept.cli.train import ROLES
-from transept.training.callbacks.jsonl import read_log
+from transept.training.callbacks.reports import read_log
 from transept.training.checkpoint.directory import check_checkpoint
 from transept.training.recipes import ALIASES, recipe_named
 from transept.training.recipes import RECIPES as KNOWN

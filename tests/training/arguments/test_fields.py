@@ -13,7 +13,7 @@ import pytest
 import transept
 from tests.training.small import head, ours, quiet
 from transept import Seq2SeqTrainingArguments, Trainer, TrainingArguments, logging
-from transept.training.arguments.limits import LIMITS
+from transept.training.arguments.base import LIMITS
 
 SOURCE = Path(transept.__file__).parent
 # The trainer does not read them, nor does the reference's: scripts do, and launchers set `local_rank`.

@@ -10,11 +10,21 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from transept.errors import InputError, MissingExtraError, TranseptWarning, UnsupportedError
-from transept.training.callbacks import plot
-from transept.training.callbacks.jsonl import JsonLinesCallback, read_log
-from transept.training.callbacks.plot import PlotCallback, draw_history, series, smooth
+from transept.training.callbacks import reports
 from transept.training.callbacks.progress import ConsoleCallback, clock, metrics_line
-from transept.training.callbacks.reports import REPORTS, TensorBoardCallback, WandbCallback, report_callbacks, sorted_by_split
+from transept.training.callbacks.reports import (
+    REPORTS,
+    JsonLinesCallback,
+    PlotCallback,
+    TensorBoardCallback,
+    WandbCallback,
+    draw_history,
+    read_log,
+    report_callbacks,
+    series,
+    smooth,
+    sorted_by_split,
+)
 from transept.training.state import TrainerControl, TrainerState
 
 
@@ -123,8 +133,8 @@ def test_the_plot(tmp_path):
 def test_the_plot_is_drawn_some_seconds_apart(apart, times, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(plot, "APART", apart)
-    monkeypatch.setattr(plot, "draw_history", lambda history, path: drawn.append(path))
+    monkeypatch.setattr(reports, "APART", apart)
+    monkeypatch.setattr(reports, "draw_history", lambda history, path: drawn.append(path))
     run([PlotCallback()], tmp_path)
     assert len(drawn) == times
     PlotCallback().on_evaluate(arguments(tmp_path), TrainerState(log_history=[{"step": 1}]), TrainerControl())

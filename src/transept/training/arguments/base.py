@@ -1,19 +1,20 @@
-"""What settings of a run have in common: every value is checked when it is set, older names are known, and JSON."""
+"""The base of settings: each is checked when it is set, and refused if it cannot be honoured; older names; JSON."""
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from inspect import Signature, signature
-from typing import Any, ClassVar, NoReturn, Self, get_args
+from typing import Any, NoReturn, Self, get_args
 
-from transept.errors import ConfigError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, naming, nearest
 from transept.fields import HIDDEN, Spec, checked, plain, specs, without_secrets
 from transept.files import PathName, dump_json, load_object, parse_json
-from transept.training.arguments.limits import Limit
+from transept.training.optim.optimizers import OPTIMIZERS
 
 # Older names of fields -> today's.
 RENAMED = {
@@ -24,119 +25,161 @@ RENAMED = {
     "push_to_hub_model_id": "hub_model_id",
     "push_to_hub_token": "hub_token",
 }
+# Settings that may be given as JSON texts.
+_JSON = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial"}
+
+
+_LIGER = ("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
+_TRACKIO = ("Trackio is not among the reports.", "Leave it out, and choose another in `report_to`.")
+_OPTIMIZER = "optimizers=(optimizer, None)"
+# Settings that cannot be honoured: why, and what to do instead. Defaults and empty values are never refused.
+LIMITS = {
+    "deepspeed": ("DeepSpeed is not used.", "Train without it."),
+    "parallelism_config": ("it is an object of accelerate's.", "Set tp_size, pp_size, fsdp or zero_stage."),
+    "accelerator_config": ("accelerate is not used.", "Leave it out; `data_seed` seeds the order of rows."),
+    "use_liger_kernel": _LIGER,
+    "liger_kernel_config": _LIGER,
+    "enable_jit_checkpoint": ("there is another setting for it.", "Use save_on_signal, which is on by default."),
+    "skip_memory_metrics": ("memory is not measured.", "Leave it out."),
+    "debug": ("there are no debug modes.", 'nan_policy="error" names the module whose output is not finite.'),
+    "project": _TRACKIO,
+    "trackio_space_id": _TRACKIO,
+    "trackio_bucket_id": _TRACKIO,
+    "trackio_static_space_id": _TRACKIO,
+    "train_sampling_strategy": ("batches are not rebalanced.", 'Use "group_by_length" or "token_budget".'),
+    "sortish_sampler": ("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
+    "hub_strategy": ("checkpoints are not published.", 'Use "every_save" or "end".'),
+    "tf32": ("it is PyTorch's own setting.", 'Call torch.set_float32_matmul_precision("high").'),
+    "torch_empty_cache_steps": ("caches are emptied when memory runs out.", "Leave it out."),
+    "hub_always_push": ("every upload is waited for.", "Leave it out."),
+    "packing": ("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
+    "average_tokens_across_devices": (
+        "a loss is divided by the items of all processes, whatever their number.",
+        "Leave it out.",
+    ),
+    "optim_target_modules": (
+        "only optimizers of other packages (GaLore, APOLLO) choose modules by it.",
+        f"Leave it out; `freeze` chooses what is trained, and {_OPTIMIZER} passes an optimizer of your own.",
+    ),
+    "save_on_each_node": (
+        "all processes write one checkpoint together.",
+        "Leave it out, and let `output_dir` be a folder that all machines share.",
+    ),
+    "eval_use_gather_object": ("evaluations gather whatever a model gives.", "Leave it out."),
+    "optim": ("it is an optimizer of another package.", f"Pass an instance of it to the trainer: {_OPTIMIZER}."),
+}
+# Which values of a setting are refused; of other settings, those that are true.
+_REFUSED: dict[str, Callable[[Any], bool]] = {
+    "skip_memory_metrics": operator.not_,
+    "average_tokens_across_devices": operator.not_,
+    "train_sampling_strategy": lambda value: value == "batch_rebalance",
+    "hub_strategy": lambda value: "checkpoint" in value,
+    "optim": lambda value: value not in OPTIMIZERS,
+    **dict.fromkeys(("parallelism_config", "trackio_static_space_id", "tf32"), lambda value: True),
+}
 
 
 class _Renaming(type):
-    """Lets a class be called with older names of its fields; an unknown one is an error that names those like it."""
+    """Lets a class be called with older names of its fields; an unknown name is an error that names those like it."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        values = _today(values)
-        known = specs(cls)
-        for name in values:
-            if name not in known:
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, known))
-        return super().__call__(*args, **values)
+    def __call__(cls, *args: Any, **settings: Any) -> Any:
+        settings = {RENAMED.get(name, name): value for name, value in settings.items()}
+        share = settings.pop("warmup_ratio", None)
+        if share and not settings.get("warmup_steps"):
+            settings["warmup_steps"] = share
+        if settings.pop("group_by_length", False):
+            settings["train_sampling_strategy"] = "group_by_length"
+        if not settings.pop("save_safetensors", True):
+            reason = "weights are saved as safetensors only."
+            raise UnsupportedError(f"`save_safetensors=False` cannot be honoured: {reason}")
+        settings.pop("overwrite_output_dir", None)  # checkpoints are replaced one by one
+        for name in settings.keys() - specs(cls).keys():
+            raise ConfigError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, specs(cls)))
+        return super().__call__(*args, **settings)
 
     @property
     def __signature__(cls) -> Signature:
-        return signature(cls.__init__).replace(parameters=[*signature(cls.__init__).parameters.values()][1:])  # type: ignore[misc]
-
-
-def _today(values: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under today's names."""
-    settings = {RENAMED.get(name, name): value for name, value in values.items()}
-    share = settings.pop("warmup_ratio", None)
-    if share and not settings.get("warmup_steps"):
-        settings["warmup_steps"] = share
-    if settings.pop("group_by_length", False):
-        settings["train_sampling_strategy"] = "group_by_length"
-    if not settings.pop("save_safetensors", True):
-        raise UnsupportedError("`save_safetensors=False` cannot be honoured: weights are saved as safetensors only.")
-    settings.pop("overwrite_output_dir", None)  # what is not resumed is trained anew, and checkpoints are replaced one by one
-    return settings
+        of_init = signature(cls.__init__)  # type: ignore[misc]
+        return of_init.replace(parameters=[*of_init.parameters.values()][1:])
 
 
 class ArgumentsBase(metaclass=_Renaming):
-    """The base of dataclasses of settings.
-
-    ``json_fields`` may be given as JSON texts, and ``limits`` are the fields that cannot be honoured, or not with every value.
-    """
-
-    json_fields: ClassVar[frozenset[str]] = frozenset()
-    limits: ClassVar[Mapping[str, Limit]] = {}
+    """The base of dataclasses of settings."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = RENAMED.get(name, name)
-        if (spec := _own(type(self)).get(name)) is not None:
-            value = self._accept(name, value, spec)
-        object.__setattr__(self, name, value)
+        spec = _library_fields(type(self)).get(name)
         if spec is not None:
-            for rule in spec.rules:
-                rule.check(self, name)
+            value = self._checked(name, value, spec)
+        object.__setattr__(self, name, value)
+        for rule in spec.rules if spec is not None else ():
+            rule.check(self, name)
 
     def __getattr__(self, name: str) -> Any:
         if name in RENAMED:
             return getattr(self, RENAMED[name])
         raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
 
-    def _accept(self, name: str, value: Any, spec: Spec) -> Any:
+    def _checked(self, name: str, value: Any, spec: Spec) -> Any:
         """The value as it is kept: of the field's type, and one that can be honoured."""
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if name in self.json_fields and isinstance(value, str):
+        if name in _JSON and isinstance(value, str):
             value = parse_json(value)
-        if value is not None and (names := _enum(spec.kind)) is not None:
-            value = names(value)
+        if value is not None and (enum := _enum(spec.kind)) is not None:
+            value = enum(value)
         value = checked(value, spec.kind, name, type(self).__name__)
-        if name in self.limits and value not in (spec.default(), None, [], {}):
-            limit = self.limits[name]
-            if limit.applies(value):
-                raise UnsupportedError(f"`{name}={str(value)[:80]!r}` cannot be honoured: {limit.reason}", hint=limit.remedy)
+        if name in LIMITS and value not in (spec.default(), None, [], {}) and _REFUSED.get(name, bool)(value):
+            reason, remedy = LIMITS[name]
+            raise UnsupportedError(f"`{name}={str(value)[:80]!r}` cannot be honoured: {reason}", hint=remedy)
         return value
 
     def fail(self, name: str, rule: str, remedy: str | None = None) -> NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""
         value = getattr(self, name)
-        shown = repr(value.value if isinstance(value, Enum) else value)[:80]
-        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {shown}.", hint=remedy)
+        text = repr(value.value if isinstance(value, Enum) else value)[:80]
+        raise ConfigError(f"`{name}` of {type(self).__name__} {rule}, but is {text}.", hint=remedy)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types; secrets are left out."""
-        settings = {}
-        for setting in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            if setting.init:
-                value = getattr(self, setting.name)
-                settings[setting.name] = value.value if isinstance(value, Enum) else plain(value)
-        shown = without_secrets(settings)
-        return {name: f"<{name.upper()}>" if value == HIDDEN else value for name, value in shown.items()}  # as the reference
+        values = {}
+        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            if field.init:
+                value = getattr(self, field.name)
+                values[field.name] = value.value if isinstance(value, Enum) else plain(value)
+        return {name: _hidden(name) if value == HIDDEN else value for name, value in without_secrets(values).items()}
 
     def to_json_string(self) -> str:
         return dump_json(self.to_dict())
 
     def to_sanitized_dict(self) -> dict[str, Any]:
         """Settings and batch sizes as numbers, texts and booleans."""
-        settings = self.to_dict() | {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in settings.items()}
+        settings = self.to_dict()
+        settings |= {name: getattr(self, name) for name in ("train_batch_size", "eval_batch_size")}
+        texts = {name: str(value) for name, value in settings.items() if not isinstance(value, int | float | str)}
+        return settings | texts
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Settings as :meth:`to_dict` gives them."""
-        return cls(**{name: value for name, value in values.items() if value != f"<{name.upper()}>"})
+        return cls(**{name: value for name, value in values.items() if value != _hidden(name)})
 
     @classmethod
     def from_json_file(cls, json_file: PathName) -> Self:
         """Settings of a file (``FileError``, ``FormatError``, ``ConfigError``)."""
-        try:
+        with naming(json_file):
             return cls.from_dict(load_object(json_file))
-        except ConfigError as error:
-            error.path = str(json_file)
-            raise
 
     def __repr__(self) -> str:
-        own = self.to_dict()
-        return f"{type(self).__name__}(\n" + "".join(f"{name}={own[name]!r},\n" for name in sorted(own)) + ")"
+        lines = [f"{name}={value!r},\n" for name, value in sorted(self.to_dict().items())]
+        return f"{type(self).__name__}(\n{''.join(lines)})"
 
     __str__ = __repr__
+
+
+def _hidden(name: str) -> str:
+    """What the reference writes in the place of a secret."""
+    return f"<{name.upper()}>"
 
 
 @cache
@@ -146,6 +189,6 @@ def _enum(kind: Any) -> type[Enum] | None:
 
 
 @cache
-def _own(cls: type[Any]) -> dict[str, Spec]:
+def _library_fields(cls: type[Any]) -> dict[str, Spec]:
     """The fields that the library defines; those that users add hold anything."""
     return specs(next(base for base in cls.__mro__ if base.__module__.startswith(f"{__package__}.")))

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields
 from typing import Any, Self
 
 from transept.errors import ConfigError
 from transept.training.state import HubStrategy, IntervalStrategy, SaveStrategy
 
+_EVALUATION = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
+
 
 class SettingGroups:
     """Methods of settings that set one group of them and return the settings; names and defaults are the reference's.
 
-    All settings of the group get a value, those that are not passed their default. Each is checked when it is set, and all
-    together then, so that what another setting needs is to be set before it; an error leaves them all as they were.
+    A method sets all settings of its group, those that are not passed to their default. Each is checked, then all of
+    the run together, so that a setting that another one needs is to be set before it. An error changes nothing.
     """
 
     def check(self) -> None:
         """Raise ``ConfigError`` for settings that contradict each other."""
 
-    def _set(self, **values: Any) -> Self:
+    def _set(self, arguments: dict[str, Any], prefix: str = "", **renamed: str) -> Self:
+        """Set what a method was called with: fields of these names, of ``renamed`` ones, or else with a prefix."""
         before = dict(vars(self))
+        names = {field.name for field in fields(self)}  # type: ignore[arg-type]  # settings are dataclasses
         try:
-            for name, value in values.items():
-                setattr(self, name, value)
+            for name, value in arguments.items():
+                if name != "self":
+                    setattr(self, renamed.get(name, name if name in names else prefix + name), value)
             self.check()
         except Exception:
             vars(self).update(before)
@@ -44,21 +50,12 @@ class SettingGroups:
     ) -> Self:
         """The settings of training; ``gradient_checkpointing`` is an older name of ``activation_checkpointing``."""
         if gradient_checkpointing is not None:
-            what = "`gradient_checkpointing` is an older name here: write `activation_checkpointing`."
-            warnings.warn(what, FutureWarning, stacklevel=2)
+            message = "`gradient_checkpointing` is an older name here: write `activation_checkpointing`."
+            warnings.warn(message, FutureWarning, stacklevel=2)
             activation_checkpointing = gradient_checkpointing
-        return self._set(
-            do_train=True,
-            learning_rate=learning_rate,
-            per_device_train_batch_size=batch_size,
-            weight_decay=weight_decay,
-            num_train_epochs=num_epochs,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            seed=seed,
-            activation_checkpointing=activation_checkpointing,
-            gradient_checkpointing=activation_checkpointing,
-        )
+        gradient_checkpointing = activation_checkpointing
+        arguments = {**locals(), "do_train": True}
+        return self._set(arguments, batch_size="per_device_train_batch_size", num_epochs="num_train_epochs")
 
     def set_evaluate(
         self,
@@ -71,19 +68,12 @@ class SettingGroups:
     ) -> Self:
         """When and how a model is evaluated in training; without ``delay`` from the beginning on."""
         _check_steps(strategy, steps, "set_evaluate")
-        return self._set(
-            eval_strategy=strategy,
-            do_eval=IntervalStrategy(strategy) != IntervalStrategy.NO,
-            eval_steps=steps,
-            per_device_eval_batch_size=batch_size,
-            eval_accumulation_steps=accumulation_steps,
-            eval_delay=delay or 0,
-            prediction_loss_only=loss_only,
-        )
+        arguments = {**locals(), "delay": delay or 0, "do_eval": IntervalStrategy(strategy) != IntervalStrategy.NO}
+        return self._set(arguments, "eval_", **_EVALUATION)
 
     def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Self:
         """How predictions are made."""
-        return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
+        return self._set({**locals(), "do_predict": True}, **_EVALUATION)
 
     def set_save(
         self,
@@ -94,7 +84,7 @@ class SettingGroups:
     ) -> Self:
         """When checkpoints are saved, and how many stay."""
         _check_steps(strategy, steps, "set_save")
-        return self._set(save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node)
+        return self._set(locals(), "save_")
 
     def set_logging(
         self,
@@ -107,18 +97,11 @@ class SettingGroups:
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Self:
-        """When figures are logged, and to whom they are reported."""
+        """When metrics are logged, and to whom they are reported."""
         _check_steps(strategy, steps, "set_logging")
-        return self._set(
-            logging_strategy=strategy,
-            logging_steps=steps,
-            report_to=programs(report_to),
-            log_level=level,
-            logging_first_step=first_step,
-            logging_nan_inf_filter=nan_inf_filter,
-            log_on_each_node=on_each_node,
-            log_level_replica=replica_level,
-        )
+        arguments = {**locals(), "report_to": programs(report_to)}
+        levels = {"level": "log_level", "replica_level": "log_level_replica"}
+        return self._set(arguments, "logging_", on_each_node="log_on_each_node", **levels)
 
     def set_push_to_hub(
         self,
@@ -130,15 +113,7 @@ class SettingGroups:
         revision: str | None = None,
     ) -> Self:
         """Where and when the model is published."""
-        return self._set(
-            push_to_hub=True,
-            hub_model_id=model_id,
-            hub_strategy=strategy,
-            hub_token=token,
-            hub_private_repo=private_repo,
-            hub_always_push=always_push,
-            hub_revision=revision,
-        )
+        return self._set({**locals(), "push_to_hub": True}, "hub_")
 
     def set_optimizer(
         self,
@@ -151,21 +126,13 @@ class SettingGroups:
         args: str | None = None,
     ) -> Self:
         """The optimizer."""
-        return self._set(
-            optim=name,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_beta1=beta1,
-            adam_beta2=beta2,
-            adam_epsilon=epsilon,
-            optim_args=args,
-        )
+        return self._set(locals(), "adam_", name="optim", args="optim_args")
 
     def set_lr_scheduler(
         self, name: str = "linear", num_epochs: float = 3.0, max_steps: int = -1, warmup_steps: float = 0
     ) -> Self:
         """The schedule, and how long it is."""
-        return self._set(lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps)
+        return self._set(locals(), name="lr_scheduler_type", num_epochs="num_train_epochs")
 
     def set_dataloader(
         self,
@@ -183,21 +150,9 @@ class SettingGroups:
         sampler_seed: int | None = None,
     ) -> Self:
         """How batches are read."""
-        return self._set(
-            per_device_train_batch_size=train_batch_size,
-            per_device_eval_batch_size=eval_batch_size,
-            dataloader_drop_last=drop_last,
-            dataloader_num_workers=num_workers,
-            dataloader_pin_memory=pin_memory,
-            dataloader_persistent_workers=persistent_workers,
-            dataloader_prefetch_factor=prefetch_factor,
-            dataloader_multiprocessing_context=multiprocessing_context,
-            dataloader_in_order=in_order,
-            auto_find_batch_size=auto_find_batch_size,
-            find_batch_size=auto_find_batch_size or None,
-            ignore_data_skip=ignore_data_skip,
-            data_seed=sampler_seed,
-        )
+        arguments = {**locals(), "find_batch_size": auto_find_batch_size or None}
+        sizes = {f"{kind}_batch_size": f"per_device_{kind}_batch_size" for kind in ("train", "eval")}
+        return self._set(arguments, "dataloader_", sampler_seed="data_seed", **sizes)
 
 
 def programs(report_to: str | list[str] | None) -> list[str]:
@@ -207,6 +162,6 @@ def programs(report_to: str | list[str] | None) -> list[str]:
     return [report_to] if isinstance(report_to, str) else list(report_to or [])
 
 
-def _check_steps(strategy: str, steps: int, where: str) -> None:
+def _check_steps(strategy: str, steps: int, method: str) -> None:
     if strategy == IntervalStrategy.STEPS and not steps:
-        raise ConfigError(f"`steps` of {where} must be positive with strategy='steps', but is {steps}.")
+        raise ConfigError(f"`steps` of {method} must be positive with strategy='steps', but is {steps}.")

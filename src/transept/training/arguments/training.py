@@ -1,7 +1,6 @@
 """The settings of a run: every field of the reference with its name and default, and a few of our own.
 
-A value is checked when it is set: its type, its range, and whether it can be honoured here. What cannot be is an error that
-says so, and never without effect.
+A value is checked when it is set: its type, its range, and whether it can be honoured. One that cannot is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from transept import tiles
@@ -20,7 +18,6 @@ from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
 from transept.training.arguments.base import ArgumentsBase
 from transept.training.arguments.groups import SettingGroups, programs
-from transept.training.arguments.limits import LIMITS
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
@@ -41,18 +38,19 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
-        nan_policy: what happens to an update whose gradients are not finite: ``error`` names the module, ``skip`` leaves the
-            update out and counts it, ``ignore`` applies it.
-        max_tokens_per_batch: with ``train_sampling_strategy="token_budget"``, batches grow until their padded size reaches it.
+        nan_policy: for an update whose gradients are not finite: ``error`` names the module, ``skip`` leaves it out
+            and counts it, ``ignore`` applies it.
+        max_tokens_per_batch: the padded size up to which batches grow for ``train_sampling_strategy="token_budget"``.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
-        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see :func:`transept.freeze`.
-        precompute: with ``freeze="backbone"``, compute its states of all rows once and train the head on these. The result is
-            the same, for a frozen backbone drops out nothing; rows must be the same whenever they are read.
+        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see
+            :func:`transept.freeze`.
+        precompute: with ``freeze="backbone"``, compute its states of all rows once and train the head on these. The
+            result is the same, as a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
-        use_cache: whether decoders make a cache of keys and values in training; the model's own config stays as it is.
-        find_batch_size: after running out of memory, do an update again with half the rows at a time, which changes no result;
-            on by default where there is a GPU. ``auto_find_batch_size`` is the same.
+        use_cache: whether decoders cache keys and values in training; the model's own config stays as it is.
+        find_batch_size: when memory runs out, do an update again with half the rows at a time, which changes no
+            result; on by default where there is a GPU. ``auto_find_batch_size`` is the same.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 
@@ -60,11 +58,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
         UnsupportedError: a setting that cannot be honoured.
     """
-
-    json_fields = frozenset(
-        {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial"}
-    )
-    limits = LIMITS
 
     output_dir: str | None = None
     per_device_train_batch_size: Count = 8
@@ -202,12 +195,12 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
 
     def __post_init__(self) -> None:
         self.output_dir = os.path.expanduser(self.output_dir or "trainer_output")
-        for old, new in _CHECKPOINTING.items():
-            if getattr(self, new) is None:
-                setattr(self, new, getattr(self, old))
-            setattr(self, old, getattr(self, new))
         if self.activation_checkpointing is None:
-            self.activation_checkpointing = self.gradient_checkpointing = False
+            self.activation_checkpointing = bool(self.gradient_checkpointing)
+        self.gradient_checkpointing = self.activation_checkpointing
+        if self.activation_checkpointing_kwargs is None:
+            self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs
+        self.gradient_checkpointing_kwargs = self.activation_checkpointing_kwargs
         if self.disable_tqdm is None:
             self.disable_tqdm = get_verbosity() > WARNING
         if isinstance(self.include_num_input_tokens_seen, bool):
@@ -221,38 +214,41 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         if self.eval_strategy == IntervalStrategy.STEPS and not self.eval_steps:
             self.eval_steps = self.logging_steps
         self.check()
-        halves = self.bf16 or self.bf16_full_eval
-        if (halves or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
+        uses_bf16 = self.bf16 or self.bf16_full_eval
+        if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
+            import torch
+
             tiles.check()
-            what = "this processor has no bf16 products: training with bf16 is many times slower than without. Leave it out."
-            if halves and not _multiplies_bf16():
-                warnings.warn(what, TranseptWarning, stacklevel=4)
+            if uses_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+                message = "this processor has no bf16 products: training with bf16 is many times slower than without."
+                warnings.warn(f"{message} Leave it out.", TranseptWarning, stacklevel=4)
 
     def check(self) -> None:
         """Raise ``ConfigError`` for settings that contradict each other, and name the metric that is followed."""
         for kind in ("logging", "eval", "save"):
-            steps = getattr(self, f"{kind}_steps")
+            name, steps = f"{kind}_steps", getattr(self, f"{kind}_steps")
             if getattr(self, f"{kind}_strategy") == IntervalStrategy.STEPS:
                 if not steps and kind != "save":
-                    self.fail(f"{kind}_steps", f"must not be zero with {kind}_strategy='steps'")
+                    self.fail(name, f"must not be zero with {kind}_strategy='steps'")
                 if steps > 1 and steps != int(steps):
-                    self.fail(f"{kind}_steps", "must be a whole number, or a share below 1")
+                    self.fail(name, "must be a whole number, or a share below 1")
                 if steps >= 1:
-                    object.__setattr__(self, f"{kind}_steps", int(steps))
+                    object.__setattr__(self, name, int(steps))
         if (self.fp16 and self.bf16) or (self.fp16_full_eval and self.bf16_full_eval):
             self.fail("fp16", "contradicts `bf16`", "Pass one of them.")
         if self.load_best_model_at_end and self.save_strategy != SaveStrategy.BEST:
             if str(self.save_strategy) != str(self.eval_strategy):
                 rule = f"must be as `eval_strategy` ({self.eval_strategy}) with `load_best_model_at_end`"
                 self.fail("save_strategy", rule, 'Or pass save_strategy="best".')
-            share = math.fmod(round(self.save_steps * 1e6), round((self.eval_steps or 1) * 1e6))
-            mixed = (self.save_steps < 1) != ((self.eval_steps or 1) < 1)
-            if self.eval_strategy == IntervalStrategy.STEPS and (share or mixed):
-                self.fail("save_steps", f"must be a multiple of `eval_steps` ({self.eval_steps}) with `load_best_model_at_end`")
-        follows = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        if follows and self.eval_strategy == IntervalStrategy.NO:
+            save, evaluation = self.save_steps, self.eval_steps or 1
+            is_multiple = round(save * 1e6) % round(evaluation * 1e6) == 0 and (save < 1) == (evaluation < 1)
+            if self.eval_strategy == IntervalStrategy.STEPS and not is_multiple:
+                rule = f"must be a multiple of `eval_steps` ({self.eval_steps}) with `load_best_model_at_end`"
+                self.fail("save_steps", rule)
+        follows_metric = self.lr_scheduler_type in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        if follows_metric and self.eval_strategy == IntervalStrategy.NO:
             self.fail("lr_scheduler_type", "follows a metric, and needs evaluations", 'Pass eval_strategy="epoch".')
-        if (self.load_best_model_at_end or follows) and self.metric_for_best_model is None:
+        if (self.load_best_model_at_end or follows_metric) and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         if self.greater_is_better is None and self.metric_for_best_model is not None:
             self.greater_is_better = not self.metric_for_best_model.endswith("loss")
@@ -260,20 +256,20 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
             self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
         if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
             self.fail("max_tokens_per_batch", "and train_sampling_strategy='token_budget' need each other")
-        if self.precompute and (
-            self.freeze != "backbone" or self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
-        ):
+        moves = self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
+        if self.precompute and (self.freeze != "backbone" or moves):
             self.fail("precompute", "needs freeze='backbone', and nothing that unfreezes it or moves its embeddings")
-
-    # --- what follows from them ---------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
-        """Where the model is trained: the first GPU, where there is one and ``use_cpu`` is not set, else the processor."""
+        """Where the model is trained: a GPU, where there is one and ``use_cpu`` is not set, else the processor."""
         import torch
 
-        kind = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        return torch.device("cpu" if self.use_cpu else f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind)
+        if self.use_cpu:
+            return torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
     @property
     def n_gpu(self) -> int:
@@ -304,8 +300,11 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     train_batch_size = property(lambda self: self.per_device_train_batch_size, doc="Rows of a micro-batch.")
     eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
-    should_log = property(lambda self: (self.local_process_index if self.log_on_each_node else self.process_index) == 0)
     should_save = property(lambda self: self.process_index == 0)
+
+    @property
+    def should_log(self) -> bool:
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""
@@ -314,7 +313,7 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """The updates of the warm-up; ``warmup_steps`` below 1 is a share of all."""
-        return int(self.warmup_steps) if self.warmup_steps >= 1 else math.ceil(num_training_steps * self.warmup_steps)
+        return int(self.warmup_steps if self.warmup_steps >= 1 else math.ceil(num_training_steps * self.warmup_steps))
 
 
 @dataclass(repr=False)
@@ -333,16 +332,3 @@ class Seq2SeqTrainingArguments(TrainingArguments):
     generation_max_length: Count | None = None
     generation_num_beams: Count | None = None
     generation_config: Any = None
-
-
-_CHECKPOINTING = {
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-}
-
-
-@cache
-def _multiplies_bf16() -> bool:
-    import torch
-
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,4 +1,4 @@
-"""YAML documents of people's own: recipes and arguments. Read like JSON, they hold plain values only and no key twice."""
+"""YAML documents of users: recipes and arguments. Read like JSON, they hold plain values only and no key twice."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from transept.files import PathName, read_text
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
-# Numbers and truth values as YAML 1.2 has them: PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
-_FLOAT = re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
-_INT = re.compile(r"^[-+]?[0-9]+$")
-_BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
-_NULL = re.compile(r"(?:~|null|Null|NULL)?$")
+# Numbers and truth values of YAML 1.2, and the characters that they begin with, in the order in which they are tried.
+# PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
+_PATTERNS = {
+    "int": ("-+0123456789", r"[-+]?[0-9]+$"),
+    "float": (
+        "-+0123456789.",
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+    ),
+    "bool": ("tTfF", r"(?:true|True|TRUE|false|False|FALSE)$"),
+    "null": (("~", "n", "N", ""), r"(?:~|null|Null|NULL)?$"),
+}
 
 
-def load_yaml(path: PathName, *, max_bytes: int = MAX_BYTES) -> Any:
-    """Read a YAML document (the core schema of YAML 1.2) of at most ``max_bytes``.
+def load_yaml(path: PathName) -> Any:
+    """Read a YAML document (the core schema of YAML 1.2) of at most one MiB.
 
     Raises:
         FileError: it cannot be read.
         FormatError: it is no YAML, too large or too deep, has a key twice, an alias, or a value that is not plain.
         MissingExtraError: PyYAML is not installed.
     """
-    text = read_text(path, max_bytes=max_bytes)
+    text = read_text(path, max_bytes=MAX_BYTES)
     loader, error_class = _loader()
     try:
         reader = loader(text)
@@ -37,23 +43,21 @@ def load_yaml(path: PathName, *, max_bytes: int = MAX_BYTES) -> Any:
     except error_class as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        what = getattr(error, "problem", None) or str(error)
-        raise FormatError(f"is not a plain YAML document: {what}.", path=where) from error
+        problem = getattr(error, "problem", None) or str(error)
+        raise FormatError(f"is not a plain YAML document: {problem}.", path=where) from error
     except (RecursionError, ValueError) as error:
         raise FormatError("is nested too deeply, or holds a value that is no number or date.", path=path) from error
 
 
 @cache
 def _loader() -> tuple[Any, Any]:
-    """A loader of plain values, and the class of its errors."""
+    """PyYAML's safe loader, without aliases, each key once, and values of YAML 1.2; and the class of its errors."""
     try:
         import yaml
     except ImportError as error:
         raise MissingExtraError("pyyaml", "train", "Reading YAML") from error
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """PyYAML's safe loader, without aliases, with each key once, and with the values of YAML 1.2."""
-
         yaml_implicit_resolvers: dict[str, Any] = {}
         depth = 0
 
@@ -63,7 +67,8 @@ def _loader() -> tuple[Any, Any]:
                 raise yaml.MarkedYAMLError(problem="it has an anchor or an alias", problem_mark=event.start_mark)
             self.depth += 1
             if self.depth > MAX_DEPTH:
-                raise yaml.MarkedYAMLError(problem=f"it has more than {MAX_DEPTH} levels", problem_mark=event.start_mark)
+                problem = f"it has more than {MAX_DEPTH} levels"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
             node = super().compose_node(parent, index)
             self.depth -= 1
             return node
@@ -71,15 +76,13 @@ def _loader() -> tuple[Any, Any]:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             for position, key in enumerate(keys):
-                if not isinstance(key, str | int) or key in keys[:position]:
-                    fault = f"the key {key!r:.80} " + ("comes twice" if isinstance(key, str | int) else "is no name")
-                    raise yaml.MarkedYAMLError(problem=fault, problem_mark=node.value[position][0].start_mark)
+                is_name = isinstance(key, str | int)
+                if not is_name or key in keys[:position]:
+                    problem = f"the key {key!r:.80} {'comes twice' if is_name else 'is no name'}"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.value[position][0].start_mark)
             return super().construct_mapping(node, deep=deep)
 
     Plain.add_constructor("tag:yaml.org,2002:int", lambda reader, node: int(node.value))  # 012 is twelve
-    for tag, pattern in (("float", _FLOAT), ("int", _INT), ("bool", _BOOL), ("null", _NULL)):  # those added last are tried last
-        first = [*"-+0123456789."] if tag in ("float", "int") else [*"tTfF"] if tag == "bool" else ["~", "n", "N", ""]
-        Plain.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", pattern, first)
-    for characters in Plain.yaml_implicit_resolvers.values():
-        characters.sort(key=lambda pair: pair[0].endswith(":float"))  # whole numbers are no floats
+    for kind, (first, pattern) in _PATTERNS.items():
+        Plain.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
     return Plain, yaml.YAMLError

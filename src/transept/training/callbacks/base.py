@@ -1,13 +1,14 @@
-"""The base of callbacks, what calls them in the reference's order and with its arguments, and those that steer a run.
+"""Callbacks: their base, the handler that calls them as the reference does, and those that steer a run.
 
 Every event is called with ``args``, ``state`` and ``control``, and by name with ``model``, ``processing_class``,
-``optimizer``, ``lr_scheduler``, ``train_dataloader`` and ``eval_dataloader``; ``on_log`` also with ``logs``, ``on_evaluate``
-and ``on_predict`` with ``metrics``. A callback that changes ``control`` may return it.
+``optimizer``, ``lr_scheduler``, ``train_dataloader`` and ``eval_dataloader``; ``on_log`` also with ``logs``,
+``on_evaluate`` and ``on_predict`` with ``metrics``. A callback that changes ``control`` may return it.
 """
 
 from __future__ import annotations
 
 import warnings
+from functools import partialmethod
 from typing import Any
 
 from transept.errors import ConfigError, TranseptWarning
@@ -16,9 +17,7 @@ from transept.training.state import ExportableState, IntervalStrategy, SaveStrat
 
 
 def _event(doc: str) -> Any:
-    """A method for an event, which does nothing."""
-
-    def method(self: TrainerCallback, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def method(self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         pass
 
     method.__doc__ = doc
@@ -41,14 +40,14 @@ class TrainerCallback:
     on_evaluate = _event("An evaluation was done.")
     on_predict = _event("A prediction was done.")
     on_save = _event("A checkpoint was saved.")
-    on_log = _event("Something was logged.")
+    on_log = _event("Metrics were logged.")
     on_prediction_step = _event("A batch was evaluated.")
     on_push_begin = _event("Files are about to be published.")
 
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
-# Flags that an event clears before its callbacks see them.
-_CLEARS = {
+# Event -> the flags that are cleared before callbacks see it.
+_CLEARED_FLAGS = {
     "on_train_begin": ("should_training_stop",),
     "on_epoch_begin": ("should_epoch_stop",),
     "on_step_begin": ("should_log", "should_evaluate", "should_save"),
@@ -56,74 +55,71 @@ _CLEARS = {
     "on_save": ("should_save",),
     "on_log": ("should_log",),
 }
+_PARTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 
 
 class CallbackHandler(TrainerCallback):
     """Calls several callbacks in their order."""
 
-    def __init__(self, callbacks: list[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any) -> None:
+    def __init__(self, callbacks: list[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any):
         self.callbacks: list[TrainerCallback] = []
         for callback in callbacks:
             self.add_callback(callback)
-        self.model, self.processing_class, self.optimizer, self.lr_scheduler = model, processing_class, optimizer, lr_scheduler
+        self.model, self.processing_class = model, processing_class
+        self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
         self.train_dataloader: Any = None
         self.eval_dataloader: Any = None
 
     def add_callback(self, callback: Any) -> None:
         new = callback() if isinstance(callback, type) else callback
         if any(type(new) is type(other) for other in self.callbacks):
-            name = type(new).__name__
-            warnings.warn(f"There is already a {name} among the callbacks; both are called.", TranseptWarning, stacklevel=3)
+            message = f"There is already a {type(new).__name__} among the callbacks; both are called."
+            warnings.warn(message, TranseptWarning, stacklevel=3)
         self.callbacks.append(new)
 
     def pop_callback(self, callback: Any) -> TrainerCallback | None:
         """Remove the callback, or the first of that class, and return it; ``None`` where there is none."""
-        for place, other in enumerate(self.callbacks):
+        for index, other in enumerate(self.callbacks):
             if isinstance(other, callback) if isinstance(callback, type) else other == callback:
-                return self.callbacks.pop(place)
+                return self.callbacks.pop(index)
         return None
 
     @property
     def callback_list(self) -> str:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
 
-    def call_event(self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Call all callbacks' method of that name; returns the flags."""
-        parts = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
+    def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Call the method of that name of all callbacks, and return the flags."""
         for callback in self.callbacks:
-            named = {name: getattr(self, name) for name in parts}
-            answer = getattr(callback, event)(args, state, control, **named, **kwargs)
-            control = control if answer is None else answer
+            parts = {name: getattr(self, name) for name in _PARTS}
+            control = getattr(callback, event)(args, state, control, **parts, **kwargs) or control
         return control
 
-
-def _relay(event: str) -> Any:
-    def relay(self: CallbackHandler, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any) -> Any:
-        for flag in _CLEARS.get(event, ()):
+    def _relay(self, event: str, args: Any, state: Any, control: TrainerControl, *more: Any, **kwargs: Any) -> Any:
+        for flag in _CLEARED_FLAGS.get(event, ()):
             setattr(control, flag, False)
-        named = dict(zip(("logs",) if event == "on_log" else ("metrics",), more))
-        return self.call_event(event, args, state, control, **named, **kwargs)
-
-    return relay
+        if more:
+            kwargs["logs" if event == "on_log" else "metrics"] = more[0]
+        return self.call_event(event, args, state, control, **kwargs)
 
 
 for _name in EVENTS:
-    setattr(CallbackHandler, _name, _relay(_name))
+    setattr(CallbackHandler, _name, partialmethod(CallbackHandler._relay, _name))
 
 
 class DefaultFlowCallback(TrainerCallback):
-    """Sets the flags for logs, evaluations and checkpoints as the arguments say, and ends training after the last update."""
+    """Sets the flags of logs, evaluations and checkpoints by the arguments, and ends training at the last update."""
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        step, last = state.global_step, state.global_step >= state.max_steps
+        step, is_last = state.global_step, state.global_step >= state.max_steps
         by_step = args.logging_strategy == IntervalStrategy.STEPS
         if (step == 1 and args.logging_first_step) or (by_step and step % state.logging_steps == 0):
             control.should_log = True
         if args.eval_strategy == IntervalStrategy.STEPS and args.eval_delay <= step:
-            control.should_evaluate |= last or step % state.eval_steps == 0
+            control.should_evaluate |= is_last or step % state.eval_steps == 0
         if args.save_strategy == SaveStrategy.STEPS:
-            control.should_save |= last or (state.save_steps > 0 and step % state.save_steps == 0)
-        control.should_training_stop |= last
+            control.should_save |= is_last or (state.save_steps > 0 and step % state.save_steps == 0)
+        control.should_training_stop |= is_last
         return control
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
@@ -165,24 +161,30 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.metric_for_best_model is None:
-            raise ConfigError("EarlyStoppingCallback needs `metric_for_best_model`.", hint='Pass "loss", or a metric\'s name.')
+            hint = 'Pass "loss", or a metric\'s name.'
+            raise ConfigError("EarlyStoppingCallback needs `metric_for_best_model`.", hint=hint)
         if args.eval_strategy == IntervalStrategy.NO:
-            raise ConfigError("EarlyStoppingCallback needs evaluations.", hint='Pass eval_strategy="epoch" or "steps".')
+            hint = 'Pass eval_strategy="epoch" or "steps".'
+            raise ConfigError("EarlyStoppingCallback needs evaluations.", hint=hint)
         if not args.load_best_model_at_end:
-            what = "EarlyStoppingCallback without `load_best_model_at_end`: the last model is kept, not the best one."
-            warnings.warn(what, TranseptWarning, stacklevel=2)
+            kept = "the last model is kept, not the best one."
+            message = f"EarlyStoppingCallback without `load_best_model_at_end`: {kept}"
+            warnings.warn(message, TranseptWarning, stacklevel=2)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any) -> None:
-        value = metrics.get(metric_name(args))
-        if value is None:
-            what = f"EarlyStoppingCallback found no {metric_name(args)!r} among the metrics, and stops nothing."
-            warnings.warn(what, TranseptWarning, stacklevel=2)
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        name = metric_name(args)
+        if metrics.get(name) is None:
+            message = f"EarlyStoppingCallback found no {name!r} among the metrics, and stops nothing."
+            warnings.warn(message, TranseptWarning, stacklevel=2)
             return
-        threshold, greater = self.early_stopping_threshold, args.greater_is_better
-        improved = is_better(value, state.best_metric, greater=greater, margin=threshold)
-        self.early_stopping_patience_counter = 0 if improved else self.early_stopping_patience_counter + 1
+        greater, margin = args.greater_is_better, self.early_stopping_threshold
+        if is_better(metrics[name], state.best_metric, greater=greater, margin=margin):
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
         control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
 
     def state(self) -> dict[str, Any]:
-        args = {name: getattr(self, name) for name in ("early_stopping_patience", "early_stopping_threshold")}
-        return {"args": args, "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter}}
+        settings = ("early_stopping_patience", "early_stopping_threshold")
+        counter = {"early_stopping_patience_counter": self.early_stopping_patience_counter}
+        return {"args": {name: getattr(self, name) for name in settings}, "attributes": counter}

@@ -9,16 +9,15 @@ from typing import Any, ClassVar
 from tqdm.auto import tqdm
 
 from transept.training.callbacks.base import TrainerCallback, length_of
-from transept.training.state import TrainerControl, TrainerState
+from transept.training.state import TrainerState
 
-# Figures of an evaluation that are no metrics of the model.
+# Ends of the names of those values of an evaluation that are no metrics of the model.
 TIMINGS = ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time")
-LOGGED = {"loss": "loss", "learning_rate": "rate", "grad_norm": "norm"}
 SMOOTHING = 0.9  # of the loss beside the bar
 
 
 class ProgressBars(TrainerCallback):
-    """The base of callbacks with a bar for training and one for each evaluation."""
+    """The base of callbacks with a bar for training and one for each evaluation; both have options of their own."""
 
     stream: Any = None  # standard error
     training_options: ClassVar[dict[str, Any]] = {}
@@ -31,34 +30,33 @@ class ProgressBars(TrainerCallback):
     def is_shown(self, args: Any, state: TrainerState) -> bool:
         return state.is_world_process_zero
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.is_shown(args, state):
-            size = {"total": state.max_steps, "initial": state.global_step}
-            self.training_bar = tqdm(file=self.stream, dynamic_ncols=True, **size, **self.training_options)
+            options = {"total": state.max_steps, "initial": state.global_step, **self.training_options}
+            self.training_bar = tqdm(file=self.stream, dynamic_ncols=True, **options)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.training_bar is not None:
             self.training_bar.total = state.max_steps  # rounds of self-training add to it
             self.training_bar.update(state.global_step - self.training_bar.n)
 
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not self.is_shown(args, state):
             return
         if self.prediction_bar is None:
             options = {"leave": self.training_bar is None, **self.evaluation_options}
-            self.prediction_bar = tqdm(total=length_of(eval_dataloader), file=self.stream, dynamic_ncols=True, **options)
+            batches = length_of(kwargs.get("eval_dataloader"))
+            self.prediction_bar = tqdm(total=batches, file=self.stream, dynamic_ncols=True, **options)
         self.prediction_bar.update(1)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.prediction_bar is not None:
             self.prediction_bar.close()
         self.prediction_bar = None
 
     on_predict = on_evaluate
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.training_bar is not None:
             self.training_bar.close()
         self.training_bar = None
@@ -71,22 +69,24 @@ class ProgressCallback(ProgressBars):
         super().__init__()
         self.max_str_len = max_str_len
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.training_bar is not None:
-            shown = {name: value for name, value in _shown(logs).items() if len(str(value)) <= self.max_str_len}
-            self.training_bar.write(str(shown))
+            logs = {name: value for name, value in _rounded(logs).items() if len(str(value)) <= self.max_str_len}
+            self.training_bar.write(str(logs))
 
 
 class PrinterCallback(TrainerCallback):
     """Prints the logs, a line each."""
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_local_process_zero:
-            tqdm.write(str(_shown(logs)))
+            tqdm.write(str(_rounded(logs)))
 
 
-def _shown(logs: dict[str, Any]) -> dict[str, Any]:
-    return {name: _number(value) if isinstance(value, float) else value for name, value in logs.items() if name != "total_flos"}
+def _rounded(logs: dict[str, Any]) -> dict[str, Any]:
+    """The logs with floats as texts of four digits."""
+    values = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in logs.items()}
+    return {name: value for name, value in values.items() if name != "total_flos"}
 
 
 class ConsoleCallback(ProgressBars):
@@ -106,61 +106,65 @@ class ConsoleCallback(ProgressBars):
     def __init__(self, stream: Any = None) -> None:
         super().__init__()
         self.stream = stream or sys.stderr
-        self.started = 0.0
-        self.first_step = self.first_tokens = 0
+        self.start_time = 0.0
+        self.start_step = self.start_tokens = 0
         self.loss: float | None = None
 
     def is_shown(self, args: Any, state: TrainerState) -> bool:
         return state.is_world_process_zero and self.stream.isatty() and not args.disable_tqdm
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.started, self.first_step, self.first_tokens = time.monotonic(), state.global_step, state.num_input_tokens_seen
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.start_time = time.monotonic()
+        self.start_step, self.start_tokens = state.global_step, state.num_input_tokens_seen
         super().on_train_begin(args, state, control)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.training_bar is not None:
             loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
             self.training_bar.postfix = f"{loss}{self.speed(args, state)}  "
         super().on_step_end(args, state, control)
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
             return
         if isinstance(loss := logs.get("loss"), float):
             self.loss = loss if self.loss is None else SMOOTHING * self.loss + (1 - SMOOTHING) * loss
         if "train_loss" in logs:  # the summary at the end
             return
-        evaluated = any(name.startswith("eval_") for name in logs)
-        line = metrics_line(logs) if evaluated else self._line(args, state, logs)
-        if line and (evaluated or not self.stream.isatty()):
-            tqdm.write(f"{state.global_step}/{state.max_steps}  epoch {state.epoch or 0:.2f}  {line}", file=self.stream)
-
-    def _line(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> str:
-        figures = [f"{name} {_number(logs[key])}" for key, name in LOGGED.items() if key in logs]
-        return "  ".join([*figures, self.speed(args, state), self.left(state)]) if figures else ""
+        if any(name.startswith("eval_") for name in logs):
+            line = metrics_line(logs)
+        elif self.stream.isatty():
+            return  # the bar shows it
+        else:
+            titles = {"loss": "loss", "learning_rate": "rate", "grad_norm": "norm"}
+            line = _line({titles[name]: logs[name] for name in titles if name in logs})
+            line = line and f"{line}  {self.speed(args, state)}  {self.time_left(state)}"
+        if line:
+            line = f"{state.global_step}/{state.max_steps}  epoch {state.epoch or 0:.2f}  {line}"
+            tqdm.write(line, file=self.stream)
 
     def speed(self, args: Any, state: TrainerState) -> str:
         """Tokens a second, or rows where tokens are not counted."""
-        seconds = max(time.monotonic() - self.started, 1e-6)
-        if (tokens := state.num_input_tokens_seen - self.first_tokens) > 0:
+        seconds = max(time.monotonic() - self.start_time, 1e-6)
+        if (tokens := state.num_input_tokens_seen - self.start_tokens) > 0:
             return f"{tokens / seconds:,.0f} tokens/s"
-        rows = (state.global_step - self.first_step) * args.train_batch_size * args.gradient_accumulation_steps
+        rows = (state.global_step - self.start_step) * args.train_batch_size * args.gradient_accumulation_steps
         return f"{rows / seconds:,.1f} rows/s"
 
-    def left(self, state: TrainerState) -> str:
+    def time_left(self, state: TrainerState) -> str:
         """The time that the remaining updates take, at the speed so far."""
-        done = max(state.global_step - self.first_step, 1)
-        return f"{clock((time.monotonic() - self.started) / done * (state.max_steps - state.global_step))} left"
+        seconds = (time.monotonic() - self.start_time) / max(state.global_step - self.start_step, 1)
+        return f"{clock(seconds * (state.max_steps - state.global_step))} left"
 
 
 def metrics_line(logs: dict[str, Any]) -> str:
     """The metrics of an evaluation in one line, without its timings."""
-    metrics = {name: value for name, value in logs.items() if name.startswith("eval_") and not name.endswith(TIMINGS)}
-    return "  ".join(f"{name.removeprefix('eval_').replace('_', ' ')} {_number(value)}" for name, value in metrics.items())
+    names = [name for name in logs if name.startswith("eval_") and not name.endswith(TIMINGS)]
+    return _line({name.removeprefix("eval_").replace("_", " "): logs[name] for name in names})
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _line(values: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {value}" for name, value in _rounded(values).items())
 
 
 def clock(seconds: float) -> str:

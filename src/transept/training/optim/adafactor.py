@@ -55,19 +55,21 @@ class Adafactor(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update; ``closure`` computes the loss and its gradients again, and the loss is given back."""
+        """One update; ``closure`` computes the loss and its gradients again, and the loss is returned."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group)
+                    self._update(parameter, parameter.grad, group)
         return loss
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is None or parameter.grad.is_sparse:
-            raise InputError("Adafactor cannot use sparse gradients.", hint="Make the embeddings with `sparse=False`.")
-        is_half = parameter.dtype in (torch.float16, torch.bfloat16)
-        gradient, weights = (parameter.grad.float(), parameter.float()) if is_half else (parameter.grad, parameter)
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        if gradient.is_sparse:
+            hint = "Make the embeddings with `sparse=False`."
+            raise InputError("Adafactor cannot use sparse gradients.", hint=hint)
+        weights: Tensor = parameter
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            gradient, weights = gradient.float(), parameter.float()
         state = self._state(parameter, gradient, group)
         state["step"] += 1
         state["RMS"] = _rms(weights)
@@ -102,9 +104,7 @@ class Adafactor(Optimizer):
                 state["exp_avg_sq_col"] = gradient.new_zeros(gradient.shape[:-2] + gradient.shape[-1:])
             else:
                 state["exp_avg_sq"] = torch.zeros_like(gradient)
-        for name, value in state.items():
-            if name.startswith("exp_avg"):
-                state[name] = value.to(gradient)
+        state.update({name: value.to(gradient) for name, value in state.items() if name.startswith("exp_avg")})
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -149,9 +149,8 @@ class AdafactorSchedule(LambdaLR):
 
     def get_lr(self) -> list[Any]:
         """The rate of each group's first parameter; ``initial_lr`` before the first update."""
-        optimizer: Any = self.optimizer
-        states = [(group, optimizer.state.get(group["params"][0])) for group in optimizer.param_groups]
-        rates = [optimizer._get_lr(group, state) for group, state in states if state]
+        states = [(group, self.optimizer.state.get(group["params"][0])) for group in self.optimizer.param_groups]
+        rates = [Adafactor._get_lr(group, state) for group, state in states if state]
         return rates or list(self.base_lrs)
 
 

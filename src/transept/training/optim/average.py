@@ -15,39 +15,40 @@ from transept.parallel.forms import local
 class WeightAverage:
     """A moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
 
-    After each update it is ``decay`` times itself plus ``1 - decay`` times the weights; it begins with those at hand.
+    After each update it is ``decay`` times itself plus ``1 - decay`` times the weights that are trained.
 
     Args:
-        model: whose weights that are trained it follows.
+        model: whose weights it begins with.
         decay: at least 0 and below 1, such as 0.999.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         refuse(not 0 <= decay < 1, f"`ema_decay` must be at least 0 and below 1, but is {decay}.")
         self.decay = decay
-        self.weights = {
-            name: weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
-            for name, weight in _trained(model).items()
-        }
+        self.weights: dict[str, Tensor] = {}
+        for name, weight in _trained(model).items():
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            self.weights[name] = weight.detach().to(dtype, copy=True)
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Move the average towards the weights, after an update of these."""
-        weights, average = _trained(model), {name: local(mean) for name, mean in self.weights.items()}
-        now = [local(weights[name].detach()).to(mean) for name, mean in average.items()]
-        if average:
-            torch._foreach_lerp_(list(average.values()), now, 1 - self.decay)
+        weights = _trained(model)
+        means = [local(mean) for mean in self.weights.values()]
+        values = [local(weights[name].detach()).to(mean) for name, mean in zip(self.weights, means)]
+        if means:
+            torch._foreach_lerp_(means, values, 1 - self.decay)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """The model with the averaged weights, to evaluate or save it; its own are put back at the end."""
         weights = dict(model.named_parameters())
-        own = {name: weights[name].detach().clone() for name in self.weights}
+        before = {name: weights[name].detach().clone() for name in self.weights}
         try:
             copy_weights(self.weights, weights)
             yield
         finally:
-            copy_weights(own, weights)
+            copy_weights(before, weights)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages by the parameters' names."""
@@ -55,15 +56,15 @@ class WeightAverage:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take over averages (``InputError``: names or shapes are not those of the parameters)."""
-        own, given = ({name: weight.shape for name, weight in part.items()} for part in (self.weights, state))
-        if wrong := sorted(name for name in {*own, *given} if own.get(name) != given.get(name)):
-            raise InputError(f"the averaged weights are those of another model: {wrong[0]!r} differs.")
+        shapes, others = ({(name, weight.shape) for name, weight in part.items()} for part in (self.weights, state))
+        for name, _ in sorted(shapes ^ others):
+            raise InputError(f"the averaged weights are those of another model: {name!r} differs.")
         copy_weights(state, self.weights)
 
 
 def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    named = model.named_parameters()
-    return {name: weight for name, weight in named if weight.requires_grad and weight.is_floating_point()}
+    weights = dict(model.named_parameters())
+    return {name: weight for name, weight in weights.items() if weight.requires_grad and weight.is_floating_point()}
 
 
 @torch.no_grad()

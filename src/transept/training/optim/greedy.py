@@ -1,4 +1,4 @@
-"""A learning rate that rises while a metric gets better, and falls while it does not (GreedyLR, arXiv 2512.14527)."""
+"""GreedyLR: a learning rate that rises while a metric gets better, and falls while it does not (arXiv 2512.14527)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from transept import logging
-from transept.errors import InputError, InputTypeError, refuse
+from transept.errors import InputTypeError, refuse
 
 log = logging.get_logger(__name__)
 
@@ -22,16 +22,12 @@ class GreedyLR:
         mode: ``min`` where less is better, ``max`` where more is.
         factor: below 1.
         patience: how many metrics in a row change nothing yet.
-        threshold: how much better than the best one a metric must be.
-        threshold_mode: whether ``threshold`` is a share of the best metric (``rel``), or a difference (``abs``).
-        cooldown: metrics that are passed over after the rate fell.
-        warmup: metrics that are passed over after the rate rose.
-        min_lr: the least rate, one for all groups or one for each.
-        max_lr: the greatest rate, likewise.
+        threshold: how much better than the best one a metric must be: a share of it if ``threshold_mode`` is ``rel``.
+        cooldown, warmup: metrics that are passed over after the rate fell, or rose.
+        min_lr, max_lr: the bounds of the rate, one number for all groups or one for each.
         eps: the least change of a rate that is made.
         verbose: log each change.
         smooth: look at the mean of the last ``window_size`` metrics.
-        window_size: see ``smooth``.
         reset_start: how often the rate may be about to fall below ``min_lr`` before it starts anew.
 
     Raises:
@@ -59,8 +55,8 @@ class GreedyLR:
     ) -> None:
         refuse(factor >= 1.0, f"`factor` must be below 1, but is {factor}.")
         refuse(mode not in ("min", "max"), f"`mode` must be 'min' or 'max', but is {mode!r}.")
-        what = f"`threshold_mode` must be 'rel' or 'abs', but is {threshold_mode!r}."
-        refuse(threshold_mode not in ("rel", "abs"), what)
+        message = f"`threshold_mode` must be 'rel' or 'abs', but is {threshold_mode!r}."
+        refuse(threshold_mode not in ("rel", "abs"), message)
         if not isinstance(optimizer, Optimizer):
             raise InputTypeError(f"`optimizer` must be an optimizer, but is {type(optimizer).__name__}.")
         self.optimizer = optimizer
@@ -77,11 +73,9 @@ class GreedyLR:
 
     def _by_group(self, name: str, rate: float | Sequence[float]) -> list[float]:
         groups = len(self.optimizer.param_groups)
-        if not isinstance(rate, Sequence):
-            return [rate] * groups
-        if len(rate) != groups:
-            raise InputError(f"`{name}` has {len(rate)} rates for {groups} groups of parameters.")
-        return list(rate)
+        rates = list(rate) if isinstance(rate, Sequence) else [rate] * groups
+        refuse(len(rates) != groups, f"`{name}` has {len(rates)} rates for {groups} groups of parameters.")
+        return rates
 
     def _start(self) -> None:
         """Begin with no metric."""
@@ -91,36 +85,39 @@ class GreedyLR:
         self._recent: list[float] = []
 
     def step(self, metrics: float, epoch: int | None = None) -> None:
-        """Look at a metric, and set the rates."""
+        """Set the rates by a metric."""
         current = float(metrics)
         if self.smooth:
             self._recent = [*self._recent, current][-self.window_size :]
             current = sum(self._recent) / len(self._recent)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self.cooldown_counter > 0 or self.warmup_counter > 0:
-            counter = "cooldown_counter" if self.cooldown_counter > 0 else "warmup_counter"
-            setattr(self, counter, getattr(self, counter) - 1)
+            if self.cooldown_counter > 0:
+                self.cooldown_counter -= 1
+            else:
+                self.warmup_counter -= 1
             self.num_bad_epochs = self.num_good_epochs = 0
         else:
-            self._count(current)
+            self._compare(current)
         self._last_lr = self._rates
 
     @property
     def _rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def _count(self, current: float) -> None:
-        better = self.is_better(current, self.best)
-        self.best = current if better else self.best
-        self.num_good_epochs = self.num_good_epochs + 1 if better else 0
-        self.num_bad_epochs = 0 if better else self.num_bad_epochs + 1
+    def _compare(self, current: float) -> None:
+        if self.is_better(current, self.best):
+            self.best = current
+            self.num_good_epochs, self.num_bad_epochs = self.num_good_epochs + 1, 0
+        else:
+            self.num_good_epochs, self.num_bad_epochs = 0, self.num_bad_epochs + 1
         if self.num_good_epochs > self.patience:
-            self._change([max(rate, min(rate / self.factor, most)) for rate, most in zip(self._rates, self.max_lrs)])
+            self._change([max(rate, min(rate / self.factor, high)) for rate, high in zip(self._rates, self.max_lrs)])
             self.reset_start = self.reset_start_original
             self.warmup_counter, self.num_good_epochs = self.warmup, 0
         elif self.num_bad_epochs > self.patience:
-            self._change([min(rate, max(rate * self.factor, least)) for rate, least in zip(self._rates, self.min_lrs)])
-            if all(rate <= least for rate, least in zip(self._rates, self.min_lrs)):
+            self._change([min(rate, max(rate * self.factor, low)) for rate, low in zip(self._rates, self.min_lrs)])
+            if all(rate <= low for rate, low in zip(self._rates, self.min_lrs)):
                 self.reset_start -= 1
                 if self.reset_start <= 0:
                     self._restore(self._init_lrs)
@@ -139,7 +136,8 @@ class GreedyLR:
             if abs(rate - group["lr"]) > self.eps:
                 group["lr"] = rate
                 if self.verbose:
-                    log.warning("The learning rate of group %d is %.4e from metric %d on.", number, rate, self.last_epoch)
+                    message = "The learning rate of group %d is %.4e from metric %d on."
+                    log.warning(message, number, rate, self.last_epoch)
 
     def _restore(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates):
@@ -153,8 +151,8 @@ class GreedyLR:
         """All settings and counters; the smoothed metrics under ``_streaming_avg``, as the reference writes them."""
         state = {name: value for name, value in vars(self).items() if name not in ("optimizer", "_recent")}
         if self.smooth:
-            recent = {"window_size": self.window_size, "values": list(self._recent), "sum": sum(self._recent)}
-            state["_streaming_avg"] = recent
+            values = list(self._recent)
+            state["_streaming_avg"] = {"window_size": self.window_size, "values": values, "sum": sum(values)}
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -81,12 +81,9 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
 }
 # Kinds of devices whose AdamW PyTorch can do in one kernel.
 FUSED = frozenset({"cpu", "cuda", "hpu", "mps", "mtia", "xpu"})
-# Parts of a parameter's name, in lower case, that weight decay leaves out, and the modules whose parameters it leaves out.
+# What weight decay leaves out: parameters with such a name, in lower case, and those of such modules.
 UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
-
-
-# --- names and arguments ---------------------------------------------------------------------------------------------
 
 
 def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
@@ -107,27 +104,25 @@ def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, 
     return cls, options | _read_optim_args(args.optim_args, cls)
 
 
-def _read_optim_args(given: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:
+def _read_optim_args(settings: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:
     """The arguments of ``optim_args``, such as ``"momentum=0.9, nesterov=true"``, checked against the class's own."""
-    if not isinstance(given, Mapping):
-        given = dict(_pair(part) for part in (given or "").split(",") if part.strip())
-    known = {name: argument.default for name, argument in signature(cls).parameters.items() if name != "params"}
-    for name, value in given.items():
-        if name in ("lr", "weight_decay"):
-            own = "learning_rate" if name == "lr" else name
-            raise InputError(f"`optim_args` sets {name!r}, which has no effect there.", hint=f"Set `{own}`.")
-        refuse(name not in known, f"`optim_args`: {cls.__name__} has no argument {name!r}.", hint=nearest(name, known))
-        hint = f"Its default is {known[name]}."
-        what = f"`optim_args`: {name!r} of {cls.__name__} cannot be {value!r}."
-        refuse(not _is_like(value, known[name]), what, hint)
-    return dict(given)
+    if not isinstance(settings, Mapping):
+        settings = dict(_pair(part.strip()) for part in (settings or "").split(",") if part.strip())
+    defaults = {name: parameter.default for name, parameter in signature(cls).parameters.items() if name != "params"}
+    for name, value in settings.items():
+        setting = {"lr": "learning_rate", "weight_decay": "weight_decay"}.get(name)
+        refuse(setting, f"`optim_args` sets {name!r}, which has no effect there.", f"Set `{setting}`.")
+        message = f"`optim_args`: {cls.__name__} has no argument {name!r}."
+        refuse(name not in defaults, message, nearest(name, defaults))
+        message = f"`optim_args`: {name!r} of {cls.__name__} cannot be {value!r}."
+        refuse(not _is_like(value, defaults[name]), message, f"Its default is {defaults[name]}.")
+    return dict(settings)
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """``name=value``, with a value as Python writes it; what is no such value is a text."""
-    name, sign, value = (part.strip() for part in text.partition("="))
-    hint = "Write name=value, with commas between."
-    refuse(not (name and sign and value), f"`optim_args` holds {text.strip()!r}.", hint)
+    """``name=value``, with a value as Python writes it, or else a text."""
+    name, _, value = (part.strip() for part in text.partition("="))
+    refuse(not (name and value), f"`optim_args` holds {text!r}.", "Write name=value, with commas between.")
     value = value.title() if value.lower() in ("true", "false", "none") else value
     try:
         return name, ast.literal_eval(value)
@@ -137,34 +132,30 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _is_like(value: Any, default: Any) -> bool:
     """Whether a value is of the kind of an argument's default."""
-    if default is None:
-        return True
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, tuple):
-        return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
-    return isinstance(value, int | float) or not isinstance(default, int | float)
-
-
-# --- groups of parameters --------------------------------------------------------------------------------------------
+    match default:
+        case None:
+            return True
+        case bool():
+            return isinstance(value, bool)
+        case tuple():
+            return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
+        case int() | float():
+            return isinstance(value, int | float) and not isinstance(value, bool)
+    return not isinstance(value, bool)
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
     """Names of the parameters that weight decay applies to: all but biases and the weights of norms.
 
-    A parameter is left out where the reference's name of it or the kind of its module says so.
+    The reference's name of a parameter or the class of its module says which it is.
     """
     stored = reference_names(model) if isinstance(model, Loadable) else {}
-    modules = dict(model.named_modules())
-    return [
-        name
-        for name, _ in model.named_parameters()
-        if not UNDECAYED.search(stored.get(name, name).lower()) and not isinstance(modules[name.rpartition(".")[0]], NORMS)
-    ]
+    names = [name for name, _ in model.named_parameters() if not UNDECAYED.search(stored.get(name, name).lower())]
+    return [name for name in names if not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)]
 
 
 def layerwise_rates(groups: Sequence[Collection[str]], decay: float) -> dict[str, float]:
-    """What multiplies the learning rate of each parameter: ``decay`` for each group that it is away from the last one.
+    """The factor of each parameter's learning rate: ``decay`` for each group that it is away from the last one.
 
     Args:
         groups: names of parameters, from the embeddings to the head.
@@ -181,17 +172,16 @@ def parameter_groups(
     decayed: Collection[str],
     rates: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, in groups of one weight decay and one learning rate.
+    """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``.
+
+    They are the groups of the reference, decayed and not, where no ``rates`` are given.
 
     Args:
         model: whose parameters with ``requires_grad`` they are.
         learning_rate: for parameters that ``rates`` leaves as they are.
         weight_decay: for the parameters named in ``decayed``; 0 for all others.
         decayed: see :func:`get_decay_parameter_names`.
-        rates: what multiplies the learning rate of parameters, by name; 1 for those that are not named.
-
-    The first two groups are those of the reference, decayed and not, where all rates are 1. Each group holds
-    ``param_names`` beside ``params``.
+        rates: factors of the learning rate by the parameters' names; 1 for those that are not named.
     """
     decayed, rates = set(decayed), rates or {}
     members: dict[tuple[float, bool], dict[str, nn.Parameter]] = {}
@@ -199,10 +189,11 @@ def parameter_groups(
         if parameter.requires_grad:
             members.setdefault((rates.get(name, 1.0), name in decayed), {})[name] = parameter
     groups = []
-    for (rate, decays), named in sorted(members.items(), key=lambda item: item[0], reverse=True):
+    for rate, decays in sorted(members, reverse=True):
+        parameters = members[rate, decays]
         options = {"lr": learning_rate * rate} if rates else {}
-        group = {"params": [*named.values()], "weight_decay": weight_decay if decays else 0.0, **options}
-        groups.append(group | {"param_names": [*named]})
+        options |= {"weight_decay": weight_decay if decays else 0.0}
+        groups.append({"params": [*parameters.values()], **options, "param_names": [*parameters]})
     return groups
 
 
@@ -212,9 +203,9 @@ def make_optimizer(
     options: Mapping[str, Any],
     make: Callable[..., Optimizer] | None = None,
 ) -> Optimizer:
-    """The optimizer of those groups; ``fused`` is left out where a parameter's device or type has no fused kernel.
+    """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is given.
 
-    It is what ``make(cls, groups, options)`` gives, where that is passed.
+    ``fused`` is left out where a parameter's device or type has no fused kernel.
 
     Raises:
         InputError: there is no parameter to train.

@@ -1,14 +1,14 @@
-"""Learning rates over time, under the reference's names: warm-up, then constant, linear, cosine, polynomial and others.
+"""Schedules of the learning rate, under the reference's names: warm-up, then constant, linear, cosine and others.
 
-Each schedule is PyTorch's ``LambdaLR`` of a module's function with its settings, so that it can be pickled and its
-``state_dict`` holds numbers alone. Steps are updates of the optimizer, and a factor multiplies the optimizer's own rate.
+Each is PyTorch's ``LambdaLR`` of a function of this module with its settings, so that it can be pickled. The function
+gives the factor of the optimizer's rate at a step, which is an update of the optimizer.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from inspect import signature
@@ -42,18 +42,15 @@ class SchedulerType(StrEnum):
         raise InputError(f"no schedule is called {value!r}.", hint=nearest(str(value), [name.value for name in cls]))
 
 
-# --- shapes: the factor at a step, after warm-up --------------------------------------------------------------------
-
-
-def _rising(step: int, *, warmup: float, shape: Callable[[int], float]) -> float:
+def _warmed(step: int, *, warmup: float, shape: Callable[[int], float]) -> float:
     return float(step) / max(1, warmup) if step < warmup else shape(step)
 
 
-def _one(step: int) -> float:
+def _constant(step: int, *, warmup: float = 0) -> float:
     return 1.0
 
 
-def _line(step: int, *, warmup: float, total: float) -> float:
+def _linear(step: int, *, warmup: float, total: float) -> float:
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
@@ -89,66 +86,69 @@ _RAMPS: dict[str, Callable[[float], float]] = {
 }
 
 
-def _stable(step: int, *, warmup: float, stable: float, decay: float, up: str, down: str, least: float, cycles: float) -> float:
+def _stable(step: int, *, phases: Sequence[float], types: Sequence[str], least: float, cycles: float) -> float:
+    """A rise, ones, and a fall, each of as many steps as ``phases`` says; ``types`` are of the rise and the fall."""
+    warmup, stable, decay = phases
+    rise, fall = types
     if step < warmup:
-        factor = _RAMPS[up](step / max(1, warmup))
+        factor = _RAMPS[rise](step / max(1, warmup))
     elif step < warmup + stable:
         return 1.0
     elif step < warmup + stable + decay:
         progress = (step - warmup - stable) / max(1, decay)
         wave = 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * progress))
-        factor = wave if down == "cosine" else _RAMPS[down](1.0 - progress)
+        factor = wave if fall == "cosine" else _RAMPS[fall](1.0 - progress)
     else:
         return least
     return max(0.0, factor * (1.0 - least) + least)
 
 
-def _warmed(optimizer: Optimizer, warmup: float, last_epoch: int, shape: Callable[..., float], **settings: float) -> LambdaLR:
-    """A straight rise from 0 in so many updates, then a shape."""
-    shape = partial(shape, warmup=warmup, **settings) if settings else shape
-    return LambdaLR(optimizer, partial(_rising, warmup=warmup, shape=shape), last_epoch)
+def _schedule(optimizer: Optimizer, warmup: float, last_epoch: int, shape: Any, **settings: float) -> LambdaLR:
+    """A straight rise from 0 in ``warmup`` updates, then a shape."""
+    shape = partial(shape, warmup=warmup, **settings)
+    return LambdaLR(optimizer, partial(_warmed, warmup=warmup, shape=shape), last_epoch)
 
 
 def _least(optimizer: Optimizer, rate: float | None, share: float | None) -> float:
     """The least factor, from a rate or a share of the optimizer's."""
-    if (rate is None) == (share is None):
-        what = "this schedule needs `min_lr` or `min_lr_rate`, and not both."
-        raise InputError(what, hint="Set `lr_scheduler_kwargs`.")
+    message = "this schedule needs `min_lr` or `min_lr_rate`, and not both."
+    refuse((rate is None) == (share is None), message, hint="Set `lr_scheduler_kwargs`.")
     return float(share or 0.0) if rate is None else rate / float(optimizer.defaults["lr"])
-
-
-# --- the reference's names ------------------------------------------------------------------------------------------
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
     """The optimizer's own rate throughout."""
-    return LambdaLR(optimizer, _one, last_epoch)
+    return LambdaLR(optimizer, _constant, last_epoch)
 
 
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """A straight rise from 0 in ``num_warmup_steps`` updates, then the optimizer's own rate."""
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _one)
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _constant)
 
 
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
     """A straight rise from 0, then a straight fall to 0 at ``num_training_steps``."""
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _line, total=num_training_steps)
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _linear, total=num_training_steps)
 
 
 def get_cosine_schedule_with_warmup(
-    optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
+    optimizer: Optimizer,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    num_cycles: float = 0.5,
+    last_epoch: int = -1,
 ) -> LambdaLR:
-    """A straight rise from 0, then ``num_cycles`` waves of a cosine; half a one falls to 0 (Loshchilov & Hutter 2017)."""
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _cosine, total=num_training_steps, cycles=num_cycles)
+    """A straight rise from 0, then ``num_cycles`` waves of a cosine; half a wave ends at 0 (arXiv 1608.03983)."""
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _cosine, total=num_training_steps, cycles=num_cycles)
 
 
 def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
 ) -> LambdaLR:
-    """A straight rise from 0, then ``num_cycles`` falls to 0, each half a cosine (Loshchilov & Hutter 2017)."""
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _restarts, total=num_training_steps, cycles=num_cycles)
+    """A straight rise from 0, then ``num_cycles`` falls to 0, each half a wave of a cosine (arXiv 1608.03983)."""
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _restarts, total=num_training_steps, cycles=num_cycles)
 
 
 def get_polynomial_decay_schedule_with_warmup(
@@ -159,15 +159,14 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall to the rate ``lr_end`` as a power of what is left.
+    """A straight rise from 0, then a fall as a power of what is left to the rate ``lr_end``.
 
-    Raises:
-        InputError: ``lr_end`` is not below the optimizer's rate.
+    ``InputError``: it is not below the optimizer's rate.
     """
     rate = float(optimizer.defaults["lr"])
     refuse(not rate > lr_end, f"`lr_end` is {lr_end:g}, but must be below the learning rate, which is {rate:g}.")
-    last = lr_end / rate
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _power, total=num_training_steps, power=power, last=last)
+    settings = {"total": num_training_steps, "power": power, "last": lr_end / rate}
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _power, **settings)
 
 
 def get_inverse_sqrt_schedule(
@@ -177,7 +176,8 @@ def get_inverse_sqrt_schedule(
 
     Steps are counted in units of ``timescale``: unless it is given, the warm-up's steps, or 10,000 where it has none.
     """
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _root, timescale=timescale or num_warmup_steps or 10_000)
+    timescale = timescale or num_warmup_steps or 10_000
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _root, timescale=timescale)
 
 
 def get_cosine_with_min_lr_schedule_with_warmup(
@@ -189,13 +189,12 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """A straight rise from 0, then a cosine down to ``min_lr``, or to that share of the optimizer's rate.
+    """A straight rise from 0, then a cosine down to ``min_lr``, or to ``min_lr_rate`` times the optimizer's rate.
 
-    Raises:
-        InputError: not exactly one of ``min_lr`` and ``min_lr_rate`` is given.
+    ``InputError``: not exactly one of the two is given.
     """
     settings = {"total": num_training_steps, "cycles": num_cycles, "least": _least(optimizer, min_lr, min_lr_rate)}
-    return _warmed(optimizer, num_warmup_steps, last_epoch, _cosine, **settings)
+    return _schedule(optimizer, num_warmup_steps, last_epoch, _cosine, **settings)
 
 
 def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
@@ -210,15 +209,12 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
 ) -> LambdaLR:
     """The same, one step ahead, so that no update has the rate 0.
 
-    The warm-up begins with the share ``warmup_lr_rate`` of the optimizer's rate; unless it is given, with one part of
-    the warm-up's steps.
-
-    Raises:
-        InputError: not exactly one of ``min_lr`` and ``min_lr_rate`` is given.
+    The warm-up begins with the share ``warmup_lr_rate`` of the optimizer's rate; by default one part of its steps.
     """
-    shape = partial(_early_cosine, first=warmup_lr_rate, warmup=num_warmup_steps, total=num_training_steps)
     least = _least(optimizer, min_lr, min_lr_rate)
-    return LambdaLR(optimizer, partial(shape, cycles=num_cycles, least=least), last_epoch)
+    steps = {"warmup": num_warmup_steps, "total": num_training_steps}
+    shape = partial(_early_cosine, first=warmup_lr_rate, cycles=num_cycles, least=least, **steps)
+    return LambdaLR(optimizer, shape, last_epoch)
 
 
 def get_wsd_schedule(
@@ -235,11 +231,8 @@ def get_wsd_schedule(
 ) -> LambdaLR:
     """Warm-up, a stable phase, and decay (Hu et al. 2024), from and to ``min_lr_ratio`` of the optimizer's rate.
 
-    ``num_stable_steps`` counts before ``num_training_steps``, which is the sum of the three phases. The types are
-    ``linear``, ``cosine`` and ``1-sqrt``.
-
-    Raises:
-        InputError: an unknown type, or neither number is given.
+    ``num_stable_steps`` counts before ``num_training_steps``, which is the sum of the three phases; ``InputError``:
+    neither is given. The types are ``linear``, ``cosine`` and ``1-sqrt``.
     """
     for name, kind in {"warmup_type": warmup_type, "decay_type": decay_type}.items():
         refuse(kind not in _RAMPS, f"`{name}` is {kind!r}.", hint=f"It is one of: {', '.join(_RAMPS)}.")
@@ -248,10 +241,10 @@ def get_wsd_schedule(
             raise InputError("this schedule needs `num_training_steps` or `num_stable_steps`.")
         num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
     elif num_training_steps is not None:
-        what = "`num_stable_steps` is given, so `num_training_steps` has no effect."
-        warnings.warn(what, TranseptWarning, stacklevel=2)
-    phases = {"warmup": num_warmup_steps, "stable": num_stable_steps, "decay": num_decay_steps}
-    shape = partial(_stable, **phases, up=warmup_type, down=decay_type, least=min_lr_ratio, cycles=num_cycles)
+        message = "`num_stable_steps` is given, so `num_training_steps` has no effect."
+        warnings.warn(message, TranseptWarning, stacklevel=2)
+    phases, types = (num_warmup_steps, num_stable_steps, num_decay_steps), (warmup_type, decay_type)
+    shape = partial(_stable, phases=phases, types=types, least=min_lr_ratio, cycles=num_cycles)
     return LambdaLR(optimizer, shape, last_epoch)
 
 
@@ -303,20 +296,18 @@ def get_scheduler(
         InputTypeError: arguments that this schedule does not have.
     """
     name = SchedulerType(name)
-    known = dict(signature(_FOLLOW_METRICS.get(name, SCHEDULES[name])).parameters)
-    del known["optimizer"]
-    given: dict[str, Any] = {}
-    for step, number in {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}.items():
-        if step in known and number is not None:
-            refuse(number < 0, f"`{step}` must not be negative, but is {number}.")
-            given[step] = number
-    given |= scheduler_specific_kwargs or {}
-    for unknown in sorted(given.keys() - known.keys()):
-        hint = f"It has: {', '.join(argument for argument in known if argument != 'last_epoch')}."
+    parameters = dict(signature(_FOLLOW_METRICS.get(name, SCHEDULES[name])).parameters)
+    del parameters["optimizer"]
+    steps = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
+    arguments = {key: number for key, number in steps.items() if key in parameters and number is not None}
+    for key, number in arguments.items():
+        refuse(number < 0, f"`{key}` must not be negative, but is {number}.")
+    options = arguments | dict(scheduler_specific_kwargs or {})
+    for unknown in sorted(options.keys() - parameters.keys()):
+        hint = f"It has: {', '.join(key for key in parameters if key != 'last_epoch')}."
         raise InputTypeError(f"the schedule {name.value!r} has no argument {unknown!r}.", hint=hint)
-    for argument, parameter in known.items():
-        if parameter.default is parameter.empty and argument not in given:
-            is_step = argument in ("num_warmup_steps", "num_training_steps")
-            remedy = None if is_step else "Pass it in `lr_scheduler_kwargs`."
-            raise InputError(f"the schedule {name.value!r} needs `{argument}`.", hint=remedy)
-    return SCHEDULES[name](optimizer, **given)
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in options:
+            remedy = None if key in steps else "Pass it in `lr_scheduler_kwargs`."
+            raise InputError(f"the schedule {name.value!r} needs `{key}`.", hint=remedy)
+    return SCHEDULES[name](optimizer, **options)
