@@ -30,7 +30,7 @@ WHOLE = [
     *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
     *("training.collate.sounds", "training.collate.spans"),
     "training.optim.greedy",
-    "training.metrics.embeddings",
+    "metrics.embeddings",
     "training.optim.schedules",
 ]
 # What these modules share with others of the package alone.
@@ -80,7 +80,7 @@ SINGLE = {
     "training.trainers.replaced_tokens": ["ReplacedTokensTrainer"],
     "training.trainers.sentences": ["SentenceTrainer"],
     "objectives.clustering": ["KMeans"],
-    "training.metrics": ["get_metric"],
+    "metrics": ["get_metric"],
     "training.optim.average": ["WeightAverage"],
     "training.optim.optimizers": ["OptimizerNames"],
     "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],

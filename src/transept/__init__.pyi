@@ -204,6 +204,13 @@ from transept.layers.caches import (
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
+from transept.metrics import get_metric as get_metric
+from transept.metrics.embeddings import (
+    alignment as alignment,
+    knn_accuracy as knn_accuracy,
+    linear_probe as linear_probe,
+    uniformity as uniformity,
+)
 from transept.models.audio_spectrogram_transformer import (
     ASTConfig as ASTConfig,
     ASTForAudioClassification as ASTForAudioClassification,
@@ -936,13 +943,6 @@ from transept.training.collate.spans import (
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
 )
 from transept.training.data.files import load_dataset_file as load_dataset_file
-from transept.training.metrics import get_metric as get_metric
-from transept.training.metrics.embeddings import (
-    alignment as alignment,
-    knn_accuracy as knn_accuracy,
-    linear_probe as linear_probe,
-    uniformity as uniformity,
-)
 from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
     Adafactor as Adafactor,

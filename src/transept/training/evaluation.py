@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.heads.task import loss_alone
+from transept.metrics.arrays import Gathered
 from transept.objectives.terms import LossTerm
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers, gather_tensors
@@ -22,7 +23,6 @@ from transept.training.callbacks.base import CallbackHandler, length_of
 from transept.training.data.loader import first_batch, source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
-from transept.training.metrics.arrays import Gathered
 from transept.training.objective import Objective
 from transept.training.state import EvalLoopOutput, EvalPrediction
 

@@ -15,6 +15,8 @@ from transept.core.auto import (
     AutoModelForSpeechSeq2Seq,
 )
 from transept.errors import InputError
+from transept.metrics.detection import MeanAveragePrecision
+from transept.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.objectives.classification import IGNORED
 from transept.objectives.matching import corners
 from transept.outputs import DetectionOutput
@@ -27,8 +29,6 @@ from transept.training.data.columns import LABEL, Column, is_mapping, is_media, 
 from transept.training.data.labels import Labels, find_labels
 from transept.training.data.media import heard, opened
 from transept.training.data.table import Row, TableDataset
-from transept.training.metrics.detection import MeanAveragePrecision
-from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.training.recipes.base import MediaRecipe
 from transept.training.recipes.classification import ClassRecipe, LabelledRecipe
 from transept.training.recipes.text import texts_of, written_at_evaluation

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from transept.errors import InputError, refuse
+from transept.metrics.base import Metric, array, f1, f1_scores, ratio, same_number
 from transept.objectives.classification import IGNORED, cross_entropy
-from transept.training.metrics.base import Metric, array, f1, f1_scores, ratio, same_number
 
 Span = tuple[str, int, int]
 # The last token of an entity and an entity of one token have two names each.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from transept.errors import InputError
-from transept.training.metrics.base import Floats, Metric, array, same_number
+from transept.metrics.base import Floats, Metric, array, same_number
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from transept.errors import InputError, refuse
-from transept.training.metrics.base import Floats, Integers, Metric, array, classes, f1_scores, ratio, values
+from transept.metrics.base import Floats, Integers, Metric, array, classes, f1_scores, ratio, values
 
 MAX_CLASSES = 5000  # a table of all pairs takes 200 MB
 AVERAGES = ("binary", "micro", "macro", "weighted")

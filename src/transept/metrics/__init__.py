@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from transept.errors import InputError, nearest
-from transept.training.metrics.base import Metric
-from transept.training.metrics.detection import MeanAveragePrecision
-from transept.training.metrics.numbers import AUC, F1, Accuracy, Matthews, MeanIoU, Pearson, Regression, Spearman
-from transept.training.metrics.tokens import AnswerF1, EntityF1, Perplexity
-from transept.training.metrics.written import Bleu, CharacterErrorRate, ChrF, Rouge, WordErrorRate
+from transept.metrics.base import Metric
+from transept.metrics.detection import MeanAveragePrecision
+from transept.metrics.numbers import AUC, F1, Accuracy, Matthews, MeanIoU, Pearson, Regression, Spearman
+from transept.metrics.tokens import AnswerF1, EntityF1, Perplexity
+from transept.metrics.written import Bleu, CharacterErrorRate, ChrF, Rouge, WordErrorRate
 
 METRICS: dict[str, type[Metric]] = {
     "accuracy": Accuracy,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, refuse
+from transept.metrics.arrays import to_array
 from transept.objectives.classification import IGNORED
-from transept.training.metrics.arrays import to_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -103,15 +102,3 @@ def f1(hits: int, predicted: int, right: int) -> float:
 def f1_scores(hits: int, predicted: int, right: int) -> dict[str, float]:
     precision, recall = ratio(hits, predicted), ratio(hits, right)
     return {"precision": precision, "recall": recall, "f1": f1(hits, predicted, right)}
-
-
-def is_better(value: float, best: float | None, *, greater: bool, margin: float = 0.0) -> bool:
-    """Whether a metric is better than the best one so far by more than ``margin``.
-
-    NaN is never better, and any number is better than NaN and than ``None``, which says that there is none yet.
-    """
-    if math.isnan(value):
-        return False
-    if best is None or math.isnan(best):
-        return True
-    return (value - best if greater else best - value) > max(margin, 0.0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transept.errors import InputTypeError
-from transept.training.metrics.base import Integers, Metric, f1, ratio, same_number
+from transept.metrics.base import Integers, Metric, f1, ratio, same_number
 
 _MARKS = [
     (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),
