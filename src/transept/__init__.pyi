@@ -911,32 +911,26 @@ from transept.training.checkpoint.directory import (
 )
 from transept.training.collate.language import (
     DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
     DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,
 )
-from transept.training.collate.packing import DataCollatorWithFlattening as DataCollatorWithFlattening
+from transept.training.collate.media import (
+    DataCollatorForAudio as DataCollatorForAudio,
+    DataCollatorForObjectDetection as DataCollatorForObjectDetection,
+    DataCollatorForPatchMasking as DataCollatorForPatchMasking,
+    DataCollatorForWav2Vec2Pretraining as DataCollatorForWav2Vec2Pretraining,
+)
 from transept.training.collate.padding import (
     DataCollatorForMultipleChoice as DataCollatorForMultipleChoice,
+    DataCollatorForPairs as DataCollatorForPairs,
     DataCollatorForSeq2Seq as DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithFlattening as DataCollatorWithFlattening,
     DataCollatorWithPadding as DataCollatorWithPadding,
     DefaultDataCollator as DefaultDataCollator,
     PaddingCollator as PaddingCollator,
     default_data_collator as default_data_collator,
-)
-from transept.training.collate.permutation import (
-    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
-)
-from transept.training.collate.pictures import (
-    DataCollatorForObjectDetection as DataCollatorForObjectDetection,
-    DataCollatorForPatchMasking as DataCollatorForPatchMasking,
-)
-from transept.training.collate.sentences import (
-    DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
-    DataCollatorForPairs as DataCollatorForPairs,
-)
-from transept.training.collate.sounds import (
-    DataCollatorForAudio as DataCollatorForAudio,
-    DataCollatorForWav2Vec2Pretraining as DataCollatorForWav2Vec2Pretraining,
 )
 from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,

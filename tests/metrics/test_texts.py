@@ -10,8 +10,7 @@ import torch
 
 from transept.errors import InputError
 from transept.metrics import get_metric
-from transept.metrics.tokens import entities, normal_answer
-from transept.metrics.written import edits, words_13a
+from transept.metrics.texts import edits, entities, normal_answer, words_13a
 
 # The example of sacrebleu's README.
 TEXTS = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]

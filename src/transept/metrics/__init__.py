@@ -8,8 +8,7 @@ from transept.errors import InputError, nearest
 from transept.metrics.base import Metric
 from transept.metrics.detection import MeanAveragePrecision
 from transept.metrics.numbers import AUC, F1, Accuracy, Matthews, MeanIoU, Pearson, Regression, Spearman
-from transept.metrics.tokens import AnswerF1, EntityF1, Perplexity
-from transept.metrics.written import Bleu, CharacterErrorRate, ChrF, Rouge, WordErrorRate
+from transept.metrics.texts import AnswerF1, Bleu, CharacterErrorRate, ChrF, EntityF1, Perplexity, Rouge, WordErrorRate
 
 METRICS: dict[str, type[Metric]] = {
     "accuracy": Accuracy,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.heads.task import loss_alone
-from transept.metrics.arrays import Gathered
+from transept.metrics.base import Gathered
 from transept.objectives.terms import LossTerm
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers, gather_tensors

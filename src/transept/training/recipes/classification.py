@@ -17,7 +17,7 @@ from transept.core.auto import (
 from transept.errors import InputError
 from transept.fields import Count, Range, Share
 from transept.metrics.numbers import F1, Accuracy, Regression
-from transept.metrics.tokens import EntityF1, is_entity_tag
+from transept.metrics.texts import EntityF1, is_entity_tag
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import DataCollatorForMultipleChoice, DataCollatorForTokenClassification
 from transept.training.data.columns import LABEL, TEXT, Column, find_columns, is_label, is_labels, is_text, is_texts

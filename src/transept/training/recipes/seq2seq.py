@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transept.core.auto import AutoModelForSeq2SeqLM
 from transept.fields import Count
 from transept.metrics.base import Metric
-from transept.metrics.written import Bleu, ChrF, Rouge
+from transept.metrics.texts import Bleu, ChrF, Rouge
 from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.padding import DataCollatorForSeq2Seq
 from transept.training.data.columns import Column, is_mapping, is_text

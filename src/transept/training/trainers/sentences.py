@@ -24,7 +24,7 @@ Loss = Literal["multiple_negatives", "cosine", "triplet", "cosent"]
 class SentenceTrainer(ObjectiveTrainer):
     """Trains a text backbone whose pooled states are embeddings; a saved one is what ``text-embedding`` reads.
 
-    Batches are those of :class:`transept.training.collate.sentences.DataCollatorForPairs`, in the order of their
+    Batches are those of :class:`transept.training.collate.padding.DataCollatorForPairs`, in the order of their
     columns: pairs or triplets for ``multiple_negatives`` (Henderson et al. 2017; the same sentence twice is SimCSE, Gao
     et al. 2021), pairs with ``labels`` for ``cosine`` and ``cosent``, anchor, positive and negative for ``triplet``.
 
