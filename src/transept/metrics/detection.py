@@ -8,75 +8,70 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from transept.errors import InputError
 from transept.metrics.base import Floats, Metric, array, same_number
+from transept.objectives.matching import overlap
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
+NAMES = ("map", "map_50", "map_75", "mar_100")
 
 
 def overlaps(first: Floats, second: Floats) -> Floats:
     """(n, m) of intersections over unions of boxes (n, 4) and (m, 4), as left, top, right and bottom."""
-    corners = np.maximum(first[:, None, :2], second[None, :, :2]), np.minimum(first[:, None, 2:], second[None, :, 2:])
-    both = np.maximum(corners[1] - corners[0], 0).prod(axis=2)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (first, second)]
-    union = areas[0][:, None] + areas[1][None] - both
-    shares: Floats = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
-    return shares
+    shares, _ = overlap(torch.from_numpy(first)[:, None], torch.from_numpy(second)[None])
+    return np.nan_to_num(shares.numpy())  # of two boxes without an area
 
 
 class MeanAveragePrecision(Metric):
-    """``map``, the mean over classes and overlaps of 0.5 to 0.95, ``map_50`` and ``map_75``, and ``mar_100``, the mean recall.
+    """``map``, the mean over classes and overlaps of 0.5 to 0.95; ``map_50``, ``map_75``; ``mar_100``, the mean recall.
 
-    Predictions are mappings for each picture with ``scores`` (n), ``labels`` (n) and ``boxes`` (n, 4); labels are such with
-    ``labels`` (or ``class_labels``) and ``boxes``. Boxes are left, top, right and bottom, in any unit that both share. The 100
-    best boxes of a picture count.
+    Predictions are mappings for each picture with ``scores`` (n), ``labels`` (n) and ``boxes`` (n, 4); labels are
+    mappings with ``labels`` (or ``class_labels``) and ``boxes``. Boxes are left, top, right and bottom, in any unit that
+    both share. The 100 best boxes of a picture count.
     """
 
     def reset(self) -> None:
-        # For each class: scores, and for each overlap whether a box hits; the number of right boxes.
+        # By class: scores, and whether a box hits (overlaps, n), of each picture; and the number of labelled boxes.
         self.scores: dict[int, list[Floats]] = defaultdict(list)
         self.hits: dict[int, list[Any]] = defaultdict(list)
-        self.right: dict[int, int] = defaultdict(int)
+        self.counts: dict[int, int] = defaultdict(int)
 
     def update(self, predictions: Any, labels: Any) -> None:
         same_number(predictions, labels)
-        for row, (found, right) in enumerate(zip(predictions, labels)):
-            own, boxes = _boxes(found, row, "predictions")
-            wanted, targets = _boxes(right, row, "labels")
-            scores = array(found["scores"], "scores").astype(np.float64)
-            if scores.shape != own.shape:
-                raise InputError(f"picture {row} has {scores.shape} scores for {len(own)} boxes.")
+        for row, (prediction, label) in enumerate(zip(predictions, labels)):
+            predicted, boxes = _boxes(prediction, row, "predictions")
+            target, target_boxes = _boxes(label, row, "labels")
+            scores = array(prediction["scores"], "scores").astype(np.float64)
+            if scores.shape != predicted.shape:
+                raise InputError(f"picture {row} has {scores.shape} scores for {len(predicted)} boxes.")
             best = np.argsort(-scores, kind="stable")[:100]
-            for kind in {*own[best].tolist(), *wanted.tolist()}:
-                chosen, truth = best[own[best] == kind], targets[wanted == kind]
+            for kind in {*predicted[best].tolist(), *target.tolist()}:
+                chosen, wanted = best[predicted[best] == kind], target_boxes[target == kind]
                 self.scores[kind].append(scores[chosen])
-                self.hits[kind].append(_matched(overlaps(boxes[chosen], truth)))
-                self.right[kind] += len(truth)
+                self.hits[kind].append(_matched(overlaps(boxes[chosen], wanted)))
+                self.counts[kind] += len(wanted)
 
     def result(self) -> dict[str, float]:
-        kinds = [kind for kind, count in self.right.items() if count]
+        kinds = [kind for kind, count in self.counts.items() if count]
         if not kinds:
-            return dict.fromkeys(("map", "map_50", "map_75", "mar_100"), math.nan)
-        precisions, recalls = (np.array(each) for each in zip(*(self._curve(kind) for kind in kinds)))
+            return dict.fromkeys(NAMES, math.nan)
+        precisions, recalls = (np.array(figures) for figures in zip(*map(self._averages, kinds)))
         mean = precisions.mean(axis=0)
-        return {"map": float(mean.mean()), "map_50": float(mean[0]), "map_75": float(mean[5]), "mar_100": float(recalls.mean())}
+        return dict(zip(NAMES, map(float, (mean.mean(), mean[0], mean[5], recalls.mean()))))
 
-    def _curve(self, kind: int) -> tuple[Floats, Floats]:
-        """A class's average precision and recall, for each overlap."""
+    def _averages(self, kind: int) -> tuple[Floats, Floats]:
+        """A class's average precision and its recall, for each overlap."""
         order = np.argsort(-np.concatenate(self.scores[kind]), kind="stable")
-        hits = np.concatenate(self.hits[kind], axis=1)[:, order]
-        found = np.cumsum(hits, axis=1)
-        recall = found / self.right[kind]
-        precision = found / np.arange(1, hits.shape[1] + 1)
-        precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or a higher one
-        means = []
-        for own, height in zip(recall, precision):
-            places = np.searchsorted(own, RECALLS, side="left")
-            means.append(np.where(places < len(own), np.append(height, 0.0)[places], 0.0).mean())
-        last = recall[:, -1] if hits.shape[1] else np.zeros(len(OVERLAPS))
-        return np.array(means), last
+        hits = np.concatenate(self.hits[kind], axis=1)[:, order].cumsum(axis=1)
+        recalls = hits / self.counts[kind]
+        precisions = hits / np.arange(1, hits.shape[1] + 1)
+        precisions = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or a higher one
+        curves = zip(recalls, precisions)
+        means = [np.append(precision, 0.0)[np.searchsorted(recall, RECALLS)].mean() for recall, precision in curves]
+        return np.array(means), recalls.max(axis=1, initial=0.0)
 
 
 def _boxes(picture: Any, row: int, name: str) -> tuple[Any, Floats]:
@@ -91,13 +86,13 @@ def _boxes(picture: Any, row: int, name: str) -> tuple[Any, Floats]:
 
 
 def _matched(overlap: Floats) -> Any:
-    """(overlaps, n) of bool: boxes, best first, each of which takes the free right box that it overlaps most."""
+    """(overlaps, n) of bool: boxes, best first, each of which takes the free labelled box that it overlaps most."""
     hits = np.zeros((len(OVERLAPS), overlap.shape[0]), dtype=bool)
     for level, least in enumerate(OVERLAPS):
         free = np.ones(overlap.shape[1], dtype=bool)
         for box, row in enumerate(overlap):
-            open_row = np.where(free, row, -1.0)
-            if len(row) and open_row.max() >= least - 1e-10:
-                free[open_row.argmax()] = False
+            shares = np.where(free, row, -1.0)
+            if shares.max(initial=-1.0) >= least - 1e-10:
+                free[shares.argmax()] = False
                 hits[level, box] = True
     return hits

@@ -7,6 +7,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import chain
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from transept.errors import InputError, InputTypeError, refuse
-from transept.metrics.base import Integers, Metric, array, f1, f1_scores, ratio, same_number
+from transept.metrics.base import Integers, MeanMetric, Metric, array, class_arrays, f1, f1_scores, ratio, same_number
 from transept.objectives.classification import IGNORED, cross_entropy
 
 _MARKS = [
@@ -23,14 +26,13 @@ _MARKS = [
     (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),
 ]
-_ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
+_REPLACED = {"<skipped>": "", "-\n": "", "\n": " ", "&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 
 
 def words_13a(text: str) -> list[str]:
-    """The words of mteval-v13a, sacrebleu's usual ones: marks are apart but for those within numbers."""
-    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
-    for entity, mark in _ENTITIES.items():
-        text = text.replace(entity, mark)
+    """The words of mteval-v13a, sacrebleu's usual ones: marks are words but for those within numbers."""
+    for sequence, replacement in _REPLACED.items():
+        text = text.replace(sequence, replacement)
     text = f" {text} "
     for pattern, apart in _MARKS:
         text = pattern.sub(apart, text)
@@ -40,16 +42,22 @@ def words_13a(text: str) -> list[str]:
 def pairs_of(predictions: Any, labels: Any) -> Iterator[tuple[str, list[str]]]:
     """Each text with its references, of which there may be one or several."""
     same_number(predictions, labels)
-    for row, (text, right) in enumerate(zip(predictions, labels)):
-        references = list(right) if isinstance(right, list | tuple) else [right]
-        if not isinstance(text, str) or not references or not all(isinstance(one, str) for one in references):
-            raise InputTypeError(f"row {row} must be a text and its references, but is {str((text, right))[:80]}.")
+    for row, (text, label) in enumerate(zip(predictions, labels)):
+        references = list(label) if isinstance(label, list | tuple) else [label]
+        if not references or not all(isinstance(part, str) for part in (text, *references)):
+            raise InputTypeError(f"row {row} must be a text and its references, but is {str((text, label))[:80]}.")
         yield text, references
 
 
 def grams(items: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
-    """How often each run of so many items is there."""
+    """How often each run of ``size`` items occurs."""
     return Counter(tuple(items[place : place + size]) for place in range(len(items) - size + 1))
+
+
+def shared_grams(items: Sequence[str], reference: Sequence[str], size: int = 1) -> tuple[int, int, int]:
+    """The number of runs of ``size`` items that both have, that the first has, and that the second has."""
+    first, second = grams(items, size), grams(reference, size)
+    return (first & second).total(), first.total(), second.total()
 
 
 class Bleu(Metric):
@@ -60,16 +68,14 @@ class Bleu(Metric):
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            words, right = words_13a(text), [words_13a(reference) for reference in references]
+            words, targets = words_13a(text), [words_13a(reference) for reference in references]
             self.length += len(words)
-            self.reference += min(map(len, right), key=lambda length: (abs(length - len(words)), length))
-            for size in range(1, 5):
-                most: Counter[tuple[str, ...]] = Counter()
-                for reference in right:
-                    most |= grams(reference, size)
-                own = grams(words, size)
-                self.hits[size - 1] += (own & most).total()
-                self.totals[size - 1] += own.total()
+            self.reference += min(map(len, targets), key=lambda length: (abs(length - len(words)), length))
+            for order in range(4):
+                counts = grams(words, order + 1)
+                most = reduce(or_, (grams(target, order + 1) for target in targets))
+                self.hits[order] += (counts & most).total()
+                self.totals[order] += counts.total()
 
     def result(self) -> dict[str, float]:
         if not any(self.hits) or not all(self.totals):
@@ -86,61 +92,58 @@ class ChrF(Metric):
     """``chrf`` from 0 to 100 (Popović 2015): F2 of runs of up to six characters, sacrebleu's ``chrF2``."""
 
     def reset(self) -> None:
-        self.counts = np.zeros((6, 3), np.int64)  # hits, those of the texts and of the references, by size
+        self.counts = np.zeros((6, 3), np.int64)  # hits, runs of the texts and of the references, by size
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            self.counts += max((_counts(text, reference) for reference in references), key=_chrf)
+            self.counts += max((_character_counts(text, reference) for reference in references), key=_chrf)
 
     def result(self) -> dict[str, float]:
         return {"chrf": _chrf(self.counts) if self.counts[:, 2].any() else math.nan}
 
 
-def _counts(text: str, reference: str) -> Integers:
+def _character_counts(text: str, reference: str) -> Integers:
     """(6, 3) of runs of one to six characters; those of a text do not count where the reference has none so long."""
-    letters, right, counts = "".join(text.split()), "".join(reference.split()), []
-    for size in range(1, 7):
-        own, other = grams(letters, size), grams(right, size)
-        counts.append(((own & other).total(), own.total() if other else 0, other.total()))
-    return np.array(counts)
+    letters, target = "".join(text.split()), "".join(reference.split())
+    counts = np.array([shared_grams(letters, target, size) for size in range(1, 7)])
+    counts[counts[:, 2] == 0] = 0
+    return counts
 
 
 def _chrf(counts: Integers) -> float:
-    there = [(hits, own, right) for hits, own, right in counts.tolist() if own and right]
-    if not there:
+    counts = counts[(counts[:, 1:] > 0).all(axis=1)]
+    if not len(counts):
         return 0.0
-    precision = sum(hits / own for hits, own, _ in there) / len(there)
-    recall = sum(hits / right for hits, _, right in there) / len(there)
+    precision, recall = (sum((counts[:, 0] / counts[:, side]).tolist()) / len(counts) for side in (1, 2))
     return 100 * ratio(5 * precision * recall, 4 * precision + recall)
 
 
-class Rouge(Metric):
+class Rouge(MeanMetric):
     """``rouge1``, ``rouge2``, ``rougeL`` and ``rougeLsum`` (Lin 2004): means of F from 0 to 1, without stemming.
 
     ``rougeLsum`` sees each line by itself. Of several references the best counts, for each figure.
     """
 
-    def reset(self) -> None:
-        self.sums, self.count = dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), 0.0), 0
+    names = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            scores = [_rouge(text, reference) for reference in references]
-            self.sums = {name: value + max(score[name] for score in scores) for name, value in self.sums.items()}
-            self.count += 1
-
-    def result(self) -> dict[str, float]:
-        return {name: ratio(value, self.count, math.nan) for name, value in self.sums.items()}
+            scores = zip(*(_rouge(text, reference) for reference in references))
+            self.add(1, *map(max, scores))
 
 
-def _rouge(text: str, reference: str) -> dict[str, float]:
-    words, right = rouge_words(text), rouge_words(reference)
-    scores = {"rougeL": f1(len(common(right, words)), len(words), len(right))}
-    for size in (1, 2):
-        own, other = grams(words, size), grams(right, size)
-        scores[f"rouge{size}"] = f1((own & other).total(), own.total(), other.total())
-    lines = ([rouge_words(line) for line in whole.split("\n") if line] for whole in (text, reference))
-    return scores | {"rougeLsum": _summary(*lines)}
+def _rouge(text: str, reference: str) -> tuple[float, float, float, float]:
+    words, target = rouge_words(text), rouge_words(reference)
+    lines, target_lines = ([rouge_words(line) for line in whole.split("\n") if line] for whole in (text, reference))
+    # What lines of the reference have in common with any line; no word counts oftener than the text has it.
+    union = [line[place] for line in target_lines for place in set().union(*(common(line, other) for other in lines))]
+    all_words = Counter(chain(*lines))
+    return (
+        f1(*shared_grams(words, target, 1)),
+        f1(*shared_grams(words, target, 2)),
+        f1(len(common(target, words)), len(words), len(target)),
+        f1((Counter(union) & all_words).total(), all_words.total(), sum(map(len, target_lines))),
+    )
 
 
 def rouge_words(text: str) -> list[str]:
@@ -165,19 +168,6 @@ def common(first: Sequence[str], second: Sequence[str]) -> set[int]:
     return places
 
 
-def _summary(text: list[list[str]], reference: list[list[str]]) -> float:
-    """F of all that lines of the reference have in common with any line; no word counts oftener than it is there."""
-    left = [Counter(word for line in side for word in line) for side in (text, reference)]
-    sizes, hits = [counter.total() for counter in left], 0
-    for line in reference:
-        for place in sorted(set().union(*(common(line, other) for other in text))):
-            if all(counter[line[place]] > 0 for counter in left):
-                hits += 1
-                for counter in left:
-                    counter[line[place]] -= 1
-    return f1(hits, *sizes)
-
-
 def edits(first: Sequence[Any], second: Sequence[Any]) -> int:
     """The least number of insertions, deletions and replacements between two lists (Levenshtein 1966)."""
     row = list(range(len(second) + 1))
@@ -188,13 +178,10 @@ def edits(first: Sequence[Any], second: Sequence[Any]) -> int:
     return row[-1]
 
 
-class WordErrorRate(Metric):
+class WordErrorRate(MeanMetric):
     """``wer``: edits of words over the words of the references; above 1 where much is inserted."""
 
-    name = "wer"
-
-    def reset(self) -> None:
-        self.wrong, self.total = 0, 0
+    names = ("wer",)
 
     def pieces(self, text: str) -> Sequence[str]:
         """What is compared."""
@@ -202,24 +189,19 @@ class WordErrorRate(Metric):
 
     def update(self, predictions: Any, labels: Any) -> None:
         for text, references in pairs_of(predictions, labels):
-            right = self.pieces(references[0])
-            self.wrong += edits(right, self.pieces(text))
-            self.total += len(right)
-
-    def result(self) -> dict[str, float]:
-        return {self.name: ratio(self.wrong, self.total, math.nan)}
+            target = self.pieces(references[0])
+            self.add(len(target), edits(target, self.pieces(text)))
 
 
 class CharacterErrorRate(WordErrorRate):
     """``cer``: edits of characters over the characters of the references."""
 
-    name = "cer"
+    names = ("cer",)
 
     def pieces(self, text: str) -> Sequence[str]:
         return text.strip()
 
 
-Span = tuple[str, int, int]
 # The last token of an entity and an entity of one token have two names each.
 MARKS = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 
@@ -230,23 +212,22 @@ def is_entity_tag(tag: str) -> bool:
     return tag == "O" or (bool(dash) and mark in MARKS)
 
 
-def entities(tags: Sequence[str]) -> set[Span]:
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(type, first, last) of a row's tags: ``B-``, ``I-``, ``E-`` (``L-``) and ``S-`` (``U-``) with a type, or ``O``.
 
     As in seqeval's usual mode and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
     """
-    spans: set[Span] = set()
-    kind, start, before = "", 0, "O"
+    spans: set[tuple[str, int, int]] = set()
+    start, before, kind_before = 0, "O", ""
     for place, tag in enumerate((*tags, "O")):
-        mark, _, own = tag.partition("-")
+        mark, _, kind = tag.partition("-")
         refuse(mark not in MARKS, f"the tag {tag!r} at {place} is none of B-, I-, E-, S-, L-, U- and O.")
         mark = MARKS[mark]
-        ends = before in ("E", "S") or mark in ("B", "S", "O") or own != kind
-        if ends and before != "O":
-            spans.add((kind, start, place - 1))
-        if mark != "O" and (before == "O" or ends):
+        if before in ("O", "E", "S") or mark in ("B", "S", "O") or kind != kind_before:
+            if before != "O":
+                spans.add((kind_before, start, place - 1))
             start = place
-        kind, before = own, mark
+        before, kind_before = mark, kind
     return spans
 
 
@@ -263,23 +244,21 @@ class EntityF1(Metric):
         super().__init__()
 
     def reset(self) -> None:
-        self.hits, self.predicted, self.right = Counter[str](), Counter[str](), Counter[str]()
+        self.counters = Counter[str](), Counter[str](), Counter[str]()  # entities by type: hits, predicted, right
         self.same = self.count = 0
 
     def update(self, predictions: Any, labels: Any) -> None:
         if not isinstance(labels, list | tuple):
-            right, predicted = array(labels, "labels"), array(predictions, "predictions")
-            predicted = predicted.argmax(axis=-1) if predicted.ndim == right.ndim + 1 else predicted
-            labels, predictions = right.tolist(), predicted.tolist()
+            predictions, labels = (classes.tolist() for classes in class_arrays(predictions, labels))
         same_number(predictions, labels)
-        for row, (predicted, right) in enumerate(zip(predictions, labels)):
-            if len(predicted) != len(right):
-                raise InputError(f"row {row} has {len(predicted)} predicted tags for {len(right)} labels.")
-            pairs = [(self._tag(own), self._tag(other)) for own, other in zip(predicted, right) if other != IGNORED]
-            ours, theirs = (entities([pair[side] for pair in pairs]) for side in (0, 1))
-            for counter, spans in ((self.hits, ours & theirs), (self.predicted, ours), (self.right, theirs)):
+        for row, (predicted, target) in enumerate(zip(predictions, labels)):
+            if len(predicted) != len(target):
+                raise InputError(f"row {row} has {len(predicted)} predicted tags for {len(target)} labels.")
+            pairs = [(self._tag(tag), self._tag(label)) for tag, label in zip(predicted, target) if label != IGNORED]
+            found, wanted = (entities([pair[side] for pair in pairs]) for side in (0, 1))
+            for counter, spans in zip(self.counters, (found & wanted, found, wanted)):
                 counter.update(kind for kind, _, _ in spans)
-            self.same += sum(own == other for own, other in pairs)
+            self.same += sum(tag == label for tag, label in pairs)
             self.count += len(pairs)
 
     def _tag(self, tag: Any) -> str:
@@ -290,11 +269,11 @@ class EntityF1(Metric):
         return str(self.names[int(tag)])
 
     def result(self) -> dict[str, float]:
-        counters = (self.hits, self.predicted, self.right)
-        scores = f1_scores(*(counter.total() for counter in counters))
+        scores = f1_scores(*(counter.total() for counter in self.counters))
         scores |= {"accuracy": ratio(self.same, self.count, math.nan)}
-        for kind in sorted({*self.predicted, *self.right}) if self.by_type else ():
-            of_kind = f1_scores(*(counter[kind] for counter in counters))
+        _, predicted, target = self.counters
+        for kind in sorted({*predicted, *target}) if self.by_type else ():
+            of_kind = f1_scores(*(counter[kind] for counter in self.counters))
             scores |= {f"{kind}_{name}": value for name, value in of_kind.items()}
         return scores
 
@@ -308,60 +287,53 @@ def normal_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_MARKS)).split())
 
 
-class AnswerF1(Metric):
+class AnswerF1(MeanMetric):
     """``exact_match`` and ``f1`` of answers in percent, as SQuAD's script has them (Rajpurkar et al. 2016).
 
     Predictions are texts; labels are lists of right answers, or SQuAD's ``{"text": [...]}``. Of several right ones the best
     counts; where there is none, an empty answer is right.
     """
 
-    def reset(self) -> None:
-        self.count, self.exact, self.overlap = 0, 0.0, 0.0
+    names = ("exact_match", "f1")
 
     def update(self, predictions: Any, labels: Any) -> None:
         same_number(predictions, labels)
-        for prediction, right in zip(predictions, labels):
-            references = right["text"] if isinstance(right, Mapping) else [right] if isinstance(right, str) else right
-            own, answers = normal_answer(prediction), [normal_answer(answer) for answer in references] or [""]
-            self.exact += max(own == answer for answer in answers)
-            self.overlap += max(word_overlap(own.split(), answer.split()) for answer in answers)
-            self.count += 1
+        for prediction, label in zip(predictions, labels):
+            references = label["text"] if isinstance(label, Mapping) else [label] if isinstance(label, str) else label
+            answer, targets = normal_answer(prediction), [normal_answer(text) for text in references] or [""]
+            self.add(1, answer in targets, max(word_overlap(answer.split(), target.split()) for target in targets))
 
     def result(self) -> dict[str, float]:
-        parts = {"exact_match": self.exact, "f1": self.overlap}
-        return {name: ratio(100 * part, self.count, math.nan) for name, part in parts.items()}
+        return {name: ratio(100 * value, self.count, math.nan) for name, value in self.sums.items()}
 
 
-def word_overlap(own: list[str], right: list[str]) -> float:
+def word_overlap(words: list[str], target: list[str]) -> float:
     """F1 of the words of two answers."""
-    if not own or not right:
-        return float(own == right)
-    return f1((Counter(own) & Counter(right)).total(), len(own), len(right))
+    return f1(*shared_grams(words, target)) if words and target else float(words == target)
 
 
-class Perplexity(Metric):
+class Perplexity(MeanMetric):
     """``perplexity`` and ``loss``, in nats a token, of logits (B, T, V) and labels (B, T), of which -100 is left out.
 
     Args:
         shift: whether each label is what the position before it predicts, as in causal language models.
     """
 
+    names = ("loss",)
+
     def __init__(self, shift: bool = False) -> None:
         self.shift = shift
         super().__init__()
 
-    def reset(self) -> None:
-        self.sum, self.count = 0.0, 0
-
     def update(self, predictions: Any, labels: Any) -> None:
-        logits, right = (
+        logits, target = (
             value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(array(value, name))
             for value, name in ((predictions, "predictions"), (labels, "labels"))
         )
-        right = F.pad(right, (0, 1), value=IGNORED)[:, 1:] if self.shift else right
-        term = cross_entropy(logits, right)
-        self.sum, self.count = self.sum + float(term.sum), self.count + int(term.count)
+        target = F.pad(target, (0, 1), value=IGNORED)[:, 1:] if self.shift else target
+        term = cross_entropy(logits, target)
+        self.add(int(term.count), float(term.sum))
 
     def result(self) -> dict[str, float]:
-        loss = ratio(self.sum, self.count, math.nan)
-        return {"perplexity": math.exp(loss) if loss < 700 else math.inf if loss == loss else math.nan, "loss": loss}
+        loss = super().result()["loss"]
+        return {"perplexity": math.inf if loss >= 700 else math.exp(loss), "loss": loss}
