@@ -44,9 +44,8 @@ def block_mask(
         area, shape, top, start = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
         size = min(least, left) + area * (left - min(least, left))
         ratio = math.exp(math.log(aspect) * (1 - 2 * shape))
-        height, width = (
-            min(max(round(side), 1), most) for side, most in zip((math.sqrt(size * ratio), math.sqrt(size / ratio)), grid)
-        )
+        height = min(max(round(math.sqrt(size * ratio)), 1), high)
+        width = min(max(round(math.sqrt(size / ratio)), 1), wide)
         y, x = int(top * (high - height + 1)), int(start * (wide - width + 1))
         block = torch.zeros_like(mask)
         block[y : y + height, x : x + width] = True
@@ -73,17 +72,12 @@ class DataCollatorForPatchMasking(DrawingCollator):
     row, as BEiT takes them.
 
     Args:
-        patch_size: the side of the model's patches, in pixels.
+        patch_size: the side of the model's patches, in pixels; it divides the sides of pictures.
         mask_ratio: the share of patches that are hidden.
         kind: ``block``, BEiT's blocks (see :func:`block_mask`), or ``random``, SimMIM's squares (see :func:`random_mask`).
         mask_patch_size: the side of squares in pixels for ``random``; that of a patch when absent.
         min_block: the least number of patches in a block.
         codebook: makes tokens (B, N) of ``pixel_values``.
-        return_tensors: ``pt`` or ``np``.
-        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
-
-    Raises:
-        InputError: sizes that do not divide each other, a share outside 0 to 1, or a row that does not fit, by its number.
     """
 
     patch_size: int = 16
@@ -99,34 +93,32 @@ class DataCollatorForPatchMasking(DrawingCollator):
     def __post_init__(self) -> None:
         refuse(not 0 < self.mask_ratio <= 1, f"`mask_ratio` must be above 0 and at most 1, but is {self.mask_ratio!r}.")
         refuse(self.kind not in ("block", "random"), f"`kind` must be 'block' or 'random', but is {self.kind!r}.")
-        unit = self.mask_patch_size or self.patch_size
-        what = f"`mask_patch_size` is {unit}, but must be a multiple of `patch_size`, which is {self.patch_size}."
-        refuse(self.patch_size < 1 or unit % self.patch_size, what)
+        square = self.mask_patch_size or self.patch_size
+        message = f"`mask_patch_size` is {square}, but must be a multiple of `patch_size`, which is {self.patch_size}."
+        refuse(self.patch_size < 1 or square % self.patch_size, message)
 
     def collate(self, features: Any) -> Any:
         batch = default_data_collator(checked_rows(features, "pixel_values"))
         rows, _, height, width = batch["pixel_values"].shape
-        unit = (self.mask_patch_size if self.kind == "random" else None) or self.patch_size
-        if height % unit or width % unit:
-            raise InputError(f"pictures of {height} x {width} pixels have no whole number of squares of {unit} x {unit}.")
-        grid = height // self.patch_size, width // self.patch_size
-        masks = [self.mask(grid) for _ in range(rows)]
-        batch["bool_masked_pos"] = torch.stack(masks).flatten(1)
+        square = (self.mask_patch_size if self.kind == "random" else None) or self.patch_size
+        message = f"pictures of {height} x {width} pixels have no whole number of squares of {square} x {square}."
+        refuse(height % square or width % square, message)
+        masks = [self.mask((height // self.patch_size, width // self.patch_size)) for _ in range(rows)]
+        hidden = batch["bool_masked_pos"] = torch.stack(masks).flatten(1)
         tokens = batch.pop("visual_tokens", None)
         if tokens is None and self.codebook is not None:
             tokens = self.codebook(batch["pixel_values"])
         if tokens is not None:
-            shape, wanted = tuple(tokens.shape), tuple(batch["bool_masked_pos"].shape)
+            shape, wanted = tuple(tokens.shape), tuple(hidden.shape)
             refuse(shape != wanted, f"visual tokens have the shape {shape}, but the patches {wanted}.")
-            batch["labels"] = tokens[batch["bool_masked_pos"]]
+            batch["labels"] = tokens[hidden]
         return batch
 
     def mask(self, grid: tuple[int, int]) -> Tensor:
         """Which patches of a grid (H, W) are hidden."""
         if self.kind == "random":
-            return random_mask(
-                grid, self.mask_ratio, (self.mask_patch_size or self.patch_size) // self.patch_size, self.generator
-            )
+            unit = (self.mask_patch_size or self.patch_size) // self.patch_size
+            return random_mask(grid, self.mask_ratio, unit, self.generator)
         count = max(1, int(self.mask_ratio * grid[0] * grid[1]))
         return block_mask(grid, count, least=self.min_block, generator=self.generator)
 
@@ -140,7 +132,6 @@ class DataCollatorForObjectDetection(Collator):
 
     Args:
         pad_to_multiple_of: height and width are multiples of this.
-        return_tensors: ``pt`` or ``np``.
 
     Raises:
         InputError: a picture that is not (C, H, W), or boxes that are no numbers (n, 4) from 0 to 1, by its number.
@@ -155,8 +146,8 @@ class DataCollatorForObjectDetection(Collator):
         for number, picture in enumerate(pictures):
             if picture.ndim != 3 or picture.shape[0] != pictures[0].shape[0]:
                 raise InputError(f"row {number}: `pixel_values` has the shape {tuple(picture.shape)}, but must be (C, H, W).")
-        step = self.pad_to_multiple_of or 1
-        height, width = (-(-max(picture.shape[axis] for picture in pictures) // step) * step for axis in (1, 2))
+        sides = (max(picture.shape[axis] for picture in pictures) for axis in (1, 2))
+        height, width = (multiple(side, self.pad_to_multiple_of) for side in sides)
         pixels = pictures[0].new_zeros(len(rows), pictures[0].shape[0], height, width)
         mask = torch.zeros(len(rows), height, width, dtype=torch.long)
         for number, picture in enumerate(pictures):
@@ -169,20 +160,17 @@ class DataCollatorForObjectDetection(Collator):
 
 
 def _targets(labels: Any, number: int) -> dict[str, Tensor]:
-    """What stands in one picture."""
+    """The classes, boxes and other labels of one picture."""
     if not isinstance(labels, Mapping) or not {"class_labels", "boxes"} <= labels.keys():
         raise InputError(f"row {number}: `labels` must have `class_labels` and `boxes`, but is {str(labels)[:60]!r}.")
-    found = {name: value if isinstance(value, Tensor) else stacked(name, [value])[0] for name, value in labels.items()}
-    classes, boxes = (
-        found["class_labels"].long(),
-        found["boxes"].float().reshape(-1, 4) if found["boxes"].numel() == 0 else found["boxes"].float(),
-    )
-    if boxes.shape != (len(classes), 4):
-        raise InputError(f"row {number}: `boxes` has the shape {tuple(boxes.shape)} for {len(classes)} `class_labels`.")
-    if boxes.numel() and not bool(((boxes >= 0) & (boxes <= 1)).all()):
-        hint = "They are the middle, width and height as shares of the picture's: the image processor makes them."
-        raise InputError(f"row {number}: `boxes` must be from 0 to 1.", hint=hint)
-    return found | {"class_labels": classes, "boxes": boxes}
+    targets = {name: value if isinstance(value, Tensor) else stacked(name, [value])[0] for name, value in labels.items()}
+    classes, boxes = targets["class_labels"].long(), targets["boxes"].float()
+    boxes = boxes if boxes.numel() else boxes.reshape(-1, 4)
+    shape, inside = tuple(boxes.shape), bool(((boxes >= 0) & (boxes <= 1)).all())
+    refuse(shape != (len(classes), 4), f"row {number}: `boxes` has the shape {shape} for {len(classes)} `class_labels`.")
+    hint = "They are the middle, width and height as shares of the picture's: the image processor makes them."
+    refuse(not inside, f"row {number}: `boxes` must be from 0 to 1.", hint=hint)
+    return targets | {"class_labels": classes, "boxes": boxes}
 
 
 @dataclass
@@ -191,7 +179,6 @@ class DataCollatorForAudio(PaddingCollator):
 
     Args:
         tokenizer: the feature extractor, or a processor with one.
-        padding, max_length, pad_to_multiple_of, return_tensors: see :class:`DataCollatorWithPadding`.
         label_pad_token_id: the label of padding.
         decoder_start_token_id: a token that is dropped where all rows' labels begin with it, since models put it there.
     """
@@ -207,20 +194,13 @@ class DataCollatorForAudio(PaddingCollator):
     def __post_init__(self) -> None:
         self.tokenizer = getattr(self.tokenizer, "feature_extractor", self.tokenizer)
 
-    def collate(self, features: Any) -> Any:
-        rows, labels = self.split(features)
-        batch = self.pad(rows)
-        if labels is None:
-            return batch
+    def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
         if not isinstance(listed(labels[0]), list | tuple):
-            batch["labels"] = labels_of([{"labels": label} for label in labels], "labels")
-            return batch
-        start = self.decoder_start_token_id
-        lists = [listed(label) for label in labels]
-        if start is not None and all(isinstance(row, list | tuple) and len(row) and row[0] == start for row in lists):
+            return labels_of([{"labels": label} for label in labels], "labels")
+        lists, start = [listed(label) for label in labels], self.decoder_start_token_id
+        if start is not None and all(isinstance(row, list | tuple) and list(row[:1]) == [start] for row in lists):
             lists = [row[1:] for row in lists]
-        batch["labels"] = filled("labels", lists, fill=self.label_pad_token_id)
-        return batch
+        return filled("labels", lists, fill=self.label_pad_token_id)
 
 
 @dataclass
@@ -232,9 +212,6 @@ class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
     Args:
         model: one with ``sample_targets``, whose config says how much is hidden and how many negatives there are.
         feature_extractor: what pads.
-        padding, max_length, pad_to_multiple_of: see :class:`DataCollatorWithPadding`.
-        return_tensors: ``pt`` or ``np``.
-        seed, generator: where random numbers come from; see :class:`~transept.training.collate.rows.DrawingCollator`.
 
     Raises:
         InputError: a row too short for two hidden frames.
@@ -250,9 +227,8 @@ class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
     return_tensors: str = "pt"
 
     def collate(self, features: Any) -> Any:
-        rows: list[Row] = checked_rows(features)
         length = None if self.max_length is None else multiple(self.max_length, self.pad_to_multiple_of)
-        batch = padded(self.feature_extractor, rows, self.padding, length, self.pad_to_multiple_of)
+        batch = padded(self.feature_extractor, checked_rows(features), self.padding, length, self.pad_to_multiple_of)
         targets = self.model.sample_targets(batch["input_values"], batch.get("attention_mask"), self.generator)
         for name, value in targets.items():
             batch[name] = value

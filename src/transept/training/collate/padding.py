@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -17,13 +17,14 @@ from transept.training.collate.rows import (
     Row,
     checked_rows,
     filled,
-    ids_of,
     listed,
-    multiple,
     of_kind,
     padded,
     stacked,
+    token_ids,
 )
+
+SCORES = ("label", "labels", "score")
 
 
 def default_data_collator(features: Any, return_tensors: str = "pt") -> dict[str, Any]:
@@ -38,19 +39,19 @@ def default_data_collator(features: Any, return_tensors: str = "pt") -> dict[str
     """
     rows = checked_rows([row if isinstance(row, Mapping) else getattr(row, "__dict__", row) for row in features])
     batch: dict[str, Any] = {}
-    name = next((name for name in ("label", "label_ids") if rows[0].get(name) is not None), None)
-    if name is not None:
-        batch["labels"] = labels_of(rows, name)
-    for key, first in rows[0].items():
-        if key not in ("label", "label_ids") and first is not None and not isinstance(first, str):
-            batch[key] = stacked(key, [row[key] for row in rows])
+    label = next((name for name in ("label", "label_ids") if rows[0].get(name) is not None), None)
+    if label is not None:
+        batch["labels"] = labels_of(rows, label)
+    for name, value in rows[0].items():
+        if name not in ("label", "label_ids") and value is not None and not isinstance(value, str):
+            batch[name] = stacked(name, [row[name] for row in rows])
     return of_kind(batch, return_tensors)  # type: ignore[no-any-return]
 
 
-def labels_of(rows: list[Row], name: str) -> torch.Tensor:
+def labels_of(rows: Sequence[Row], name: str) -> Tensor:
     """Integers as int64 and other numbers as float32, whatever they came as."""
     labels = stacked(name, [row[name] for row in rows])
-    if isinstance(rows[0][name], torch.Tensor) and labels.ndim > 1:
+    if isinstance(rows[0][name], Tensor) and labels.ndim > 1:
         return labels
     return labels.to(torch.float32 if labels.is_floating_point() else torch.int64)
 
@@ -66,40 +67,39 @@ class DefaultDataCollator(Collator):
 
 
 class PaddingCollator(Collator):
-    """A collator whose tokenizer pads; the settings are fields of the subclasses, in the order of their signatures."""
+    """A collator that pads rows, and labels apart from them; the settings are fields of the subclasses, in their order."""
 
     tokenizer: Any
     padding: bool | str
     max_length: int | None
     pad_to_multiple_of: int | None
 
+    def collate(self, features: Any) -> Any:
+        rows = checked_rows(features)
+        name = "label" if "label" in rows[0] else "labels"
+        labels = [row.pop(name, None) for row in rows]
+        lacking = [number for number, label in enumerate(labels) if label is None]
+        if 0 < len(lacking) < len(rows):
+            raise InputError(f"row {lacking[0]}: `{name}` is None, but other rows have labels.")
+        batch = self.pad(rows)
+        if not lacking:
+            batch["labels"] = self.pad_labels(labels, rows, batch)
+        return batch
+
     def pad(self, rows: list[Row]) -> Any:
         """The rows as a batch, padded as the settings say."""
         return padded(self.tokenizer, rows, self.padding, self.max_length, self.pad_to_multiple_of)
 
-    def split(self, features: Any) -> tuple[list[Row], list[Any] | None]:
-        """The rows without their labels, and these, ``None`` where there are none."""
-        rows = checked_rows(features)
-        name = "label" if "label" in rows[0] else "labels"
-        labels = [row.pop(name, None) for row in rows]
-        if all(label is None for label in labels):
-            return rows, None
-        lacking = next((number for number, label in enumerate(labels) if label is None), None)
-        if lacking is not None:
-            raise InputError(f"row {lacking}: `{name}` is None, but other rows have labels.")
-        return rows, labels
+    def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
+        """The labels of rows and of the batch that these became."""
+        raise NotImplementedError
 
 
 @dataclass
 class DataCollatorWithPadding(PaddingCollator):
     """Pads rows of tokens to the longest of the batch; ``label`` and ``label_ids`` become ``labels``.
 
-    Args:
-        tokenizer: what pads: a tokenizer, or another object with its ``pad``.
-        padding: ``True`` or ``longest``, ``max_length``, or ``False``.
-        max_length: the length for ``max_length``; the tokenizer's own when absent.
-        pad_to_multiple_of: lengths are multiples of this.
-        return_tensors: ``pt`` or ``np``.
+    The arguments are described at :class:`~transept.training.collate.rows.Collator`.
     """
 
     tokenizer: Any
@@ -121,7 +121,6 @@ class DataCollatorForTokenClassification(PaddingCollator):
     """Pads rows of tokens, and with them the ``label`` or ``labels`` of each token, which become ``labels``.
 
     Args:
-        tokenizer, padding, max_length, pad_to_multiple_of, return_tensors: see :class:`DataCollatorWithPadding`.
         label_pad_token_id: the label of padding.
     """
 
@@ -132,19 +131,15 @@ class DataCollatorForTokenClassification(PaddingCollator):
     label_pad_token_id: int = IGNORED
     return_tensors: str = "pt"
 
-    def collate(self, features: Any) -> Any:
-        rows, labels = self.split(features)
-        batch = self.pad(rows)
-        if labels is None:
-            return batch
+    def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
         main = self.tokenizer.model_input_names[0]
-        for number, (row, own) in enumerate(zip(rows, map(listed, labels))):
-            if not isinstance(own, list | tuple) or len(own) != len(row[main]):
-                size = f"{len(own)} labels" if isinstance(own, list | tuple) else f"the label {own!r}"
+        for number, (row, label) in enumerate(zip(rows, map(listed, labels))):
+            is_list = isinstance(label, list | tuple)
+            if not is_list or len(label) != len(row[main]):
+                size = f"{len(label)} labels" if is_list else f"the label {label!r}"
                 raise InputError(f"row {number} has {size} for {len(row[main])} tokens.", hint="Give each token a label.")
-        length, side = batch[main].shape[1], self.tokenizer.padding_side
-        batch["labels"] = filled("labels", labels, length, side=side, fill=self.label_pad_token_id)
-        return batch
+        side = self.tokenizer.padding_side
+        return filled("labels", labels, batch[main].shape[1], side=side, fill=self.label_pad_token_id)
 
 
 @dataclass
@@ -152,7 +147,6 @@ class DataCollatorForSeq2Seq(PaddingCollator):
     """Pads rows of tokens, and their ``labels`` to a length of their own.
 
     Args:
-        tokenizer, padding, max_length, pad_to_multiple_of, return_tensors: see :class:`DataCollatorWithPadding`.
         model: one whose ``prepare_decoder_input_ids_from_labels`` makes ``decoder_input_ids``, which a loss outside of the
             model needs.
         label_pad_token_id: the label of padding.
@@ -167,46 +161,40 @@ class DataCollatorForSeq2Seq(PaddingCollator):
     return_tensors: str = "pt"
 
     def collate(self, features: Any) -> Any:
-        rows, labels = self.split(features)
-        batch = self.pad(rows)
-        if labels is None:
-            return batch
-        if self.padding in (False, "do_not_pad"):
-            batch["labels"] = stacked("labels", labels, torch.int64)
-        else:
-            whole = self.padding == "max_length" and self.max_length is not None
-            sizes = [len(label) if isinstance(label := listed(each), list | tuple) else 0 for each in labels]
-            length = multiple(self.max_length if whole and self.max_length else max(sizes), self.pad_to_multiple_of)
-            side = self.tokenizer.padding_side
-            batch["labels"] = filled("labels", labels, length, side=side, fill=self.label_pad_token_id)
-        if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
+        batch = super().collate(features)
+        if "labels" in batch and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch
+
+    def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
+        if self.padding in (False, "do_not_pad"):
+            return stacked("labels", labels, torch.int64)
+        length = (self.max_length or None) if self.padding == "max_length" else None
+        side, fill = self.tokenizer.padding_side, self.label_pad_token_id
+        return filled("labels", labels, length, side=side, fill=fill, multiple_of=self.pad_to_multiple_of)
 
 
 @dataclass
 class DataCollatorForMultipleChoice(DataCollatorWithPadding):
-    """Pads rows of several choices each, all to one length: tensors (rows, choices, length), and ``labels`` (rows).
-
-    The arguments are those of :class:`DataCollatorWithPadding`.
-    """
+    """Pads rows of several choices each, all to one length: tensors (rows, choices, length), and ``labels`` (rows)."""
 
     def collate(self, features: Any) -> Any:
-        rows, labels = self.split(features)
+        return PaddingCollator.collate(self, features)
+
+    def pad(self, rows: list[Row]) -> Any:
         main = self.tokenizer.model_input_names[0]
-        checked_rows(rows, main)
-        choices = len(rows[0][main])
+        choices = len(checked_rows(rows, main)[0][main])
         for number, row in enumerate(rows):
             for name, values in row.items():
-                if not hasattr(values, "__len__") or len(values) != choices:
-                    own = f"{len(values)} choices" if hasattr(values, "__len__") else repr(values)
-                    raise InputError(f"row {number}: `{name}` has {own}, but row 0 has {choices} choices.")
-        flat = self.pad([{name: value[i] for name, value in row.items()} for row in rows for i in range(choices)])
-        batch = {name: value.view(len(rows), choices, -1) for name, value in flat.items()}
-        return batch if labels is None else batch | {"labels": stacked("labels", labels, torch.int64)}
+                size = len(values) if hasattr(values, "__len__") else None
+                if size != choices:
+                    content = repr(values) if size is None else f"{size} choices"
+                    raise InputError(f"row {number}: `{name}` has {content}, but row 0 has {choices} choices.")
+        flat = super().pad([{name: value[i] for name, value in row.items()} for row in rows for i in range(choices)])
+        return {name: value.view(len(rows), choices, -1) for name, value in flat.items()}
 
-
-SCORES = ("label", "labels", "score")
+    def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
+        return stacked("labels", labels, torch.int64)
 
 
 @dataclass
@@ -217,13 +205,7 @@ class DataCollatorForPairs(Collator):
     padded by itself.
 
     Args:
-        tokenizer: what encodes and pads.
         max_length: texts are cut to this; the tokenizer's own limit when absent.
-        pad_to_multiple_of: lengths are multiples of this.
-        return_tensors: ``pt`` or ``np``.
-
-    Raises:
-        InputError: a row that is no pair, or whose column is neither a text nor an encoding, by its number.
     """
 
     tokenizer: Any
@@ -238,8 +220,8 @@ class DataCollatorForPairs(Collator):
         batch: dict[str, Any] = {}
         for name in names:
             encoded = [self._encoded(row[name], name, number) for number, row in enumerate(rows)]
-            for key, value in padded(self.tokenizer, encoded, pad_to_multiple_of=self.pad_to_multiple_of).items():
-                batch[f"{name}_{key}"] = value
+            columns = padded(self.tokenizer, encoded, pad_to_multiple_of=self.pad_to_multiple_of)
+            batch |= {f"{name}_{key}": value for key, value in columns.items()}
         label = next((name for name in SCORES if name in rows[0]), None)
         return batch if label is None else batch | {"labels": labels_of(rows, label)}
 
@@ -251,13 +233,13 @@ class DataCollatorForPairs(Collator):
         raise InputError(f"row {number}: `{name}` must be a text or its encoding, but is {str(value)[:60]!r}.")
 
 
+@dataclass(eq=False)
 class DataCollatorWithFlattening(Collator):
     """Lays rows of tokens end to end: a batch (1, sum of lengths) whose ``seq_idx`` are the numbers of the rows.
 
     Models see by these that the rows are apart: none sees another, and none is predicted from another.
 
     Args:
-        return_tensors: ``pt`` or ``np``.
         return_position_ids: make ``position_ids``, which begin anew with each row.
         separator_id: the label of each row's first token, which nothing predicts.
         return_flash_attn_kwargs: make ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (rows + 1), where rows begin and end, and
@@ -267,39 +249,33 @@ class DataCollatorWithFlattening(Collator):
         position_ids_start: the number of the first position; the model's ``first_position``.
     """
 
-    def __init__(
-        self,
-        return_tensors: str = "pt",
-        *,
-        return_position_ids: bool = True,
-        separator_id: int = IGNORED,
-        return_flash_attn_kwargs: bool = False,
-        return_seq_idx: bool = True,
-        position_ids_start: int = 0,
-    ) -> None:
-        self.return_tensors, self.separator_id = return_tensors, separator_id
-        self.return_position_ids, self.position_ids_start = return_position_ids, position_ids_start
-        self.return_flash_attn_kwargs, self.return_seq_idx = return_flash_attn_kwargs, return_seq_idx
+    return_tensors: str = "pt"
+    _: KW_ONLY
+    return_position_ids: bool = True
+    separator_id: int = IGNORED
+    return_flash_attn_kwargs: bool = False
+    return_seq_idx: bool = True
+    position_ids_start: int = 0
 
     def __call__(self, features: Any, return_tensors: str | None = None, separator_id: int | None = None) -> Any:
-        """Rows -> batch (``InputError``: a row that does not fit, by its number)."""
         batch = self.flatten(features, self.separator_id if separator_id is None else separator_id)
         return of_kind(batch, return_tensors or self.return_tensors)
 
     def flatten(self, features: Any, separator: int) -> dict[str, Any]:
         """The rows' ids, labels and what else is asked for, as one row."""
         rows = checked_rows(features, "input_ids")
-        ids = [ids_of(row, number) for number, row in enumerate(rows)]
-        labels = [ids_of(row, number, "labels") for number, row in enumerate(rows)] if "labels" in rows[0] else ids
-        for number, (own, labelled) in enumerate(zip(ids, labels)):
-            if not own or len(own) != len(labelled):
-                raise InputError(f"row {number} has {len(own)} tokens and {len(labelled)} labels.")
-        batch: dict[str, Any] = {"input_ids": _joined(ids), "labels": _joined([[separator, *row[1:]] for row in labels])}
+        ids = token_ids(rows)
+        labels = token_ids(rows, "labels") if "labels" in rows[0] else ids
+        for number, (tokens, targets) in enumerate(zip(ids, labels)):
+            wrong = not tokens or len(tokens) != len(targets)
+            refuse(wrong, f"row {number} has {len(tokens)} tokens and {len(targets)} labels.")
+        batch: dict[str, Any] = {"input_ids": _end_to_end(ids)}
+        batch["labels"] = _end_to_end([separator, *targets[1:]] for targets in labels)
         lengths = list(map(len, ids))
         if self.return_position_ids:
-            batch["position_ids"] = _joined([range(length) for length in lengths]) + self.position_ids_start
+            batch["position_ids"] = _end_to_end(map(range, lengths)) + self.position_ids_start
         if self.return_seq_idx:
-            batch["seq_idx"] = _joined([[number] * length for number, length in enumerate(lengths)]).int()
+            batch["seq_idx"] = torch.arange(len(ids), dtype=torch.int32).repeat_interleave(torch.tensor(lengths))[None]
         if self.return_flash_attn_kwargs:
             bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
             batch |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
@@ -307,5 +283,5 @@ class DataCollatorWithFlattening(Collator):
         return batch
 
 
-def _joined(rows: Any) -> Tensor:
+def _end_to_end(rows: Iterable[Iterable[int]]) -> Tensor:
     return torch.tensor(list(chain.from_iterable(rows)), dtype=torch.int64)[None]
