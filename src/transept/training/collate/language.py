@@ -12,16 +12,7 @@ from torch import Tensor
 
 from transept.errors import InputError, TranseptWarning, refuse
 from transept.objectives.classification import IGNORED
-from transept.training.collate.rows import (
-    DrawingCollator,
-    Row,
-    checked_rows,
-    filled,
-    listed,
-    padded,
-    token_ids,
-    token_rows,
-)
+from transept.training.collate.rows import DrawingCollator, Row, checked_rows, filled, listed, token_ids, token_rows
 
 
 def special_tokens(tokenizer: Any, ids: Tensor) -> Tensor:
@@ -77,7 +68,7 @@ class DataCollatorForLanguageModeling(DrawingCollator):
         labels = [row.pop("labels") for row in rows] if has_labels else None
         for row in rows:
             row.pop("offset_mapping", None)
-        batch = padded(self.tokenizer, rows, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = self.pad(rows)
         if not isinstance(features[0], Mapping):
             batch = {"input_ids": batch["input_ids"]}
         special = batch.pop("special_tokens_mask", None)
@@ -196,6 +187,7 @@ class DataCollatorForPermutationLanguageModeling(DrawingCollator):
     return_tensors: str = "pt"
     seed: int | None = None
     generator: torch.Generator | None = field(default=None, repr=False, compare=False)
+    pad_to_multiple_of = 2  # an even length; this is no field
 
     def __post_init__(self) -> None:
         share, longest = self.plm_probability, self.max_span_length
@@ -204,9 +196,8 @@ class DataCollatorForPermutationLanguageModeling(DrawingCollator):
 
     def collate(self, features: Any) -> Any:
         refuse(self.tokenizer.mask_token is None, "this tokenizer has no mask token.", "Add one to it.")
-        rows: list[Row] = [{"input_ids": ids} for ids in token_ids(token_rows(features))]
-        padded_rows = padded(self.tokenizer, rows, pad_to_multiple_of=2)
-        batch, mask = self.permute(padded_rows["input_ids"]), padded_rows.get("attention_mask")
+        padded = self.pad([{"input_ids": ids} for ids in token_ids(token_rows(features))])
+        batch, mask = self.permute(padded["input_ids"]), padded.get("attention_mask")
         return batch if mask is None or bool(mask.all()) else batch | {"attention_mask": mask}
 
     def permute(self, ids: Tensor) -> dict[str, Tensor]:
@@ -276,7 +267,7 @@ class DataCollatorForNextSentencePrediction(DrawingCollator):
             pair = row["first"], rows[place]["second"]
             encoded.append(dict(self.tokenizer(*pair, truncation=True, max_length=self.max_length)))
             labels.append(int(place != number))
-        batch = padded(self.tokenizer, encoded, pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = self.pad(encoded)
         batch["next_sentence_label" if self.mlm else "labels"] = torch.tensor(labels)
         if self.mlm:
             ids = batch["input_ids"]

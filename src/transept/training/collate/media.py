@@ -14,17 +14,7 @@ from torch import Tensor
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import PaddingCollator, default_data_collator, labels_of
-from transept.training.collate.rows import (
-    Collator,
-    DrawingCollator,
-    Row,
-    checked_rows,
-    filled,
-    listed,
-    multiple,
-    padded,
-    stacked,
-)
+from transept.training.collate.rows import Collator, DrawingCollator, Row, checked_rows, filled, listed, multiple, stacked
 
 
 def block_mask(
@@ -33,11 +23,8 @@ def block_mask(
     """BEiT's block-wise mask (Bao et al. 2022): (H, W) of bool, true in just ``count`` patches, which lie in blocks.
 
     Args:
-        grid: H and W in patches.
-        count: how many are hidden.
-        least: the smallest area of a block, as long as so many are left.
-        aspect: blocks are at most so many times wider than high, and the other way round: its inverse.
-        generator: where random numbers come from; PyTorch's own when absent.
+        least: the smallest area of a block, as long as so many patches are left.
+        aspect: the least ratio of a block's height to its width; the largest is its inverse.
     """
     mask, (high, wide) = torch.zeros(grid, dtype=torch.bool), grid
     while (left := count - int(mask.sum())) > 0:
@@ -130,11 +117,7 @@ class DataCollatorForObjectDetection(Collator):
     The batch has ``pixel_values`` (B, C, H, W), ``pixel_mask`` (B, H, W), 1 for real pixels, and ``labels``, a list with a
     mapping for each picture: ``class_labels`` (n), ``boxes`` (n, 4) and what else a row's ``labels`` have.
 
-    Args:
-        pad_to_multiple_of: height and width are multiples of this.
-
-    Raises:
-        InputError: a picture that is not (C, H, W), or boxes that are no numbers (n, 4) from 0 to 1, by its number.
+    Height and width are multiples of ``pad_to_multiple_of``; boxes are shares of the picture's sides, from 0 to 1.
     """
 
     pad_to_multiple_of: int | None = None
@@ -212,9 +195,6 @@ class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
     Args:
         model: one with ``sample_targets``, whose config says how much is hidden and how many negatives there are.
         feature_extractor: what pads.
-
-    Raises:
-        InputError: a row too short for two hidden frames.
     """
 
     model: Any
@@ -226,9 +206,12 @@ class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
     seed: int | None = None
     return_tensors: str = "pt"
 
+    def __post_init__(self) -> None:
+        self.tokenizer = self.feature_extractor
+
     def collate(self, features: Any) -> Any:
         length = None if self.max_length is None else multiple(self.max_length, self.pad_to_multiple_of)
-        batch = padded(self.feature_extractor, checked_rows(features), self.padding, length, self.pad_to_multiple_of)
+        batch = self.pad(checked_rows(features), self.padding, length)
         targets = self.model.sample_targets(batch["input_values"], batch.get("attention_mask"), self.generator)
         for name, value in targets.items():
             batch[name] = value

@@ -12,17 +12,7 @@ from torch import Tensor
 
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED
-from transept.training.collate.rows import (
-    Collator,
-    Row,
-    checked_rows,
-    filled,
-    listed,
-    of_kind,
-    padded,
-    stacked,
-    token_ids,
-)
+from transept.training.collate.rows import Collator, Row, checked_rows, filled, listed, of_kind, stacked, token_ids
 
 SCORES = ("label", "labels", "score")
 
@@ -30,9 +20,7 @@ SCORES = ("label", "labels", "score")
 def default_data_collator(features: Any, return_tensors: str = "pt") -> dict[str, Any]:
     """Rows of one shape -> a batch by name; ``label`` and ``label_ids`` become ``labels``, and texts are left out.
 
-    Args:
-        features: mappings, or objects with attributes.
-        return_tensors: ``pt`` or ``np``.
+    Rows are mappings, or objects with attributes; ``return_tensors`` is ``pt`` or ``np``.
 
     Raises:
         InputError: a row that does not fit, by its number.
@@ -69,10 +57,8 @@ class DefaultDataCollator(Collator):
 class PaddingCollator(Collator):
     """A collator that pads rows, and labels apart from them; the settings are fields of the subclasses, in their order."""
 
-    tokenizer: Any
     padding: bool | str
     max_length: int | None
-    pad_to_multiple_of: int | None
 
     def collate(self, features: Any) -> Any:
         rows = checked_rows(features)
@@ -81,17 +67,17 @@ class PaddingCollator(Collator):
         lacking = [number for number, label in enumerate(labels) if label is None]
         if 0 < len(lacking) < len(rows):
             raise InputError(f"row {lacking[0]}: `{name}` is None, but other rows have labels.")
-        batch = self.pad(rows)
+        batch = self.pad_rows(rows)
         if not lacking:
             batch["labels"] = self.pad_labels(labels, rows, batch)
         return batch
 
-    def pad(self, rows: list[Row]) -> Any:
+    def pad_rows(self, rows: list[Row]) -> Any:
         """The rows as a batch, padded as the settings say."""
-        return padded(self.tokenizer, rows, self.padding, self.max_length, self.pad_to_multiple_of)
+        return self.pad(rows, self.padding, self.max_length)
 
     def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
-        """The labels of rows and of the batch that these became."""
+        """The labels of rows as a tensor that fits the batch of these rows."""
         raise NotImplementedError
 
 
@@ -109,7 +95,7 @@ class DataCollatorWithPadding(PaddingCollator):
     return_tensors: str = "pt"
 
     def collate(self, features: Any) -> Any:
-        batch = self.pad(checked_rows(features))
+        batch = self.pad_rows(checked_rows(features))
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
@@ -171,7 +157,7 @@ class DataCollatorForSeq2Seq(PaddingCollator):
             return stacked("labels", labels, torch.int64)
         length = (self.max_length or None) if self.padding == "max_length" else None
         side, fill = self.tokenizer.padding_side, self.label_pad_token_id
-        return filled("labels", labels, length, side=side, fill=fill, multiple_of=self.pad_to_multiple_of)
+        return filled("labels", labels, length, side=side, fill=fill, step=self.pad_to_multiple_of)
 
 
 @dataclass
@@ -181,7 +167,7 @@ class DataCollatorForMultipleChoice(DataCollatorWithPadding):
     def collate(self, features: Any) -> Any:
         return PaddingCollator.collate(self, features)
 
-    def pad(self, rows: list[Row]) -> Any:
+    def pad_rows(self, rows: list[Row]) -> Any:
         main = self.tokenizer.model_input_names[0]
         choices = len(checked_rows(rows, main)[0][main])
         for number, row in enumerate(rows):
@@ -190,7 +176,7 @@ class DataCollatorForMultipleChoice(DataCollatorWithPadding):
                 if size != choices:
                     content = repr(values) if size is None else f"{size} choices"
                     raise InputError(f"row {number}: `{name}` has {content}, but row 0 has {choices} choices.")
-        flat = super().pad([{name: value[i] for name, value in row.items()} for row in rows for i in range(choices)])
+        flat = super().pad_rows([{name: value[i] for name, value in row.items()} for row in rows for i in range(choices)])
         return {name: value.view(len(rows), choices, -1) for name, value in flat.items()}
 
     def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
@@ -220,8 +206,7 @@ class DataCollatorForPairs(Collator):
         batch: dict[str, Any] = {}
         for name in names:
             encoded = [self._encoded(row[name], name, number) for number, row in enumerate(rows)]
-            columns = padded(self.tokenizer, encoded, pad_to_multiple_of=self.pad_to_multiple_of)
-            batch |= {f"{name}_{key}": value for key, value in columns.items()}
+            batch |= {f"{name}_{key}": value for key, value in self.pad(encoded).items()}
         label = next((name for name in SCORES if name in rows[0]), None)
         return batch if label is None else batch | {"labels": labels_of(rows, label)}
 
@@ -258,17 +243,13 @@ class DataCollatorWithFlattening(Collator):
     position_ids_start: int = 0
 
     def __call__(self, features: Any, return_tensors: str | None = None, separator_id: int | None = None) -> Any:
-        batch = self.flatten(features, self.separator_id if separator_id is None else separator_id)
-        return of_kind(batch, return_tensors or self.return_tensors)
-
-    def flatten(self, features: Any, separator: int) -> dict[str, Any]:
-        """The rows' ids, labels and what else is asked for, as one row."""
         rows = checked_rows(features, "input_ids")
         ids = token_ids(rows)
         labels = token_ids(rows, "labels") if "labels" in rows[0] else ids
         for number, (tokens, targets) in enumerate(zip(ids, labels)):
             wrong = not tokens or len(tokens) != len(targets)
             refuse(wrong, f"row {number} has {len(tokens)} tokens and {len(targets)} labels.")
+        separator = self.separator_id if separator_id is None else separator_id
         batch: dict[str, Any] = {"input_ids": _end_to_end(ids)}
         batch["labels"] = _end_to_end([separator, *targets[1:]] for targets in labels)
         lengths = list(map(len, ids))
@@ -278,9 +259,9 @@ class DataCollatorWithFlattening(Collator):
             batch["seq_idx"] = torch.arange(len(ids), dtype=torch.int32).repeat_interleave(torch.tensor(lengths))[None]
         if self.return_flash_attn_kwargs:
             bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
-            batch |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-            batch |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
-        return batch
+            batch |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds)
+            batch |= dict.fromkeys(("max_length_q", "max_length_k"), max(lengths))
+        return of_kind(batch, return_tensors or self.return_tensors)
 
 
 def _end_to_end(rows: Iterable[Iterable[int]]) -> Tensor:

@@ -38,6 +38,8 @@ class Collator:
         InputError: arguments that do not fit each other or the tokenizer.
     """
 
+    tokenizer: Any
+    pad_to_multiple_of: int | None
     return_tensors: str
 
     def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
@@ -47,6 +49,22 @@ class Collator:
     def collate(self, features: Any) -> Any:
         """The batch as tensors."""
         raise NotImplementedError
+
+    def pad(self, rows: Sequence[Row], padding: bool | str = True, max_length: int | None = None) -> Any:
+        """The rows, padded by the tokenizer's own rules, as a batch of tensors."""
+        plain = [{name: value if _is_wave(value) else listed(value) for name, value in row.items()} for row in rows]
+        main = str(self.tokenizer.model_input_names[0])
+        refuse(main not in plain[0], f"row 0 lacks {main!r}.", hint=f"It has: {', '.join(map(str, plain[0]))}.")
+        for number, row in enumerate(plain):
+            for name in PER_TOKEN & row.keys():
+                size = len(row[name]) if isinstance(row[name], list | tuple) else repr(row[name])[:40]
+                wrong = size != len(row[main])
+                refuse(wrong, f"row {number}: `{name}` has the length {size}, but `{main}` has {len(row[main])}.")
+        sizes = {"max_length": max_length, "pad_to_multiple_of": self.pad_to_multiple_of}
+        batch = self.tokenizer.pad(plain, padding=padding, **sizes)
+        for name in list(batch):
+            batch[name] = stacked(name, batch[name])
+        return batch
 
     def check_shares(self, *names: str) -> None:
         """Refuse arguments that are no shares."""
@@ -157,19 +175,11 @@ def stacked(name: str, values: Sequence[Any], dtype: torch.dtype | None = None) 
 
 
 def filled(
-    name: str,
-    values: Sequence[Any],
-    length: int | None = None,
-    *,
-    side: str = "right",
-    fill: float = IGNORED,
-    multiple_of: int | None = None,
+    name: str, values: Any, length: int | None = None, *, side: str = "right", fill: float = IGNORED, step: int | None = None
 ) -> Tensor:
     """Lists of numbers as one tensor (rows, length), with ``fill`` after them, or before them.
 
-    Args:
-        length: the length; that of the longest row when absent.
-        multiple_of: the length becomes a multiple of this.
+    Without ``length`` it is as long as the longest; the length becomes a multiple of ``step``.
 
     Raises:
         InputError: a row that is longer than ``length``, or no list of numbers.
@@ -178,7 +188,7 @@ def filled(
     for number, numbers in enumerate(lists):
         if not isinstance(numbers, list | tuple):
             raise InputError(f"row {number}: `{name}` must be a list with one for each place, but is {numbers!r}.")
-    size = multiple(max(map(len, lists)) if length is None else length, multiple_of)
+    size = multiple(max(map(len, lists)) if length is None else length, step)
     for number, numbers in enumerate(lists):
         refuse(len(numbers) > size, f"row {number}: `{name}` has {len(numbers)} places, but there are {size}.")
     rests = [[fill] * (size - len(numbers)) for numbers in lists]
@@ -189,32 +199,6 @@ def filled(
 def multiple(length: int, of: int | None) -> int:
     """The next multiple of a number, where there is one."""
     return length if not of else -(-length // of) * of
-
-
-def padded(
-    tokenizer: Any,
-    rows: Sequence[Row],
-    padding: bool | str = True,
-    max_length: int | None = None,
-    pad_to_multiple_of: int | None = None,
-) -> Any:
-    """The rows, padded by the tokenizer's own rules, as a batch of tensors.
-
-    Raises:
-        InputError: a row whose columns have different lengths, or rows that cannot be made tensors.
-    """
-    plain = [{name: value if _is_wave(value) else listed(value) for name, value in row.items()} for row in rows]
-    main = str(tokenizer.model_input_names[0])
-    refuse(main not in plain[0], f"row 0 lacks {main!r}.", hint=f"It has: {', '.join(map(str, plain[0]))}.")
-    for number, row in enumerate(plain):
-        for name in PER_TOKEN & row.keys():
-            size = len(row[name]) if isinstance(row[name], list | tuple) else repr(row[name])[:40]
-            wrong = size != len(row[main])
-            refuse(wrong, f"row {number}: `{name}` has the length {size}, but `{main}` has {len(row[main])}.")
-    batch = tokenizer.pad(plain, padding=padding, max_length=max_length, pad_to_multiple_of=pad_to_multiple_of)
-    for name in list(batch):
-        batch[name] = stacked(name, batch[name])
-    return batch
 
 
 def _is_wave(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from transept.errors import refuse
-from transept.training.collate.rows import DrawingCollator, checked_rows, filled, padded, token_ids
+from transept.training.collate.rows import DrawingCollator, checked_rows, filled, token_ids
 
 _SENTINEL = re.compile(r"<extra_id_(\d+)>").fullmatch
 
@@ -28,13 +28,10 @@ class RestoringCollator(DrawingCollator):
     The batch has ``input_ids``, ``attention_mask`` and ``labels``.
     """
 
-    tokenizer: Any
-    pad_to_multiple_of: int | None
-
     def collate(self, features: Any) -> Any:
         rows = token_ids(checked_rows(features, "input_ids"))
         inputs, labels = zip(*(self.restored(ids, number) for number, ids in enumerate(rows)))
-        batch = padded(self.tokenizer, [{"input_ids": ids} for ids in inputs], pad_to_multiple_of=self.pad_to_multiple_of)
+        batch = self.pad([{"input_ids": ids} for ids in inputs])
         batch["labels"] = filled("labels", labels)
         return batch
 
@@ -55,9 +52,6 @@ class DataCollatorForSpanCorruption(RestoringCollator):
         tokenizer: with the sentinels ``<extra_id_0>``, ``<extra_id_1>`` and so on, and an end token.
         noise_density: the share of tokens that are lost.
         mean_noise_span_length: the mean number of tokens in a span.
-
-    Raises:
-        InputError: a row with fewer than two tokens or more spans than sentinels, by its number.
     """
 
     tokenizer: Any
