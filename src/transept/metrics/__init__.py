@@ -5,29 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from transept.errors import InputError, nearest
+from transept.metrics import detection, numbers, texts
 from transept.metrics.base import Metric
-from transept.metrics.detection import MeanAveragePrecision
-from transept.metrics.numbers import AUC, F1, Accuracy, Matthews, MeanIoU, Pearson, Regression, Spearman
-from transept.metrics.texts import AnswerF1, Bleu, CharacterErrorRate, ChrF, EntityF1, Perplexity, Rouge, WordErrorRate
 
 METRICS: dict[str, type[Metric]] = {
-    "accuracy": Accuracy,
-    "f1": F1,
-    "matthews_correlation": Matthews,
-    "roc_auc": AUC,
-    "mean_iou": MeanIoU,
-    "map": MeanAveragePrecision,
-    "regression": Regression,
-    "pearson": Pearson,
-    "spearmanr": Spearman,
-    "entity_f1": EntityF1,
-    "squad": AnswerF1,
-    "perplexity": Perplexity,
-    "bleu": Bleu,
-    "chrf": ChrF,
-    "rouge": Rouge,
-    "wer": WordErrorRate,
-    "cer": CharacterErrorRate,
+    "accuracy": numbers.Accuracy,
+    "f1": numbers.F1,
+    "matthews_correlation": numbers.Matthews,
+    "roc_auc": numbers.AUC,
+    "mean_iou": numbers.MeanIoU,
+    "map": detection.MeanAveragePrecision,
+    "regression": numbers.Regression,
+    "pearson": numbers.Pearson,
+    "spearmanr": numbers.Spearman,
+    "entity_f1": texts.EntityF1,
+    "squad": texts.AnswerF1,
+    "perplexity": texts.Perplexity,
+    "bleu": texts.Bleu,
+    "chrf": texts.ChrF,
+    "rouge": texts.Rouge,
+    "wer": texts.WordErrorRate,
+    "cer": texts.CharacterErrorRate,
 }
 
 

@@ -138,7 +138,7 @@ def to_array(value: Any) -> Any:
 
 
 def joined(batches: list[Any], places: NDArray[Any] | None) -> Any:
-    """The arrays of batches as one, padded with -100 to the longest; ``places`` are those of the rows in the data set.
+    """The arrays of batches as one, padded with -100 to the longest; row ``i`` of them is put at ``places[i]``.
 
     A list of mappings, as the labels of detectors are, has one for each row.
     """

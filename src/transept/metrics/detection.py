@@ -22,15 +22,15 @@ NAMES = ("map", "map_50", "map_75", "mar_100")
 def overlaps(first: Floats, second: Floats) -> Floats:
     """(n, m) of intersections over unions of boxes (n, 4) and (m, 4), as left, top, right and bottom."""
     shares, _ = overlap(torch.from_numpy(first)[:, None], torch.from_numpy(second)[None])
-    return np.nan_to_num(shares.numpy())  # of two boxes without an area
+    return array(shares.nan_to_num(), "boxes")  # NaN are shares of two boxes without an area
 
 
 class MeanAveragePrecision(Metric):
-    """``map``, the mean over classes and overlaps of 0.5 to 0.95; ``map_50``, ``map_75``; ``mar_100``, the mean recall.
+    """``map``, the mean over classes and overlaps of 0.5 to 0.95; ``map_50``; ``map_75``; ``mar_100``, mean recall.
 
     Predictions are mappings for each picture with ``scores`` (n), ``labels`` (n) and ``boxes`` (n, 4); labels are
-    mappings with ``labels`` (or ``class_labels``) and ``boxes``. Boxes are left, top, right and bottom, in any unit that
-    both share. The 100 best boxes of a picture count.
+    mappings with ``labels`` (or ``class_labels``) and ``boxes``. Boxes are left, top, right and bottom, in any unit.
+    The 100 best boxes of a picture count.
     """
 
     def reset(self) -> None:
@@ -68,7 +68,7 @@ class MeanAveragePrecision(Metric):
         hits = np.concatenate(self.hits[kind], axis=1)[:, order].cumsum(axis=1)
         recalls = hits / self.counts[kind]
         precisions = hits / np.arange(1, hits.shape[1] + 1)
-        precisions = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]  # the best at this recall or a higher one
+        precisions = np.maximum.accumulate(precisions[:, ::-1], axis=1)[:, ::-1]  # the best from this recall on
         curves = zip(recalls, precisions)
         means = [np.append(precision, 0.0)[np.searchsorted(recall, RECALLS)].mean() for recall, precision in curves]
         return np.array(means), recalls.max(axis=1, initial=0.0)

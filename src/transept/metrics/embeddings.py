@@ -16,8 +16,8 @@ def linear_probe(
 ) -> float:
     """The accuracy on held-out rows of a logistic regression on embeddings (N, D) with labels (N) of classes.
 
-    It is fitted by at most ``steps`` iterations of L-BFGS in float64. ``penalty / 2`` times the weights' squares is added
-    to the sum of losses; biases are free.
+    It is fitted by at most ``steps`` iterations of L-BFGS in float64. ``penalty / 2`` times the weights' squares is
+    added to the sum of losses; biases are free.
     """
     x, y = _labelled(embeddings, labels)
     test_x, test_y = _labelled(test_embeddings, test_labels)
@@ -54,7 +54,7 @@ def alignment(first: Any, second: Any, power: float = 2.0) -> float:
 
 
 def uniformity(embeddings: Any, scale: float = 2.0) -> float:
-    """The logarithm of the mean of ``exp(-scale * squared distance)`` of pairs of unit vectors (N, D); less is better."""
+    """The log of the mean ``exp(-scale * squared distance)`` over pairs of unit vectors (N, D); less is better."""
     x = F.normalize(_rows(embeddings), dim=1)
     refuse(len(x) < 2, "uniformity needs two rows at least.")
     return float(torch.pdist(x).square().mul(-scale).exp().mean().log())

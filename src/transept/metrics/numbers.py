@@ -1,4 +1,4 @@
-"""Figures of classes and numbers: accuracy, F1, Matthews, ROC curves, intersections over unions, errors, correlations."""
+"""Figures of classes and numbers: accuracy, F1, Matthews, ROC curves, mean IoU, errors and correlations."""
 
 from __future__ import annotations
 
@@ -118,9 +118,11 @@ class AUC(Metric):
         self.batches: list[tuple[Floats, Integers]] = []
 
     def update(self, predictions: Any, labels: Any) -> None:
-        scores, target = array(predictions, "predictions").astype(np.float64), array(labels, "labels").astype(np.int64)
+        scores = array(predictions, "predictions").astype(np.float64)
+        target = array(labels, "labels").astype(np.int64)
         if scores.ndim not in (1, 2) or target.shape != scores.shape[:1]:
-            raise InputError(f"scores must be (N) or (N, C) for labels (N), but are {scores.shape} for {target.shape}.")
+            shapes = f"{scores.shape} for {target.shape}"
+            raise InputError(f"scores must be (N) or (N, C) for labels (N), but are {shapes}.")
         self.batches.append((scores, target))
 
     def result(self) -> dict[str, float]:

@@ -61,7 +61,7 @@ def shared_grams(items: Sequence[str], reference: Sequence[str], size: int = 1) 
 
 
 class Bleu(Metric):
-    """``bleu`` from 0 to 100 (Papineni et al. 2002), by the words and smoothing of sacrebleu's ``tok:13a|smooth:exp``."""
+    """``bleu`` from 0 to 100 (Papineni et al. 2002), with words and smoothing of sacrebleu's ``13a`` and ``exp``."""
 
     def reset(self) -> None:
         self.hits, self.totals, self.length, self.reference = [0] * 4, [0] * 4, 0, 0
@@ -215,7 +215,7 @@ def is_entity_tag(tag: str) -> bool:
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(type, first, last) of a row's tags: ``B-``, ``I-``, ``E-`` (``L-``) and ``S-`` (``U-``) with a type, or ``O``.
 
-    As in seqeval's usual mode and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
+    As in seqeval and CoNLL's script, an ``I-`` or ``E-`` that follows nothing of its type begins an entity.
     """
     spans: set[tuple[str, int, int]] = set()
     start, before, kind_before = 0, "O", ""
@@ -232,7 +232,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 class EntityF1(Metric):
-    """``precision``, ``recall`` and ``f1`` of whole entities, and ``accuracy`` of tags; of each type as ``{type}_f1``.
+    """``precision``, ``recall``, ``f1`` of whole entities, ``accuracy`` of tags; of each type as ``{type}_f1``.
 
     Args:
         names: the tags by number, for predictions and labels that are numbers; labels of -100 are left out.
@@ -265,7 +265,8 @@ class EntityF1(Metric):
         if isinstance(tag, str):
             return tag
         if self.names is None:
-            raise InputError(f"tags are numbers, such as {tag}, but have no names.", hint="Pass `names`: config.id2label.")
+            message = f"tags are numbers, such as {tag}, but have no names."
+            raise InputError(message, hint="Pass `names`: config.id2label.")
         return str(self.names[int(tag)])
 
     def result(self) -> dict[str, float]:
@@ -290,8 +291,8 @@ def normal_answer(text: str) -> str:
 class AnswerF1(MeanMetric):
     """``exact_match`` and ``f1`` of answers in percent, as SQuAD's script has them (Rajpurkar et al. 2016).
 
-    Predictions are texts; labels are lists of right answers, or SQuAD's ``{"text": [...]}``. Of several right ones the best
-    counts; where there is none, an empty answer is right.
+    Predictions are texts; labels are lists of right answers, or SQuAD's ``{"text": [...]}``. Of several right ones
+    the best counts; where there is none, an empty answer is right.
     """
 
     names = ("exact_match", "f1")

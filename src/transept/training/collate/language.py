@@ -1,4 +1,4 @@
-"""Collators for language models: hidden tokens and words, orders of prediction (XLNet), and sentences that follow (BERT)."""
+"""Collators for language models: hidden tokens and words, orders of prediction, and sentences that follow."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class DataCollatorForLanguageModeling(DrawingCollator):
             self.check_shares("mlm_probability")
         self.check_shares("mask_replace_prob", "random_replace_prob")
         both = self.mask_replace_prob + self.random_replace_prob
-        refuse(both > 1 + 1e-9, f"`mask_replace_prob` and `random_replace_prob` add up to {both:g}, which is more than 1.")
+        message = f"`mask_replace_prob` and `random_replace_prob` add up to {both:g}, which is more than 1."
+        refuse(both > 1 + 1e-9, message)
         refuse(self.whole_word_mask and not self.mlm, "`whole_word_mask` needs `mlm=True`.")
         lacks = self.mlm and getattr(self.tokenizer, "mask_token", None) is None
         refuse(lacks, "this tokenizer has no mask token.", hint="Pass mlm=False for a causal language model.")
@@ -85,13 +86,14 @@ class DataCollatorForLanguageModeling(DrawingCollator):
         return batch
 
     def hide(self, ids: Tensor, special: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The ids, of which some became mask tokens or random ones, and the labels; words begin where ``starts`` is true."""
+        """The ids, some of them masked or random, and the labels; words begin where ``starts`` is true."""
         chosen = self.choose(special, starts)
         labels, ids = ids.masked_fill(~chosen, IGNORED), ids.clone()
         masked = self._draw(ids, self.mask_replace_prob) & chosen
         ids[masked] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
         if self.mask_replace_prob < 1 and self.random_replace_prob > 0:
-            changed = self._draw(ids, min(1.0, self.random_replace_prob / (1 - self.mask_replace_prob))) & chosen & ~masked
+            share = min(1.0, self.random_replace_prob / (1 - self.mask_replace_prob))
+            changed = self._draw(ids, share) & chosen & ~masked
             others = torch.randint(len(self.tokenizer), ids.shape, dtype=torch.long, generator=self.generator)
             ids[changed] = others[changed].to(ids.dtype)
         return ids, labels
@@ -105,7 +107,7 @@ class DataCollatorForLanguageModeling(DrawingCollator):
         return torch.bernoulli(torch.full(like.shape, float(share)), generator=self.generator).bool()
 
     def _word_starts(self, row: Row, ids: list[int], number: int) -> list[bool]:
-        """For each token of a row, whether a word begins: by ``word_ids``, ``offset_mapping``, or the tokens' own marks."""
+        """For each token, whether a word begins: by ``word_ids``, ``offset_mapping``, or the tokens' own marks."""
         words, offsets = listed(row.pop("word_ids", None)), listed(row.get("offset_mapping"))
         if words is not None:
             return [word is not None and word != before for word, before in zip(words, [None, *words])]
@@ -143,8 +145,8 @@ def spread(chosen: Tensor, starts: Tensor, special: Tensor) -> Tensor:
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     """Hides whole words, drawn one by one until ``mlm_probability`` of a row's tokens are hidden, and one at least.
 
-    A word that would exceed the number of tokens is passed over. Words begin where ``word_ids`` or ``offset_mapping`` say,
-    or where the tokens' own marks do (``##``, ``▁``, ``Ġ``). The arguments are those of
+    A word that would exceed the number of tokens is passed over. Words begin where ``word_ids`` or ``offset_mapping``
+    say, or where the tokens' own marks do (``##``, ``▁``, ``Ġ``). The arguments are those of
     :class:`DataCollatorForLanguageModeling`; hidden tokens are replaced by the same shares.
     """
 
@@ -168,13 +170,13 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DrawingCollator):
-    """Hides spans, and draws for each row an order in which they are predicted (Yang et al. 2019): each sees those before it.
+    """Hides spans, and draws an order for each row in which each sees those before it (Yang et al. 2019).
 
-    Rows are padded to an even length, since the halves of a row are ordered apart: a model may remember the first for the
-    second. Random numbers are drawn in the reference's order.
+    Rows are padded to an even length, since the halves of a row are ordered apart: a model may remember the first for
+    the second. Random numbers are drawn in the reference's order.
 
-    The batch has ``input_ids``, ``perm_mask`` (B, T, T), 1 where position i may not see j, ``target_mapping`` (B, T, T), the
-    unit matrices, and ``labels`` (B, T); with padding also ``attention_mask``.
+    The batch has ``input_ids``; ``perm_mask`` (B, T, T), 1 where position i may not see j; ``target_mapping``
+    (B, T, T), the unit matrices; and ``labels`` (B, T); with padding also ``attention_mask``.
 
     Args:
         plm_probability: the share of tokens that are hidden.
@@ -229,8 +231,8 @@ class DataCollatorForPermutationLanguageModeling(DrawingCollator):
 class DataCollatorForNextSentencePrediction(DrawingCollator):
     """BERT's pretraining (Devlin et al. 2019): whether the second text of a row follows the first, and hidden tokens.
 
-    Of the rows, which are ``first`` and ``second``, texts that follow each other, a share get another row's second text;
-    where rows have a ``document``, one of another document. ``next_sentence_label`` (``labels`` without ``mlm``) is 0 where it
+    Rows are ``first`` and ``second``, texts that follow each other. Some rows get another row's second text; where
+    rows have a ``document``, one of another document. ``next_sentence_label`` (``labels`` without ``mlm``) is 0 where it
     follows and 1 elsewhere.
 
     Args:
@@ -258,7 +260,8 @@ class DataCollatorForNextSentencePrediction(DrawingCollator):
         rows = checked_rows(features, "first", "second")
         for number, row in enumerate(rows):
             for name in ("first", "second"):
-                refuse(not isinstance(row[name], str), f"row {number}: `{name}` must be a text, but is {row[name]!r}.")
+                wrong = not isinstance(row[name], str)
+                refuse(wrong, f"row {number}: `{name}` must be a text, but is {row[name]!r}.")
         follows = (torch.rand(len(rows), generator=self.generator) < self.follow_probability).tolist()
         encoded, labels = list[Row](), list[int]()
         for number, (row, keeps) in enumerate(zip(rows, follows)):

@@ -14,11 +14,13 @@ from torch import Tensor
 from transept.errors import InputError, refuse
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import PaddingCollator, default_data_collator, labels_of
-from transept.training.collate.rows import Collator, DrawingCollator, Row, checked_rows, filled, listed, multiple, stacked
+from transept.training.collate.rows import Collator, DrawingCollator, Row, checked_rows, filled, listed, stacked
+
+Grid = tuple[int, int]  # height and width in patches
 
 
 def block_mask(
-    grid: tuple[int, int], count: int, *, least: int = 16, aspect: float = 0.3, generator: torch.Generator | None = None
+    grid: Grid, count: int, *, least: int = 16, aspect: float = 0.3, generator: torch.Generator | None = None
 ) -> Tensor:
     """BEiT's block-wise mask (Bao et al. 2022): (H, W) of bool, true in just ``count`` patches, which lie in blocks.
 
@@ -41,8 +43,8 @@ def block_mask(
     return mask
 
 
-def random_mask(grid: tuple[int, int], share: float, unit: int = 1, generator: torch.Generator | None = None) -> Tensor:
-    """SimMIM's mask (Xie et al. 2022): (H, W) of bool, true in a share, rounded up, of squares of ``unit`` patches a side."""
+def random_mask(grid: Grid, share: float, unit: int = 1, generator: torch.Generator | None = None) -> Tensor:
+    """SimMIM's mask (Xie et al. 2022): (H, W) of bool, true in a share, rounded up, of squares of patches."""
     squares = grid[0] // unit, grid[1] // unit
     total = squares[0] * squares[1]
     order = torch.randperm(total, generator=generator)
@@ -55,13 +57,13 @@ def random_mask(grid: tuple[int, int], share: float, unit: int = 1, generator: t
 class DataCollatorForPatchMasking(DrawingCollator):
     """Stacks pictures and hides patches of them: ``pixel_values`` (B, C, H, W) and ``bool_masked_pos`` (B, N).
 
-    With ``codebook``, or a column ``visual_tokens`` (N) in the rows, ``labels`` are the visual tokens of hidden patches, row by
-    row, as BEiT takes them.
+    With ``codebook``, or a column ``visual_tokens`` (N) in the rows, ``labels`` are the visual tokens of hidden
+    patches, row by row, as BEiT takes them.
 
     Args:
         patch_size: the side of the model's patches, in pixels; it divides the sides of pictures.
         mask_ratio: the share of patches that are hidden.
-        kind: ``block``, BEiT's blocks (see :func:`block_mask`), or ``random``, SimMIM's squares (see :func:`random_mask`).
+        kind: ``block``, BEiT's blocks (:func:`block_mask`), or ``random``, SimMIM's squares (:func:`random_mask`).
         mask_patch_size: the side of squares in pixels for ``random``; that of a patch when absent.
         min_block: the least number of patches in a block.
         codebook: makes tokens (B, N) of ``pixel_values``.
@@ -78,11 +80,12 @@ class DataCollatorForPatchMasking(DrawingCollator):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        refuse(not 0 < self.mask_ratio <= 1, f"`mask_ratio` must be above 0 and at most 1, but is {self.mask_ratio!r}.")
+        share = self.mask_ratio
+        refuse(not 0 < share <= 1, f"`mask_ratio` must be above 0 and at most 1, but is {share!r}.")
         refuse(self.kind not in ("block", "random"), f"`kind` must be 'block' or 'random', but is {self.kind!r}.")
-        square = self.mask_patch_size or self.patch_size
-        message = f"`mask_patch_size` is {square}, but must be a multiple of `patch_size`, which is {self.patch_size}."
-        refuse(self.patch_size < 1 or square % self.patch_size, message)
+        patch, square = self.patch_size, self.mask_patch_size or self.patch_size
+        message = f"`mask_patch_size` is {square}, but must be a multiple of `patch_size`, which is {patch}."
+        refuse(patch < 1 or square % patch, message)
 
     def collate(self, features: Any) -> Any:
         batch = default_data_collator(checked_rows(features, "pixel_values"))
@@ -101,7 +104,7 @@ class DataCollatorForPatchMasking(DrawingCollator):
             batch["labels"] = tokens[hidden]
         return batch
 
-    def mask(self, grid: tuple[int, int]) -> Tensor:
+    def mask(self, grid: Grid) -> Tensor:
         """Which patches of a grid (H, W) are hidden."""
         if self.kind == "random":
             unit = (self.mask_patch_size or self.patch_size) // self.patch_size
@@ -114,8 +117,8 @@ class DataCollatorForPatchMasking(DrawingCollator):
 class DataCollatorForObjectDetection(Collator):
     """Pictures of several sizes in one batch, filled up with zeros at the right and the bottom, and their boxes.
 
-    The batch has ``pixel_values`` (B, C, H, W), ``pixel_mask`` (B, H, W), 1 for real pixels, and ``labels``, a list with a
-    mapping for each picture: ``class_labels`` (n), ``boxes`` (n, 4) and what else a row's ``labels`` have.
+    The batch has ``pixel_values`` (B, C, H, W), ``pixel_mask`` (B, H, W), 1 for real pixels, and ``labels``, a list
+    with a mapping for each picture: ``class_labels`` (n), ``boxes`` (n, 4) and what else a row's ``labels`` have.
 
     Height and width are multiples of ``pad_to_multiple_of``; boxes are shares of the picture's sides, from 0 to 1.
     """
@@ -127,10 +130,10 @@ class DataCollatorForObjectDetection(Collator):
         rows = checked_rows(features, "pixel_values")
         pictures = [torch.as_tensor(np.asarray(row["pixel_values"])) for row in rows]
         for number, picture in enumerate(pictures):
-            if picture.ndim != 3 or picture.shape[0] != pictures[0].shape[0]:
-                raise InputError(f"row {number}: `pixel_values` has the shape {tuple(picture.shape)}, but must be (C, H, W).")
-        sides = (max(picture.shape[axis] for picture in pictures) for axis in (1, 2))
-        height, width = (multiple(side, self.pad_to_multiple_of) for side in sides)
+            shape, wrong = tuple(picture.shape), picture.ndim != 3 or picture.shape[0] != pictures[0].shape[0]
+            refuse(wrong, f"row {number}: `pixel_values` has the shape {shape}, but must be (C, H, W).")
+        step = self.pad_to_multiple_of or 1
+        height, width = (-(-max(picture.shape[axis] for picture in pictures) // step) * step for axis in (1, 2))
         pixels = pictures[0].new_zeros(len(rows), pictures[0].shape[0], height, width)
         mask = torch.zeros(len(rows), height, width, dtype=torch.long)
         for number, picture in enumerate(pictures):
@@ -146,11 +149,12 @@ def _targets(labels: Any, number: int) -> dict[str, Tensor]:
     """The classes, boxes and other labels of one picture."""
     if not isinstance(labels, Mapping) or not {"class_labels", "boxes"} <= labels.keys():
         raise InputError(f"row {number}: `labels` must have `class_labels` and `boxes`, but is {str(labels)[:60]!r}.")
-    targets = {name: value if isinstance(value, Tensor) else stacked(name, [value])[0] for name, value in labels.items()}
+    targets = {name: stacked(name, [value])[0] for name, value in labels.items()}
     classes, boxes = targets["class_labels"].long(), targets["boxes"].float()
     boxes = boxes if boxes.numel() else boxes.reshape(-1, 4)
     shape, inside = tuple(boxes.shape), bool(((boxes >= 0) & (boxes <= 1)).all())
-    refuse(shape != (len(classes), 4), f"row {number}: `boxes` has the shape {shape} for {len(classes)} `class_labels`.")
+    count = len(classes)
+    refuse(shape != (count, 4), f"row {number}: `boxes` has the shape {shape} for {count} `class_labels`.")
     hint = "They are the middle, width and height as shares of the picture's: the image processor makes them."
     refuse(not inside, f"row {number}: `boxes` must be from 0 to 1.", hint=hint)
     return targets | {"class_labels": classes, "boxes": boxes}
@@ -163,7 +167,7 @@ class DataCollatorForAudio(PaddingCollator):
     Args:
         tokenizer: the feature extractor, or a processor with one.
         label_pad_token_id: the label of padding.
-        decoder_start_token_id: a token that is dropped where all rows' labels begin with it, since models put it there.
+        decoder_start_token_id: a token that is dropped where all rows' labels begin with it; models put it there.
     """
 
     tokenizer: Any
@@ -178,9 +182,9 @@ class DataCollatorForAudio(PaddingCollator):
         self.tokenizer = getattr(self.tokenizer, "feature_extractor", self.tokenizer)
 
     def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
-        if not isinstance(listed(labels[0]), list | tuple):
-            return labels_of([{"labels": label} for label in labels], "labels")
         lists, start = [listed(label) for label in labels], self.decoder_start_token_id
+        if not isinstance(lists[0], list | tuple):
+            return labels_of("labels", labels)
         if start is not None and all(isinstance(row, list | tuple) and list(row[:1]) == [start] for row in lists):
             lists = [row[1:] for row in lists]
         return filled("labels", lists, fill=self.label_pad_token_id)
@@ -210,9 +214,6 @@ class DataCollatorForWav2Vec2Pretraining(DrawingCollator):
         self.tokenizer = self.feature_extractor
 
     def collate(self, features: Any) -> Any:
-        length = None if self.max_length is None else multiple(self.max_length, self.pad_to_multiple_of)
-        batch = self.pad(checked_rows(features), self.padding, length)
-        targets = self.model.sample_targets(batch["input_values"], batch.get("attention_mask"), self.generator)
-        for name, value in targets.items():
-            batch[name] = value
+        batch = self.pad(checked_rows(features), self.padding, self.max_length)
+        batch.update(self.model.sample_targets(batch["input_values"], batch.get("attention_mask"), self.generator))
         return batch

@@ -29,17 +29,17 @@ def default_data_collator(features: Any, return_tensors: str = "pt") -> dict[str
     batch: dict[str, Any] = {}
     label = next((name for name in ("label", "label_ids") if rows[0].get(name) is not None), None)
     if label is not None:
-        batch["labels"] = labels_of(rows, label)
+        batch["labels"] = labels_of(label, [row[label] for row in rows])
     for name, value in rows[0].items():
         if name not in ("label", "label_ids") and value is not None and not isinstance(value, str):
             batch[name] = stacked(name, [row[name] for row in rows])
     return of_kind(batch, return_tensors)  # type: ignore[no-any-return]
 
 
-def labels_of(rows: Sequence[Row], name: str) -> Tensor:
+def labels_of(name: str, values: Sequence[Any]) -> Tensor:
     """Integers as int64 and other numbers as float32, whatever they came as."""
-    labels = stacked(name, [row[name] for row in rows])
-    if isinstance(rows[0][name], Tensor) and labels.ndim > 1:
+    labels = stacked(name, values)
+    if isinstance(values[0], Tensor) and labels.ndim > 1:
         return labels
     return labels.to(torch.float32 if labels.is_floating_point() else torch.int64)
 
@@ -55,7 +55,7 @@ class DefaultDataCollator(Collator):
 
 
 class PaddingCollator(Collator):
-    """A collator that pads rows, and labels apart from them; the settings are fields of the subclasses, in their order."""
+    """A collator that pads rows, and labels apart from them; the settings are fields of the subclasses."""
 
     padding: bool | str
     max_length: int | None
@@ -123,7 +123,8 @@ class DataCollatorForTokenClassification(PaddingCollator):
             is_list = isinstance(label, list | tuple)
             if not is_list or len(label) != len(row[main]):
                 size = f"{len(label)} labels" if is_list else f"the label {label!r}"
-                raise InputError(f"row {number} has {size} for {len(row[main])} tokens.", hint="Give each token a label.")
+                message = f"row {number} has {size} for {len(row[main])} tokens."
+                raise InputError(message, hint="Give each token a label.")
         side = self.tokenizer.padding_side
         return filled("labels", labels, batch[main].shape[1], side=side, fill=self.label_pad_token_id)
 
@@ -133,8 +134,8 @@ class DataCollatorForSeq2Seq(PaddingCollator):
     """Pads rows of tokens, and their ``labels`` to a length of their own.
 
     Args:
-        model: one whose ``prepare_decoder_input_ids_from_labels`` makes ``decoder_input_ids``, which a loss outside of the
-            model needs.
+        model: one whose ``prepare_decoder_input_ids_from_labels`` makes ``decoder_input_ids``, which a loss outside
+            of the model needs.
         label_pad_token_id: the label of padding.
     """
 
@@ -157,12 +158,12 @@ class DataCollatorForSeq2Seq(PaddingCollator):
             return stacked("labels", labels, torch.int64)
         length = (self.max_length or None) if self.padding == "max_length" else None
         side, fill = self.tokenizer.padding_side, self.label_pad_token_id
-        return filled("labels", labels, length, side=side, fill=fill, step=self.pad_to_multiple_of)
+        return filled("labels", labels, length, side=side, fill=fill, step=self.pad_to_multiple_of or 1)
 
 
 @dataclass
 class DataCollatorForMultipleChoice(DataCollatorWithPadding):
-    """Pads rows of several choices each, all to one length: tensors (rows, choices, length), and ``labels`` (rows)."""
+    """Pads rows of several choices, all to one length: tensors (rows, choices, length), and ``labels`` (rows)."""
 
     def collate(self, features: Any) -> Any:
         return PaddingCollator.collate(self, features)
@@ -176,8 +177,8 @@ class DataCollatorForMultipleChoice(DataCollatorWithPadding):
                 if size != choices:
                     content = repr(values) if size is None else f"{size} choices"
                     raise InputError(f"row {number}: `{name}` has {content}, but row 0 has {choices} choices.")
-        flat = super().pad_rows([{name: value[i] for name, value in row.items()} for row in rows for i in range(choices)])
-        return {name: value.view(len(rows), choices, -1) for name, value in flat.items()}
+        flat = [{name: values[i] for name, values in row.items()} for row in rows for i in range(choices)]
+        return {name: value.view(len(rows), choices, -1) for name, value in super().pad_rows(flat).items()}
 
     def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
         return stacked("labels", labels, torch.int64)
@@ -185,10 +186,10 @@ class DataCollatorForMultipleChoice(DataCollatorWithPadding):
 
 @dataclass
 class DataCollatorForPairs(Collator):
-    """Rows of two or more texts, such as anchor, positive and negatives -> ``anchor_input_ids``, ``positive_input_ids`` ...
+    """Rows of texts, such as anchor, positive and negatives -> ``anchor_input_ids``, ``positive_input_ids`` ...
 
-    Each column but ``label``, ``labels`` and ``score``, which become ``labels``, is a text or the encoding of one, and is
-    padded by itself.
+    Each of two or more columns is a text or the encoding of one, and is padded by itself. ``label``, ``labels`` and
+    ``score`` become ``labels``.
 
     Args:
         max_length: texts are cut to this; the tokenizer's own limit when absent.
@@ -202,13 +203,14 @@ class DataCollatorForPairs(Collator):
     def collate(self, features: Any) -> Any:
         rows = checked_rows(features)
         names = [name for name in rows[0] if name not in SCORES]
-        refuse(len(names) < 2, f"row 0 has {len(names)} texts, but pairs need two.", f"Its columns: {', '.join(rows[0])}.")
+        hint = f"Its columns: {', '.join(rows[0])}."
+        refuse(len(names) < 2, f"row 0 has {len(names)} texts, but pairs need two.", hint)
         batch: dict[str, Any] = {}
         for name in names:
             encoded = [self._encoded(row[name], name, number) for number, row in enumerate(rows)]
             batch |= {f"{name}_{key}": value for key, value in self.pad(encoded).items()}
         label = next((name for name in SCORES if name in rows[0]), None)
-        return batch if label is None else batch | {"labels": labels_of(rows, label)}
+        return batch if label is None else batch | {"labels": labels_of(label, [row[label] for row in rows])}
 
     def _encoded(self, value: Any, name: str, number: int) -> dict[str, Any]:
         if isinstance(value, str):
@@ -227,10 +229,10 @@ class DataCollatorWithFlattening(Collator):
     Args:
         return_position_ids: make ``position_ids``, which begin anew with each row.
         separator_id: the label of each row's first token, which nothing predicts.
-        return_flash_attn_kwargs: make ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (rows + 1), where rows begin and end, and
+        return_flash_attn_kwargs: make ``cu_seq_lens_q``, ``cu_seq_lens_k`` (rows + 1), where rows begin and end, and
             ``max_length_q`` and ``max_length_k``.
-        return_seq_idx: make ``seq_idx`` (1, N), the number of each token's row. Without these and the above, only families that
-            infer it from positions keep the rows apart.
+        return_seq_idx: make ``seq_idx`` (1, N), the number of each token's row. Without these and the above, only
+            families that infer it from positions keep the rows apart.
         position_ids_start: the number of the first position; the model's ``first_position``.
     """
 
@@ -256,7 +258,7 @@ class DataCollatorWithFlattening(Collator):
         if self.return_position_ids:
             batch["position_ids"] = _end_to_end(map(range, lengths)) + self.position_ids_start
         if self.return_seq_idx:
-            batch["seq_idx"] = torch.arange(len(ids), dtype=torch.int32).repeat_interleave(torch.tensor(lengths))[None]
+            batch["seq_idx"] = _end_to_end([number] * length for number, length in enumerate(lengths)).int()
         if self.return_flash_attn_kwargs:
             bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
             batch |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), bounds)

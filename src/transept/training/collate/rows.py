@@ -60,8 +60,8 @@ class Collator:
                 size = len(row[name]) if isinstance(row[name], list | tuple) else repr(row[name])[:40]
                 wrong = size != len(row[main])
                 refuse(wrong, f"row {number}: `{name}` has the length {size}, but `{main}` has {len(row[main])}.")
-        sizes = {"max_length": max_length, "pad_to_multiple_of": self.pad_to_multiple_of}
-        batch = self.tokenizer.pad(plain, padding=padding, **sizes)
+        step = self.pad_to_multiple_of
+        batch = self.tokenizer.pad(plain, padding=padding, max_length=max_length, pad_to_multiple_of=step)
         for name in list(batch):
             batch[name] = stacked(name, batch[name])
         return batch
@@ -77,8 +77,8 @@ class Collator:
 class DrawingCollator(Collator):
     """A collator that draws random numbers: from ``generator``, from one that ``seed`` begins, or from PyTorch's own.
 
-    With ``seed``, another generator is begun in each worker of a loader. A trainer's loader begins it anew for each batch, by
-    ``seed`` and the place of the batch, so that what is drawn depends neither on workers nor on what was read before.
+    With ``seed``, another generator is begun in each worker of a loader. A trainer's loader begins it anew for each
+    batch, by ``seed`` and the place of the batch, so that draws depend neither on workers nor on earlier batches.
     """
 
     seed: int | None
@@ -108,19 +108,14 @@ def of_kind(batch: Any, return_tensors: str) -> Any:
 
 
 def checked_rows(features: Any, *needed: str) -> list[Row]:
-    """The rows as mappings of the same names, which have ``needed`` among them.
-
-    Raises:
-        InputError: there is no row, or a row lacks a name or has one that the first row has not.
-        InputTypeError: a row is no mapping, or the rows are no sequence.
-    """
+    """Rows as mappings of the same names, which have ``needed`` among them (``InputError``: rows that are not)."""
     if isinstance(features, str | bytes | Mapping) or not isinstance(features, Sequence):
         raise InputTypeError(f"a collator takes a list of rows, but got {type(features).__name__}.")
     refuse(not len(features), "there are no rows to make a batch of.")
     for number, row in enumerate(features):
         if not isinstance(row, Mapping):
-            hint = "A row has values by name, such as {'input_ids': [1, 2]}."
-            raise InputTypeError(f"row {number} is no mapping, but {type(row).__name__}: {str(row)[:60]!r}.", hint=hint)
+            message = f"row {number} is no mapping, but {type(row).__name__}: {str(row)[:60]!r}."
+            raise InputTypeError(message, hint="A row has values by name, such as {'input_ids': [1, 2]}.")
     rows = [dict(row) for row in features]
     for number, row in enumerate(rows):
         if lacking := [name for name in (*needed, *rows[0]) if name not in row]:
@@ -168,27 +163,26 @@ def stacked(name: str, values: Sequence[Any], dtype: torch.dtype | None = None) 
             raise InputError(f"row {number}: `{name}` holds no numbers of one shape: {str(value)[:60]!r}.") from error
         shape, first = tuple(tensors[-1].shape), tuple(tensors[0].shape)
         if shape != first:
-            hint = "Collators with padding bring rows of tokens to one length."
-            raise InputError(f"row {number}: `{name}` has the shape {shape}, but that of row 0 has {first}.", hint=hint)
+            message = f"row {number}: `{name}` has the shape {shape}, but that of row 0 has {first}."
+            raise InputError(message, hint="Collators with padding bring rows of tokens to one length.")
     whole = torch.stack(tensors)
     return whole if dtype is None else whole.to(dtype)
 
 
 def filled(
-    name: str, values: Any, length: int | None = None, *, side: str = "right", fill: float = IGNORED, step: int | None = None
+    name: str, values: Any, length: int | None = None, *, side: str = "right", fill: float = IGNORED, step: int = 1
 ) -> Tensor:
     """Lists of numbers as one tensor (rows, length), with ``fill`` after them, or before them.
 
-    Without ``length`` it is as long as the longest; the length becomes a multiple of ``step``.
-
-    Raises:
-        InputError: a row that is longer than ``length``, or no list of numbers.
+    Without ``length`` it is as long as the longest; the length becomes a multiple of ``step`` (``InputError``: a row
+    that is longer, or no list of numbers).
     """
     lists = [listed(value) for value in values]
     for number, numbers in enumerate(lists):
         if not isinstance(numbers, list | tuple):
             raise InputError(f"row {number}: `{name}` must be a list with one for each place, but is {numbers!r}.")
-    size = multiple(max(map(len, lists)) if length is None else length, step)
+    size = max(map(len, lists)) if length is None else length
+    size = -(-size // step) * step
     for number, numbers in enumerate(lists):
         refuse(len(numbers) > size, f"row {number}: `{name}` has {len(numbers)} places, but there are {size}.")
     rests = [[fill] * (size - len(numbers)) for numbers in lists]
@@ -196,11 +190,8 @@ def filled(
     return stacked(name, rows, torch.int64 if isinstance(fill, int) else None)
 
 
-def multiple(length: int, of: int | None) -> int:
-    """The next multiple of a number, where there is one."""
-    return length if not of else -(-length // of) * of
-
-
 def _is_wave(value: Any) -> bool:
     """Whether a value is an array or tensor of floats, which as a list would take long."""
-    return value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    if isinstance(value, Tensor):
+        return value.is_floating_point()
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"

@@ -1,4 +1,4 @@
-"""Collators for encoder–decoders that restore texts: span corruption (Raffel et al. 2020), denoising (Lewis et al. 2020)."""
+"""Collators for encoder–decoders that restore texts: span corruption and denoising."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class RestoringCollator(DrawingCollator):
 
 @dataclass
 class DataCollatorForSpanCorruption(RestoringCollator):
-    """T5's objective: spans become a sentinel each, and the labels are the sentinels with what stood there.
+    """T5's objective (Raffel et al. 2020): spans become a sentinel each; the labels are the sentinels with the spans.
 
-    A row of n tokens loses ``round(n * noise_density)`` of them, in ``round`` of that over ``mean_noise_span_length`` spans.
-    Both the lost and the kept tokens are split into so many random parts, and a row begins with kept ones. Inputs and labels
-    end with one end token; special tokens of a row are dropped first.
+    A row of n tokens loses ``round(n * noise_density)`` of them, in ``round`` of that over ``mean_noise_span_length``
+    spans. Both the lost and the kept tokens are split into so many random parts, and a row begins with kept ones.
+    Inputs and labels end with one end token; special tokens of a row are dropped first.
 
     Args:
         tokenizer: with the sentinels ``<extra_id_0>``, ``<extra_id_1>`` and so on, and an end token.
@@ -95,10 +95,10 @@ class DataCollatorForSpanCorruption(RestoringCollator):
 
 @dataclass
 class DataCollatorForDenoising(RestoringCollator):
-    """BART's objective: the labels are the row, and the inputs are what noise makes of it.
+    """BART's objective (Lewis et al. 2020): the labels are the row, and the inputs are what noise makes of it.
 
-    In this order: sentences change places, spans become one mask each, tokens are deleted, and the row is turned. Special
-    tokens at the ends of a row stay there.
+    In this order: sentences change places, spans become one mask each, tokens are deleted, and the row is turned.
+    Special tokens at the ends of a row stay there.
 
     Args:
         mask_ratio: the share of tokens in spans.
