@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import transept
-from transept.training.metrics import get_metric
+from transept.metrics import get_metric
 
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 TOKENIZER = transept.pipeline("text-embedding").tokenizer

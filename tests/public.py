@@ -27,10 +27,9 @@ WHOLE = [
     "generation.logits_warpers",
     "outputs",
     "training.optim.adafactor",
-    *(f"training.collate.{room}" for room in ("language", "packing", "padding", "permutation", "pictures", "sentences")),
-    *("training.collate.sounds", "training.collate.spans"),
+    *(f"training.collate.{topic}" for topic in ("language", "media", "padding", "spans")),
     "training.optim.greedy",
-    "training.metrics.embeddings",
+    "metrics.embeddings",
     "training.optim.schedules",
 ]
 # What these modules share with others of the package alone.
@@ -77,7 +76,7 @@ SINGLE = {
     "training.trainers.objective": ["ObjectiveTrainer"],
     "training.trainers.pairs": ["DPOTrainer", "DataCollatorForPreference", "SentenceTrainer"],
     "objectives.clustering": ["KMeans"],
-    "training.metrics": ["get_metric"],
+    "metrics": ["get_metric"],
     "training.optim.average": ["WeightAverage"],
     "training.optim.optimizers": ["OptimizerNames"],
     "adapt.freeze": ["freeze", "gradual_unfreezing", "layer_groups", "unfreeze", "unfreeze_until"],

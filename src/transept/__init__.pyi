@@ -204,6 +204,13 @@ from transept.layers.caches import (
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
 from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
+from transept.metrics import get_metric as get_metric
+from transept.metrics.embeddings import (
+    alignment as alignment,
+    knn_accuracy as knn_accuracy,
+    linear_probe as linear_probe,
+    uniformity as uniformity,
+)
 from transept.models.audio_spectrogram_transformer import (
     ASTConfig as ASTConfig,
     ASTForAudioClassification as ASTForAudioClassification,
@@ -904,45 +911,32 @@ from transept.training.checkpoint.directory import (
 )
 from transept.training.collate.language import (
     DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
+    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
     DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,
 )
-from transept.training.collate.packing import DataCollatorWithFlattening as DataCollatorWithFlattening
+from transept.training.collate.media import (
+    DataCollatorForAudio as DataCollatorForAudio,
+    DataCollatorForObjectDetection as DataCollatorForObjectDetection,
+    DataCollatorForPatchMasking as DataCollatorForPatchMasking,
+    DataCollatorForWav2Vec2Pretraining as DataCollatorForWav2Vec2Pretraining,
+)
 from transept.training.collate.padding import (
     DataCollatorForMultipleChoice as DataCollatorForMultipleChoice,
+    DataCollatorForPairs as DataCollatorForPairs,
     DataCollatorForSeq2Seq as DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    DataCollatorWithFlattening as DataCollatorWithFlattening,
     DataCollatorWithPadding as DataCollatorWithPadding,
     DefaultDataCollator as DefaultDataCollator,
     PaddingCollator as PaddingCollator,
     default_data_collator as default_data_collator,
-)
-from transept.training.collate.permutation import (
-    DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
-)
-from transept.training.collate.pictures import (
-    DataCollatorForObjectDetection as DataCollatorForObjectDetection,
-    DataCollatorForPatchMasking as DataCollatorForPatchMasking,
-)
-from transept.training.collate.sentences import (
-    DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
-    DataCollatorForPairs as DataCollatorForPairs,
-)
-from transept.training.collate.sounds import (
-    DataCollatorForAudio as DataCollatorForAudio,
-    DataCollatorForWav2Vec2Pretraining as DataCollatorForWav2Vec2Pretraining,
 )
 from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
 )
 from transept.training.data.files import load_dataset_file as load_dataset_file
-from transept.training.metrics import get_metric as get_metric
-from transept.training.metrics.embeddings import (
-    alignment as alignment,
-    knn_accuracy as knn_accuracy,
-    linear_probe as linear_probe,
-    uniformity as uniformity,
-)
 from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
     Adafactor as Adafactor,

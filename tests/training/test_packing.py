@@ -18,7 +18,7 @@ from transept.heads.language import ForCausalLM, ForMaskedLM
 from transept.models.bloom import BloomConfig, BloomModel
 from transept.models.mamba import MambaConfig, MambaForCausalLM
 from transept.models.xlnet import XLNetConfig, XLNetModel
-from transept.training.collate.packing import DataCollatorWithFlattening
+from transept.training.collate.padding import DataCollatorWithFlattening
 
 LENGTHS = (5, 2, 7, 3)
 # Sums of some hundred numbers near one, in another order, in float64; the requirement is 1e-5.

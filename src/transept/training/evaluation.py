@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from transept.heads.task import loss_alone
+from transept.metrics.base import Gathered
 from transept.objectives.terms import LossTerm
 from transept.parallel.processes import gather_numbers, gather_tensors
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import first_batch, source_of
 from transept.training.data.order import EpochBatches
-from transept.training.metrics.arrays import Gathered
 from transept.training.state import EvalLoopOutput, EvalPrediction
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from transept.errors import InputError, InputTypeError, TrainingError, UnsupportedError, refuse
 from transept.training.data.order import place_seed
-from transept.training.metrics.base import is_better
-from transept.training.state import BestRun
+from transept.training.state import BestRun, is_better
 
 Space = Mapping[str, Sequence[Any]] | Callable[["Trial"], Mapping[str, Any]]
 

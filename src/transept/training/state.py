@@ -15,7 +15,6 @@ from torch import Tensor
 from transept.errors import FormatError, InputError, InputTypeError, nearest
 from transept.files import PathName, dump_json, load_object, write_text
 from transept.schema import typed
-from transept.training.metrics.base import is_better
 
 STATE_NAME = "trainer_state.json"
 _LOG: Any = {"step": float}  # what every log has
@@ -156,6 +155,18 @@ class TrainerState:
             number = getattr(args, kind)
             if number is not None:
                 setattr(self, kind, math.ceil(max_steps * number) if number < 1 else int(number))
+
+
+def is_better(value: float, best: float | None, *, greater: bool, margin: float = 0.0) -> bool:
+    """Whether a metric is better than the best one so far by more than ``margin``.
+
+    NaN is never better, and any number is better than NaN and than ``None``, which says that there is none yet.
+    """
+    if math.isnan(value):
+        return False
+    if best is None or math.isnan(best):
+        return True
+    return (value - best if greater else best - value) > max(margin, 0.0)
 
 
 def json_value(value: Any, name: str, levels: int = 32) -> Any:

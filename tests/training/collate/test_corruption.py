@@ -12,14 +12,16 @@ import torch
 
 from tests.training.collate.texts import SENTINELS, SYLLABLES, both, restoring, texts
 from transept.errors import InputError
-from transept.training.collate.pictures import (
+from transept.training.collate.language import DataCollatorForNextSentencePrediction
+from transept.training.collate.media import (
+    DataCollatorForAudio,
     DataCollatorForObjectDetection,
     DataCollatorForPatchMasking,
+    DataCollatorForWav2Vec2Pretraining,
     block_mask,
     random_mask,
 )
-from transept.training.collate.sentences import DataCollatorForNextSentencePrediction, DataCollatorForPairs
-from transept.training.collate.sounds import DataCollatorForAudio, DataCollatorForWav2Vec2Pretraining
+from transept.training.collate.padding import DataCollatorForPairs
 from transept.training.collate.spans import DataCollatorForDenoising, DataCollatorForSpanCorruption, random_parts
 
 TOKENS = restoring()

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from tests.training.collate.texts import both, restoring, texts
-from transept.training.collate.language import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
-from transept.training.collate.permutation import DataCollatorForPermutationLanguageModeling
-from transept.training.collate.pictures import DataCollatorForPatchMasking
+from transept.training.collate.language import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForNextSentencePrediction,
+    DataCollatorForPermutationLanguageModeling,
+    DataCollatorForWholeWordMask,
+)
+from transept.training.collate.media import DataCollatorForPatchMasking, DataCollatorForWav2Vec2Pretraining
 from transept.training.collate.rows import DrawingCollator
-from transept.training.collate.sentences import DataCollatorForNextSentencePrediction
-from transept.training.collate.sounds import DataCollatorForWav2Vec2Pretraining
 from transept.training.collate.spans import DataCollatorForDenoising, DataCollatorForSpanCorruption
 from transept.training.data.loader import Columns, begin_epoch, make_loader
 from transept.training.data.order import EpochSampler

@@ -11,8 +11,11 @@ import transformers
 
 from tests.training.collate.texts import SYLLABLES, VOCABULARY, both, same, texts
 from transept.errors import InputError, TranseptWarning
-from transept.training.collate.language import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
-from transept.training.collate.permutation import DataCollatorForPermutationLanguageModeling
+from transept.training.collate.language import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForPermutationLanguageModeling,
+    DataCollatorForWholeWordMask,
+)
 
 pytestmark = pytest.mark.reference
 MASK = VOCABULARY.index("[MASK]")

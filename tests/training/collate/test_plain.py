@@ -13,7 +13,7 @@ import transformers
 import transept
 from tests.training.collate.texts import both, same
 from transept.errors import InputError, InputTypeError
-from transept.training.collate import packing, padding
+from transept.training.collate import padding
 
 pytestmark = pytest.mark.reference
 KINDS = {"list": list, "array": np.array, "tensor": torch.tensor}
@@ -163,7 +163,7 @@ def test_flattening(options: dict[str, Any], tensors: str) -> None:
     plain = [{"input_ids": ids} for ids in RAGGED]
     labelled = [{"input_ids": torch.tensor(ids), "labels": torch.tensor(ids) + 1} for ids in RAGGED]
     ours, theirs = (
-        packing.DataCollatorWithFlattening(**options),
+        padding.DataCollatorWithFlattening(**options),
         transformers.DataCollatorWithFlattening(**{"return_seq_idx": True} | options),
     )
     for features in (plain, labelled):
@@ -225,9 +225,9 @@ def test_labels_that_cannot_be() -> None:
         (tokens, [GOOD | {"labels": [1, 2, 3]}, GOOD | {"labels": [1, "b", 3]}], "row 1: `labels` holds no numbers"),
         (writes, [GOOD | {"labels": [1]}, GOOD | {"labels": 5}], "row 1: `labels` must be a list"),
         (choices, [{"input_ids": [[1], [2]]}, {"input_ids": [[1]]}], "row 1: `input_ids` has 1 choices, but row 0 has 2"),
-        (packing.DataCollatorWithFlattening(), [{"input_ids": [1]}, {"input_ids": []}], "row 1 has 0 tokens"),
-        (packing.DataCollatorWithFlattening(), [{"input_ids": [1, 2], "labels": [1]}], "row 0 has 2 tokens and 1 labels"),
-        (packing.DataCollatorWithFlattening(), [{"input_ids": ["a"]}], "row 0: `input_ids` must be a list of integers"),
+        (padding.DataCollatorWithFlattening(), [{"input_ids": [1]}, {"input_ids": []}], "row 1 has 0 tokens"),
+        (padding.DataCollatorWithFlattening(), [{"input_ids": [1, 2], "labels": [1]}], "row 0 has 2 tokens and 1 labels"),
+        (padding.DataCollatorWithFlattening(), [{"input_ids": ["a"]}], "row 0: `input_ids` must be a list of integers"),
     ]
     for collator, features, message in cases:
         with pytest.raises(InputError) as caught:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from transept import DetrImageProcessor
-from transept.training.metrics import get_metric
-from transept.training.metrics.arrays import Gathered
+from transept.metrics import get_metric
+from transept.training.evaluation import Gathered
 from transept.training.recipes import recipe_named
 
 WORDS = [*["<pad>", "</s>", "the", "cat", "sat", "on", "a", "mat", "and", "saw", "dog", "it", "was", "here"]]

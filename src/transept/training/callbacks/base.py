@@ -12,8 +12,14 @@ from functools import partialmethod
 from typing import Any
 
 from transept.errors import ConfigError, TranseptWarning
-from transept.training.metrics.base import is_better
-from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState
+from transept.training.state import (
+    ExportableState,
+    IntervalStrategy,
+    SaveStrategy,
+    TrainerControl,
+    TrainerState,
+    is_better,
+)
 
 
 def _event(doc: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from transept.core.auto import AutoModelForCausalLM
 from transept.fields import Count, Positive, Range
-from transept.training.collate.sentences import DataCollatorForPairs
+from transept.training.collate.padding import DataCollatorForPairs
 from transept.training.data.columns import Column, is_text
 from transept.training.data.labels import is_number
 from transept.training.data.table import Row, TableDataset

@@ -31,7 +31,7 @@ Loss = Literal["multiple_negatives", "cosine", "triplet", "cosent"]
 class SentenceTrainer(ObjectiveTrainer):
     """Trains a text backbone whose pooled states are embeddings (Reimers and Gurevych 2019), for ``text-embedding``.
 
-    Batches are those of :class:`transept.training.collate.sentences.DataCollatorForPairs`.
+    Batches are those of :class:`transept.training.collate.padding.DataCollatorForPairs`.
 
     Args:
         model: a backbone, such as a ``BertModel``.

@@ -14,9 +14,9 @@ import sklearn.neighbors
 import torch
 
 from transept.errors import InputError, InputTypeError
-from transept.training.metrics import METRICS, get_metric
-from transept.training.metrics.detection import MeanAveragePrecision, overlaps
-from transept.training.metrics.embeddings import alignment, knn_accuracy, linear_probe, uniformity
+from transept.metrics import METRICS, get_metric
+from transept.metrics.detection import MeanAveragePrecision, overlaps
+from transept.metrics.embeddings import alignment, knn_accuracy, linear_probe, uniformity
 
 TIGHT = {"rel": 1e-12, "abs": 1e-12}  # float64 sums in another order
 RANDOM = np.random.default_rng(0)

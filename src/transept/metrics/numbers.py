@@ -1,4 +1,4 @@
-"""Figures of classes and of numbers: accuracy, F1, Matthews, ROC curves, intersections over unions, errors, correlations."""
+"""Figures of classes and numbers: accuracy, F1, Matthews, ROC curves, mean IoU, errors and correlations."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from transept.errors import InputError, refuse
-from transept.training.metrics.base import Floats, Integers, Metric, array, classes, f1_scores, ratio, values
+from transept.metrics.base import Floats, Integers, MeanMetric, Metric, array, classes, f1_scores, ratio, values
 
 MAX_CLASSES = 5000  # a table of all pairs takes 200 MB
 AVERAGES = ("binary", "micro", "macro", "weighted")
 
 
-class Accuracy(Metric):
+class Accuracy(MeanMetric):
     """``accuracy``: the share of right classes."""
 
-    def reset(self) -> None:
-        self.right = self.count = 0
+    names = ("accuracy",)
 
     def update(self, predictions: Any, labels: Any) -> None:
-        predicted, right = classes(predictions, labels)
-        self.right += int((predicted == right).sum())
-        self.count += len(right)
-
-    def result(self) -> dict[str, float]:
-        return {"accuracy": ratio(self.right, self.count, math.nan)}
+        predicted, target = classes(predictions, labels)
+        self.add(len(target), int((predicted == target).sum()))
 
 
 class Confusion(Metric):
@@ -39,10 +34,10 @@ class Confusion(Metric):
         self.matrix = np.zeros((0, 0), dtype=np.int64)
 
     def update(self, predictions: Any, labels: Any) -> None:
-        predicted, right = classes(predictions, labels)
-        size = max(len(self.matrix), int(max(predicted.max(initial=-1), right.max(initial=-1))) + 1)
+        predicted, target = classes(predictions, labels)
+        size = max(len(self.matrix), int(max(predicted.max(initial=-1), target.max(initial=-1))) + 1)
         refuse(size > MAX_CLASSES, f"class {size - 1} was met, but a table of {MAX_CLASSES} classes is the largest.")
-        matrix = np.bincount(right * size + predicted, minlength=size * size).reshape(size, size)
+        matrix = np.bincount(target * size + predicted, minlength=size * size).reshape(size, size)
         matrix[: len(self.matrix), : len(self.matrix)] += self.matrix
         self.matrix = matrix
 
@@ -51,7 +46,7 @@ class Confusion(Metric):
             return dict.fromkeys(self.names, math.nan)
         return self.figures(self.matrix.sum(axis=0), self.matrix.sum(axis=1), np.diagonal(self.matrix))
 
-    def figures(self, predicted: Integers, right: Integers, hits: Integers) -> dict[str, float]:
+    def figures(self, predicted: Integers, target: Integers, hits: Integers) -> dict[str, float]:
         """The figures, by how often each class is predicted, right, and both."""
         raise NotImplementedError
 
@@ -72,13 +67,13 @@ class F1(Confusion):
         self.average, self.positive = average, positive
         super().__init__()
 
-    def figures(self, predicted: Integers, right: Integers, hits: Integers) -> dict[str, float]:
-        counts = np.stack([hits, predicted, right], axis=1)
+    def figures(self, predicted: Integers, target: Integers, hits: Integers) -> dict[str, float]:
+        counts = np.stack([hits, predicted, target], axis=1)
         if self.average == "binary":
             return f1_scores(*(counts[self.positive] if self.positive < len(counts) else (0, 0, 0)))
         if self.average == "micro":
             return f1_scores(*counts.sum(axis=0))
-        counts = counts[(predicted + right) > 0]
+        counts = counts[(predicted + target) > 0]
         scores = [f1_scores(*row) for row in counts]
         weights = counts[:, 2] if self.average == "weighted" else None
         return {name: float(np.average([score[name] for score in scores], weights=weights)) for name in self.names}
@@ -89,8 +84,8 @@ class Matthews(Confusion):
 
     names = ("matthews_correlation",)
 
-    def figures(self, predicted: Integers, right: Integers, hits: Integers) -> dict[str, float]:
-        columns, rows, total = predicted.astype(np.float64), right.astype(np.float64), float(self.matrix.sum())
+    def figures(self, predicted: Integers, target: Integers, hits: Integers) -> dict[str, float]:
+        columns, rows, total = predicted.astype(np.float64), target.astype(np.float64), float(self.matrix.sum())
         spread = (total**2 - columns @ columns) * (total**2 - rows @ rows)
         return {"matthews_correlation": ratio(float(hits.sum() * total - columns @ rows), math.sqrt(spread))}
 
@@ -103,44 +98,43 @@ class MeanIoU(Confusion):
 
     names = ("mean_iou", "mean_accuracy", "overall_accuracy")
 
-    def figures(self, predicted: Integers, right: Integers, hits: Integers) -> dict[str, float]:
-        union = predicted + right - hits
+    def figures(self, predicted: Integers, target: Integers, hits: Integers) -> dict[str, float]:
+        union = predicted + target - hits
         return {
             "mean_iou": float((hits[union > 0] / union[union > 0]).mean()),
-            "mean_accuracy": float((hits[right > 0] / right[right > 0]).mean()),
-            "overall_accuracy": ratio(hits.sum(), right.sum()),
+            "mean_accuracy": float((hits[target > 0] / target[target > 0]).mean()),
+            "overall_accuracy": ratio(hits.sum(), target.sum()),
         }
 
 
 class AUC(Metric):
     """``roc_auc``: the probability that a positive scores higher than a negative, ties being half.
 
-    Predictions are scores (N) of the class 1, or (N, C), of which the mean of one class against all others is taken. It
-    keeps all scores.
+    Predictions are scores (N) of the class 1, or (N, C), of which the mean of one class against all others is the
+    figure. It keeps all scores.
     """
 
     def reset(self) -> None:
-        self.scores: list[Floats] = []
-        self.labels: list[Integers] = []
+        self.batches: list[tuple[Floats, Integers]] = []
 
     def update(self, predictions: Any, labels: Any) -> None:
-        scores, right = array(predictions, "predictions").astype(np.float64), array(labels, "labels").astype(np.int64)
-        if scores.ndim not in (1, 2) or right.shape != scores.shape[:1]:
-            raise InputError(f"scores must be (N) or (N, C) for labels (N), but are {scores.shape} for {right.shape}.")
-        self.scores.append(scores)
-        self.labels.append(right)
+        scores = array(predictions, "predictions").astype(np.float64)
+        target = array(labels, "labels").astype(np.int64)
+        if scores.ndim not in (1, 2) or target.shape != scores.shape[:1]:
+            shapes = f"{scores.shape} for {target.shape}"
+            raise InputError(f"scores must be (N) or (N, C) for labels (N), but are {shapes}.")
+        self.batches.append((scores, target))
 
     def result(self) -> dict[str, float]:
-        if not self.scores:
+        if not self.batches:
             return {"roc_auc": math.nan}
-        scores, labels = np.concatenate(self.scores), np.concatenate(self.labels)
+        scores, target = (np.concatenate(parts) for parts in zip(*self.batches))
         if scores.ndim == 2 and scores.shape[1] == 2:
             shares = np.allclose(scores.sum(axis=1), 1)  # of which a difference would part what is equal, by rounding
             scores = scores[:, 1] if shares else scores[:, 1] - scores[:, 0]
         if scores.ndim == 1:
-            return {"roc_auc": area(scores, labels == 1)}
-        areas = [area(scores[:, number], labels == number) for number in range(scores.shape[1])]
-        return {"roc_auc": float(np.mean(areas))}
+            return {"roc_auc": area(scores, target == 1)}
+        return {"roc_auc": float(np.mean([area(column, target == kind) for kind, column in enumerate(scores.T)]))}
 
 
 def area(scores: Floats, positive: Any) -> float:
@@ -150,9 +144,9 @@ def area(scores: Floats, positive: Any) -> float:
     return ratio(ranks(scores)[positive].sum() - count * (count + 1) / 2, count * others, math.nan)
 
 
-def ranks(values: Floats) -> Floats:
-    """Ranks from 1 on of values (N); equal ones share the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+def ranks(numbers: Floats) -> Floats:
+    """Ranks from 1 on of numbers (N); equal ones share the mean of theirs."""
+    _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((2 * ends - counts + 1) / 2)[inverse]
 
@@ -175,23 +169,23 @@ class Regression(Metric):
         self.absolute += float(np.abs(error).sum())
         self.squared += float(error @ error)
         means = pair.mean(axis=1)
-        apart, total = means - self.means, self.count + size  # the pairwise update of Chan et al. 1979
-        own = pair - means[:, None]
-        self.spread = self.spread + own @ own.T + np.outer(apart, apart) * self.count * size / total
-        self.means, self.count = self.means + apart * size / total, total
+        shift, total = means - self.means, self.count + size  # the pairwise update of Chan et al. 1979
+        pair -= means[:, None]
+        self.spread = self.spread + pair @ pair.T + np.outer(shift, shift) * self.count * size / total
+        self.means, self.count = self.means + shift * size / total, total
 
     def result(self) -> dict[str, float]:
-        across = math.sqrt(float(self.spread[0, 0]) * float(self.spread[1, 1]))
+        (predicted, across), (_, target) = self.spread.tolist()
         return {
             "mse": ratio(self.squared, self.count, math.nan),
             "mae": ratio(self.absolute, self.count, math.nan),
-            "r2": 1 - ratio(self.squared, float(self.spread[1, 1]), math.nan),
-            "pearson": ratio(float(self.spread[0, 1]), across, math.nan),
+            "r2": 1 - ratio(self.squared, target, math.nan),
+            "pearson": ratio(across, math.sqrt(predicted * target), math.nan),
         }
 
 
 class Pearson(Regression):
-    """``pearson``: the linear correlation; not a number where one side does not vary."""
+    """``pearson``: the linear correlation; NaN where one side does not vary."""
 
     def result(self) -> dict[str, float]:
         return {"pearson": super().result()["pearson"]}
@@ -201,13 +195,13 @@ class Spearman(Metric):
     """``spearmanr``: the correlation of ranks, equal values sharing the mean of theirs. It keeps all values."""
 
     def reset(self) -> None:
-        self.pairs: list[tuple[Floats, Floats]] = []
+        self.batches: list[tuple[Floats, Floats]] = []
 
     def update(self, predictions: Any, labels: Any) -> None:
-        self.pairs.append(values(predictions, labels))
+        self.batches.append(values(predictions, labels))
 
     def result(self) -> dict[str, float]:
-        if not self.pairs:
+        if not self.batches:
             return {"spearmanr": math.nan}
-        predicted, right = (ranks(np.concatenate(numbers)) for numbers in zip(*self.pairs))
-        return {"spearmanr": Pearson()(predicted, right)["pearson"]}
+        predicted, target = (ranks(np.concatenate(parts)) for parts in zip(*self.batches))
+        return {"spearmanr": Pearson()(predicted, target)["pearson"]}

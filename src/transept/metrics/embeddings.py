@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import InputError, refuse
+from transept.errors import refuse
 
 
 def linear_probe(
@@ -16,18 +16,12 @@ def linear_probe(
 ) -> float:
     """The accuracy on held-out rows of a logistic regression on embeddings (N, D) with labels (N) of classes.
 
-    Args:
-        embeddings, labels: what it is fitted to, by L-BFGS in float64.
-        test_embeddings, test_labels: what it is measured on.
-        penalty: half of it times the weights' squares is added to the sum of losses; biases are free.
-        steps: iterations at most.
-
-    Raises:
-        InputError: shapes that do not fit.
+    It is fitted by at most ``steps`` iterations of L-BFGS in float64. ``penalty / 2`` times the weights' squares is
+    added to the sum of losses; biases are free.
     """
     x, y = _labelled(embeddings, labels)
-    held, right = _labelled(test_embeddings, test_labels)
-    classes = int(max(y.max(), right.max())) + 1
+    test_x, test_y = _labelled(test_embeddings, test_labels)
+    classes = int(max(y.max(), test_y.max())) + 1
     weight = torch.zeros(x.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=steps, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
@@ -40,27 +34,27 @@ def linear_probe(
 
     with torch.enable_grad():
         optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return float(((held @ weight + bias).argmax(dim=1) == right).double().mean().item())
+    return float(((test_x @ weight + bias).argmax(dim=1) == test_y).double().mean().item())
 
 
 def knn_accuracy(embeddings: Any, labels: Any, test_embeddings: Any, test_labels: Any, k: int = 5) -> float:
-    """The accuracy on held-out rows of the most frequent label among the ``k`` rows of largest cosine (ties: the lowest)."""
+    """The accuracy on held-out rows of the commonest label of the ``k`` rows of largest cosine (ties: the lowest)."""
     x, y = _labelled(embeddings, labels)
-    held, right = _labelled(test_embeddings, test_labels)
+    test_x, test_y = _labelled(test_embeddings, test_labels)
     refuse(not 1 <= k <= len(x), f"`k` is {k}, but must be from 1 to the {len(x)} rows.")
-    near = (F.normalize(held, dim=1) @ F.normalize(x, dim=1).T).topk(k, dim=1).indices
-    return float((y[near].mode(dim=1).values == right).double().mean())
+    near = (F.normalize(test_x, dim=1) @ F.normalize(x, dim=1).T).topk(k, dim=1).indices
+    return float((y[near].mode(dim=1).values == test_y).double().mean())
 
 
 def alignment(first: Any, second: Any, power: float = 2.0) -> float:
     """The mean distance, to a power, of the unit vectors (N, D) of pairs; less is better (Wang & Isola 2020)."""
-    one, other = (F.normalize(_rows(each), dim=1) for each in (first, second))
-    refuse(one.shape != other.shape, f"pairs have the shapes {tuple(one.shape)} and {tuple(other.shape)}.")
-    return float((one - other).norm(dim=1).pow(power).mean())
+    x, y = F.normalize(_rows(first), dim=1), F.normalize(_rows(second), dim=1)
+    refuse(x.shape != y.shape, f"pairs have the shapes {tuple(x.shape)} and {tuple(y.shape)}.")
+    return float((x - y).norm(dim=1).pow(power).mean())
 
 
 def uniformity(embeddings: Any, scale: float = 2.0) -> float:
-    """The logarithm of the mean of ``exp(-scale * squared distance)`` over pairs of unit vectors (N, D); less is better."""
+    """The log of the mean ``exp(-scale * squared distance)`` over pairs of unit vectors (N, D); less is better."""
     x = F.normalize(_rows(embeddings), dim=1)
     refuse(len(x) < 2, "uniformity needs two rows at least.")
     return float(torch.pdist(x).square().mul(-scale).exp().mean().log())
@@ -74,6 +68,6 @@ def _rows(embeddings: Any) -> Tensor:
 
 def _labelled(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     x, y = _rows(embeddings), torch.as_tensor(labels).cpu()
-    if y.shape != x.shape[:1] or y.is_floating_point():
-        raise InputError(f"labels must be {len(x)} integers, but have the shape {tuple(y.shape)} and are {y.dtype}.")
+    message = f"labels must be {len(x)} integers, but have the shape {tuple(y.shape)} and are {y.dtype}."
+    refuse(y.shape != x.shape[:1] or y.is_floating_point(), message)
     return x, y.long()

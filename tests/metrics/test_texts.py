@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from transept.errors import InputError
-from transept.training.metrics import get_metric
-from transept.training.metrics.tokens import entities, normal_answer
-from transept.training.metrics.written import edits, words_13a
+from transept.metrics import get_metric
+from transept.metrics.texts import edits, entities, normal_answer, words_13a
 
 # The example of sacrebleu's README.
 TEXTS = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]
