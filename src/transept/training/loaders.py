@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from transept.errors import ConfigError, InputTypeError
 from transept.parallel.processes import Replicas
+from transept.tables.dataset import TableDataset
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import Columns, lengths_of, make_loader
 from transept.training.data.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
-from transept.training.data.table import TableDataset
 
 WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from transept.errors import InputError, TranseptWarning
+from transept.tables.dataset import TableDataset
 from transept.training.data.checks import (
     warn_of_equal_rows,
     warn_of_tokenizer,
@@ -16,7 +17,6 @@ from transept.training.data.checks import (
 )
 from transept.training.data.columns import LABEL, TEXT, find_columns, find_pair, told
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, find_labels, share_of_most, token_labels
-from transept.training.data.table import TableDataset
 
 WANTED = (TEXT, LABEL)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transept.errors import TranseptWarning
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 
 MOST_TRUNCATED = 0.1
 # Models have more rows of embeddings than their tokenizers have tokens, to round them up; this share is no rounding.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError, nearest
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 
 LOOKED_AT = 200  # rows, to tell what a column holds
 

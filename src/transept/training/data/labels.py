@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transept.errors import InputError
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MOST_CLASSES = 100_000

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
 
 from transept.errors import InputError, InputTypeError
+from transept.tables.dataset import TableDataset
 from transept.training.callbacks.base import length_of
 from transept.training.data.order import BatchPlace, EpochBatches, place_seed
 from transept.training.data.seeds import kept_generators
 from transept.training.data.stream import Stream, StreamState
-from transept.training.data.table import TableDataset
 
 Collate = Callable[[list[Any]], Any]
 _END = object()

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from transept.core.auto import AutoModelForSeq2SeqLM
 from transept.fields import Count
+from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.padding import DataCollatorForSeq2Seq
 from transept.training.data.columns import Column, is_mapping, is_text
-from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.base import Metric
 from transept.training.metrics.written import Bleu, ChrF, Rouge
 from transept.training.recipes.base import LazyRows, Options

@@ -15,11 +15,11 @@ from pathlib import Path
 from transept.errors import FileError, FormatError, InputError, nearest
 from transept.files import PathName, load_json, open_regular, parse_json
 from transept.tables.arrow import RowWriter
+from transept.tables.dataset import Row, TableDataset, collected
+from transept.tables.delimited import read_delimited
+from transept.tables.documents import rows_of_document
 from transept.tables.parquet import parquet_batches
 from transept.tables.text import IMAGES, SOUNDS, read_lines, undecodable
-from transept.training.data.delimited import read_delimited
-from transept.training.data.layouts import rows_of_document
-from transept.training.data.table import Row, TableDataset, collected
 
 MAX_BYTES = 4 * 2**30
 PART = 2**16  # characters of a part of a text, or some more

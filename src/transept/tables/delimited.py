@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from transept.tables.dataset import Row, TableDataset, collected
 from transept.tables.text import read_records, uneven, unique
-from transept.training.data.table import Row, TableDataset, collected
 
 MOST_HEADER_WORDS = 4
 MOST_DIGITS = 64

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from transept.errors import FormatError
-from transept.training.data.table import Row
+from transept.tables.dataset import Row
 
 
 def rows_of_document(document: Any, path: str) -> list[Row]:
