@@ -21,7 +21,7 @@ from transept.training import files, setup
 from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.place import keep_rows_of_update
 from transept.training.checkpoint.saved_run import SavedRun
-from transept.training.data.precomputed import computed_once
+from transept.training.data.loader import computed_once
 from transept.training.evaluation import Evaluation, speed
 from transept.training.loop import Loop
 from transept.training.model_card import card_of, hub_matter, write_card

@@ -18,8 +18,7 @@ from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
-from transept.training.data.columns import Column, find_columns, find_pair, told
-from transept.training.data.media import resolved
+from transept.training.data.columns import Column, find_columns, find_pair, resolved, told
 from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 

@@ -24,9 +24,8 @@ from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.padding import default_data_collator
 from transept.training.collate.pictures import DataCollatorForObjectDetection
 from transept.training.collate.rows import filled
-from transept.training.data.columns import LABEL, Column, is_mapping, is_media, is_text
+from transept.training.data.columns import LABEL, Column, heard, is_mapping, is_media, is_text, opened
 from transept.training.data.labels import Labels, find_labels
-from transept.training.data.media import heard, opened
 from transept.training.metrics.detection import MeanAveragePrecision
 from transept.training.metrics.written import CharacterErrorRate, WordErrorRate
 from transept.training.recipes.base import MediaRecipe

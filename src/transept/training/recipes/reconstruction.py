@@ -14,8 +14,7 @@ from transept.errors import ConfigError, InputError
 from transept.fields import Count, Deviation
 from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.padding import default_data_collator
-from transept.training.data.columns import Column, find_columns, told, values_of
-from transept.training.data.media import opened
+from transept.training.data.columns import Column, find_columns, opened, told, values_of
 from transept.training.metrics.numbers import Regression
 from transept.training.recipes.base import MediaRecipe, Options
 from transept.training.recipes.media import IMAGE
