@@ -5,6 +5,7 @@ Every input knows where it stands; what cannot be read is an error in its place,
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,19 +17,16 @@ from typing import Any
 
 from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
-from transept.files import reason, safe_join
+from transept.files import make_directory, reason, safe_join
 from transept.tables.parquet import parquet_columns, read_parquet
 from transept.tables.text import (
-    CSV,
     ENDINGS,
-    IMAGES,
     LINES,
+    MEDIA,
     PARQUET,
-    SOUNDS,
+    SEPARATED,
     STANDARD_NAME,
-    TSV,
-    Row,
-    decoded,
+    PlacedRow,
     kind_of,
     read_rows,
     read_value,
@@ -36,8 +34,6 @@ from transept.tables.text import (
 
 STANDARD = "-"
 MEDIA_GROUP = 64
-_KNOWN = (*IMAGES, *SOUNDS, *ENDINGS)
-_CHOOSE = "Pass --column NAME."
 
 
 @dataclass(frozen=True)
@@ -80,12 +76,12 @@ class Reading:
             raise InputError(f"there is no column {self.column!r}.", hint=nearest(self.column, row))
         names = {name.lower(): name for name in row}
         for wanted in self.columns:
-            known = {name.rstrip("?"): names.get(name.rstrip("?")) for name in wanted.split()}
-            if all(known[name] is not None for name in wanted.split() if not name.endswith("?")):
-                found = {name: row[column] for name, column in known.items() if column is not None}
-                return next(iter(found.values())) if len(found) == 1 else found
-        told = ", ".join(map(repr, row)) or "none"
-        raise InputError(f"it cannot be told which column is the input; there are: {told}.", hint=_CHOOSE)
+            if all(name in names for name in wanted.split() if not name.endswith("?")):
+                columns = [name for name in wanted.replace("?", "").split() if name in names]
+                values = {name: row[names[name]] for name in columns}
+                return values[columns[0]] if len(columns) == 1 else values
+        what = f"it cannot be told which column is the input; there are: {', '.join(map(repr, row)) or 'none'}."
+        raise InputError(what, hint="Pass --column NAME.")
 
     def check(self, names: Sequence[str], path: str, kind: str) -> None:
         """Raise ``InputError`` where a table with these columns holds no input."""
@@ -95,7 +91,7 @@ class Reading:
                 raise InputError(f"there is no column {self.id!r}.", hint=nearest(self.id, names))
         except InputError as error:
             error.path = path
-            if kind in (CSV, TSV):
+            if kind in SEPARATED:
                 error.hint = f"{error.hint} The first line of the file holds the names."
             raise
 
@@ -113,7 +109,7 @@ class Inputs:
         self.skipped: list[str] = []
         for path in files:
             if path != STANDARD and os.path.isdir(path):
-                self._take(path)
+                self._add_folder(path)
             elif path == STANDARD or os.path.exists(path):
                 self.paths.append(path)
             else:
@@ -122,20 +118,19 @@ class Inputs:
         for path in filter(os.path.isfile, self.paths):
             self._check(path)
 
-    def _take(self, folder: str) -> None:
+    def _add_folder(self, folder: str) -> None:
         """Note what is an input of a folder, and what is not."""
         pattern = "*" if self.reading.glob is None else self.reading.glob
         try:
-            found = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
+            files = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
         except (ValueError, NotImplementedError) as error:
             raise InputError(f"{pattern!r} is no pattern of names in a folder ({error}).", hint="Such as '*.png'.") from error
-        for path in found:
-            if any(part.startswith(".") for part in path.relative_to(folder).parts):
-                continue
-            name = path.name.lower()
-            known = name.endswith(tuple(ENDINGS) if self.reading.media is None else self.reading.media)
-            is_input = known or (self.reading.glob is not None and not name.endswith(_KNOWN))
-            (self.paths if is_input else self.skipped).append(str(path))
+        endings = tuple(ENDINGS) if self.reading.media is None else self.reading.media
+        for path in files:
+            name, is_hidden = path.name.lower(), any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_input = name.endswith(endings) or (self.reading.glob is not None and not name.endswith((*MEDIA, *ENDINGS)))
+            if not is_hidden:
+                (self.paths if is_input else self.skipped).append(str(path))
 
     def _check(self, path: str) -> None:
         if not self.is_of_rows(path):
@@ -168,7 +163,7 @@ class Inputs:
             yield [self._item(row, place, None) for place, row in enumerate(rows, 1)]
         number = 0
         for of_rows, paths in groupby(self.paths, self.is_of_rows):
-            for group in self._of_rows(paths, number) if of_rows else _files(paths):
+            for group in self._of_rows(paths, number) if of_rows else _media_files(paths):
                 number += len(group)
                 yield group
 
@@ -179,7 +174,7 @@ class Inputs:
                 number += len(items)
                 yield items
 
-    def _rows(self, path: str) -> Iterator[list[Row]]:
+    def _rows(self, path: str) -> Iterator[list[PlacedRow]]:
         kind = self._kind(path)
         if kind == PARQUET:
             if path == STANDARD:
@@ -192,7 +187,7 @@ class Inputs:
                 if kept:
                     yield kept
 
-    def _item(self, row: Row, number: int, path: str | None) -> Item:
+    def _item(self, row: PlacedRow, number: int, path: str | None) -> Item:
         """The input of a row, a line or an argument."""
         several = {"file": plain(path)} if self.several and path is not None and path != STANDARD else {}
         value, about = row.value, several | {"number": number}
@@ -217,9 +212,8 @@ class Inputs:
 
     def _located(self, value: Any, path: str | None) -> Any:
         """A path of a picture or sound, which may be one from the file that names it."""
-        if self.reading.media is None or not isinstance(value, str) or path is None or path == STANDARD:
-            return value
-        if os.path.exists(value):
+        is_path = self.reading.media is not None and isinstance(value, str)
+        if not is_path or path is None or path == STANDARD or os.path.exists(value):
             return value
         with suppress(FormatError):  # it leads out of the folder
             beside = safe_join(Path(path).parent, value)
@@ -236,7 +230,7 @@ class Inputs:
         return sum(map(len, self.groups()))
 
 
-def _files(paths: Iterable[str]) -> Iterator[list[Item]]:
+def _media_files(paths: Iterable[str]) -> Iterator[list[Item]]:
     items = (Item(path, path, {"file": plain(path)}) for path in paths)
     while some := list(islice(items, MEDIA_GROUP)):
         yield some
@@ -255,15 +249,19 @@ def between(groups: Groups, start: int, stop: int) -> Iterator[list[Item]]:
     for group in groups:
         if at >= stop:
             return
-        if found := group[max(start - at, 0) : stop - at]:
-            yield found
+        if part := group[max(start - at, 0) : stop - at]:
+            yield part
         at += len(group)
 
 
 def read_all() -> str:
     """The whole of standard input; ``FormatError`` where it is no text."""
     with opened(STANDARD) as file:
-        return decoded(file.read(), path=STANDARD_NAME)
+        data = file.read()
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=STANDARD_NAME) from error
 
 
 def opened(path: str) -> AbstractContextManager[Any]:
@@ -276,3 +274,37 @@ def opened(path: str) -> AbstractContextManager[Any]:
         return open(path, "rb")
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """The ``number``-th of ``count`` parts of long work, from 1: any machine may do any part, twice if need be."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> Part:
+        number, slash, count = text.partition("/")
+        if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of N parts, which are 1/N to N/N, such as 3/16")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def path(self, folder: str) -> str:
+        """Its file in a directory, which is made; names of all parts sort in their order."""
+        return str(make_directory(folder) / f"part-{self.number:05}-of-{self.count:05}.npy")
+
+    def of(self, inputs: Inputs) -> tuple[Iterator[list[Item]], int]:
+        """Its inputs, and how many these are: parts follow one another, and differ by one input at most.
+
+        Raises:
+            InputError: there are none in all files.
+        """
+        total = inputs.count() or 0
+        if not total:
+            raise InputError("there are no inputs.", hint="Pass files that hold some.")
+        start, stop = ((self.number - step) * total // self.count for step in (1, 0))
+        return between(inputs.groups(), start, stop), stop - start

@@ -50,7 +50,6 @@ class _Column:
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """The length of each row's value."""
         if self.offsets is not None:
             return np.diff(self.offsets)
         return np.array([len(self[row]) for row in range(len(self.array))])
