@@ -33,11 +33,11 @@ class Rows:
     """Answers as rows in a file: lines of JSON until all are there, then what the file's ending says.
 
     ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they, and ``end``
-    does what needs all answers. ``failed`` counts the errors.
+    does what needs all answers. ``failed`` counts the errors. Without the answers, rows are an index of what lies elsewhere.
     """
 
-    def __init__(self, file: OutputFile, name: str = "answer") -> None:
-        self.file, self.name = file, name
+    def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True) -> None:
+        self.file, self.name, self.with_answers = file, name, with_answers
 
     @property
     def failed(self) -> int:
@@ -70,8 +70,8 @@ class Rows:
         self.file.failed += sum(isinstance(answer, TranseptError) for _, answer in pairs)
 
     def line(self, pair: tuple[Item, Any]) -> bytes:
-        item, answer = pair
-        return _line(row_of(item, self.name, answer))
+        row = row_of(pair[0], self.name, pair[1])
+        return _line({name: row[name] for name in row if name != self.name or self.with_answers})
 
     def end(self) -> None:
         if not self.file.path.lower().endswith((".jsonl", ".ndjson")):
@@ -99,15 +99,6 @@ class Rows:
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return f"{encode(row)}\n".encode("utf-8", "backslashreplace")
-
-
-class Index(Rows):
-    """What the rows of an array belong to: rows without their answers."""
-
-    def line(self, pair: tuple[Item, Any]) -> bytes:
-        row = row_of(pair[0], self.name, pair[1])
-        row.pop(self.name, None)
-        return _line(row)
 
 
 class Ranking(Rows):
@@ -144,7 +135,7 @@ class Vectors:
     """
 
     def __init__(self, file: OutputFile, index: OutputFile, size: int) -> None:
-        self.file, self.index, self.size = file, Index(index, "embedding"), size
+        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False), size
 
     @property
     def failed(self) -> int:

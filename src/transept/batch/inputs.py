@@ -19,18 +19,7 @@ from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
 from transept.files import make_directory, reason, safe_join
 from transept.tables.parquet import parquet_columns, read_parquet
-from transept.tables.text import (
-    ENDINGS,
-    LINES,
-    MEDIA,
-    PARQUET,
-    SEPARATED,
-    STANDARD_NAME,
-    PlacedRow,
-    kind_of,
-    read_rows,
-    read_value,
-)
+from transept.tables.text import LINES, MEDIA, PARQUET, SEPARATED, STANDARD_NAME, PlacedRow, kind_of, read_rows, read_value
 
 STANDARD = "-"
 MEDIA_GROUP = 64
@@ -125,10 +114,12 @@ class Inputs:
             files = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
         except (ValueError, NotImplementedError) as error:
             raise InputError(f"{pattern!r} is no pattern of names in a folder ({error}).", hint="Such as '*.png'.") from error
-        endings = tuple(ENDINGS) if self.reading.media is None else self.reading.media
+        media = self.reading.media
         for path in files:
             name, is_hidden = path.name.lower(), any(part.startswith(".") for part in path.relative_to(folder).parts)
-            is_input = name.endswith(endings) or (self.reading.glob is not None and not name.endswith((*MEDIA, *ENDINGS)))
+            is_of_rows = kind_of(name) is not None
+            is_other = is_of_rows or name.endswith(MEDIA) or self.reading.glob is None
+            is_input = (is_of_rows if media is None else name.endswith(media)) or not is_other
             if not is_hidden:
                 (self.paths if is_input else self.skipped).append(str(path))
 
@@ -163,16 +154,16 @@ class Inputs:
             yield [self._item(row, place, None) for place, row in enumerate(rows, 1)]
         number = 0
         for of_rows, paths in groupby(self.paths, self.is_of_rows):
-            for group in self._of_rows(paths, number) if of_rows else _media_files(paths):
-                number += len(group)
-                yield group
-
-    def _of_rows(self, paths: Iterable[str], number: int) -> Iterator[list[Item]]:
-        for path in paths:
-            for rows in self._rows(path):
-                items = [self._item(row, number + place, path) for place, row in enumerate(rows, 1)]
-                number += len(items)
-                yield items
+            if of_rows:
+                for path in paths:
+                    for rows in self._rows(path):
+                        yield [self._item(row, place, path) for place, row in enumerate(rows, number + 1)]
+                        number += len(rows)
+            else:
+                items = (Item(path, path, {"file": plain(path)}) for path in paths)
+                while group := list(islice(items, MEDIA_GROUP)):
+                    yield group
+                    number += len(group)
 
     def _rows(self, path: str) -> Iterator[list[PlacedRow]]:
         kind = self._kind(path)
@@ -228,12 +219,6 @@ class Inputs:
         if parquet and len(parquet) == len(self.paths):
             return sum(parquet_columns(path)[1] for path in parquet)
         return sum(map(len, self.groups()))
-
-
-def _media_files(paths: Iterable[str]) -> Iterator[list[Item]]:
-    items = (Item(path, path, {"file": plain(path)}) for path in paths)
-    while some := list(islice(items, MEDIA_GROUP)):
-        yield some
 
 
 def _without_bytes(value: Any) -> Any:
