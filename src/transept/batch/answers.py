@@ -1,4 +1,4 @@
-"""Where answers go: rows that hold what each of them belongs to, as JSON lines, CSV or Parquet; rankings; and arrays."""
+"""Where answers go: rows as JSON lines, CSV or Parquet, with what each answer belongs to; rankings; and arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = 1024  # rows that are written to a table at a time
 
 
 def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
-    """What an answer belongs to, and the answer by this name, or its error; a column of such a name is ``input_<name>``."""
+    """The columns of an input, and its answer or error; an input's column of such a name becomes ``input_<name>``."""
     taken = {name, "error"}
     about = {f"input_{column}" if column in taken else column: value for column, value in item.about.items()}
     return about | (error_of(answer) if isinstance(answer, TranseptError) else {name: answer})
@@ -32,8 +32,8 @@ def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
 class Rows:
     """Answers as rows in a file: lines of JSON until all are there, then what the file's ending says.
 
-    ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they, and ``end``
-    does what needs all answers. ``failed`` counts the errors. Without the answers, rows are an index of what lies elsewhere.
+    ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they,
+    ``end`` does what needs all answers, and ``failed`` counts the errors. Rows without answers are an array's index.
     """
 
     def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True) -> None:
@@ -125,11 +125,12 @@ class Ranking(Rows):
 
 def ranked(rank: int, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a passage that is the ``rank``-th best and stands at ``index``."""
-    return {"rank": rank, "score": row["score"], "index": index, **{name: row[name] for name in row if name != "number"}}
+    about = {name: value for name, value in row.items() if name != "number"}
+    return {"rank": rank, "score": row["score"], "index": index, **about}
 
 
 class Vectors:
-    """Float32 vectors (N, ``size``), with NaN in the rows of inputs that failed: a ``.npy`` file that grows, and an index.
+    """Float32 vectors (N, ``size``) in a ``.npy`` file that grows, with NaN where an input failed, and their index.
 
     With the ending ``.parquet`` they become one table at the end.
     """
@@ -191,12 +192,13 @@ class Vectors:
 
 
 def write_csv(rows: Callable[[], Iterable[Mapping[str, Any]]], file: BinaryIO) -> None:
-    """The columns of all rows, in the order in which they come up; mappings are columns of their own, lists are JSON."""
+    """Write all columns in the order in which they come up; mappings are columns of their own, lists are JSON."""
     columns = list(dict.fromkeys(name for row in rows() for name in flat(row)))
     text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
-    table.writerows({name: "" if value is None else _text(value) for name, value in flat(row).items()} for row in rows())
+    for row in rows():
+        table.writerow({name: _text(value) for name, value in flat(row).items()})  # None is an empty cell
     text.detach()
 
 
@@ -232,7 +234,8 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row whose mappings are columns of their own: ``{"answer": {"label": 1}}`` is ``{"answer.label": 1}``."""
     columns: dict[str, Any] = {}
     for name, value in row.items():
-        columns |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+        is_nested = isinstance(value, Mapping)
+        columns |= {f"{name}.{key}": item for key, item in value.items()} if is_nested else {name: value}
     return columns
 
 

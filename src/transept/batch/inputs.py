@@ -1,4 +1,4 @@
-"""What long work is done on: arguments, lines, rows of tables, media files and folders, each with what its answer belongs to.
+"""Inputs of long work: arguments, lines, rows of tables, media files and folders.
 
 Every input knows where it stands; what cannot be read is an error in its place, and the others are answered.
 """
@@ -43,7 +43,7 @@ class Reading:
 
     Args:
         form: of lines and arguments, where the files' names do not tell.
-        columns: what is read of a row, the first of these that is there: names of columns, of which those with ``?`` may lack.
+        columns: what is read of a row, the first of these that is there: names of columns; those with ``?`` may lack.
         column: the column that is read in place of these.
         id: the column that tells rows apart; ``id`` where there is such a one.
         glob: which files of a folder are read.
@@ -58,7 +58,7 @@ class Reading:
     media: tuple[str, ...] | None = None
 
     def pick(self, row: Mapping[str, Any]) -> Any:
-        """What is read of a row: one value, or a mapping of several (``InputError``: the columns for it are not there)."""
+        """What is read of a row: one value, or a mapping of several (``InputError``: the row lacks the columns)."""
         if self.column is not None:
             if self.column in row:
                 return row[self.column]
@@ -88,7 +88,7 @@ class Reading:
 class Inputs:
     """The inputs of arguments, or of files, folders and standard input (``-``), in order and as they come.
 
-    A folder holds inputs by their endings; what ``glob`` names is one whatever its ending, unless that is of another kind.
+    A folder's inputs are told by their endings; what ``glob`` names is one unless its ending is that of another kind.
     ``skipped`` are the files of folders that are no inputs.
     """
 
@@ -113,7 +113,8 @@ class Inputs:
         try:
             files = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
         except (ValueError, NotImplementedError) as error:
-            raise InputError(f"{pattern!r} is no pattern of names in a folder ({error}).", hint="Such as '*.png'.") from error
+            what = f"{pattern!r} is no pattern of names in a folder ({error})."
+            raise InputError(what, hint="Such as '*.png'.") from error
         media = self.reading.media
         for path in files:
             name, is_hidden = path.name.lower(), any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -189,12 +190,13 @@ class Inputs:
             except InputError as error:
                 value = error
         elif not isinstance(value, TranseptError):
-            is_file = self.reading.media is not None and isinstance(value, str)
-            about = {"file": plain(value)} if is_file else about | {"text" if isinstance(value, str) else "input": value}
+            is_text = isinstance(value, str)
+            is_file = is_text and self.reading.media is not None
+            about = {"file": plain(value)} if is_file else about | {"text" if is_text else "input": value}
         return Item(self._located(value, path), row.where, about)
 
     def _about(self, row: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a row, without bytes; a row that has no id has its number, and one of several files the file."""
+        """The columns of a row without bytes; its number where it has no id, and its file where there are several."""
         column = self.reading.id or "id"
         known = {column: row[column]} if row.get(column) is not None else {}
         place = {name: value for name, value in place.items() if name not in row and not (known and name == "number")}

@@ -1,6 +1,6 @@
-"""A file of answers that grows, and takes the place of an older one when it is whole, with a note of what it is made of.
+"""A file of answers that grows and takes the place of an older one when it is whole, and the note beside it.
 
-It is gone on with only by the same inputs, model and options.
+Only the same inputs, model and options, which the note tells, go on with it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Note:
             what = f"has no note ({self.path.name}) of the inputs, the model and the options that it was begun with."
             raise InputError(what, path=self.output, hint="Leave out --resume to begin anew.")
         if differences := _differences(known, self.about):
-            raise InputError(f"was begun with something else: {'; '.join(differences)}.", path=self.output, hint=_ANEW)
+            what = f"was begun with something else: {'; '.join(differences)}."
+            raise InputError(what, path=self.output, hint=_ANEW)
 
     def whole(self) -> tuple[int, int] | None:
         """How many inputs and failures a whole output of the same holds; ``None`` where there is none."""
@@ -107,8 +108,9 @@ def of_inputs(inputs: Inputs) -> list[dict[str, Any]]:
 def of_model(directory: str | os.PathLike[str]) -> str:
     """A digest of the names, sizes and times of a model's files, those of its parts in folders among them."""
     place = Path(directory)
-    files = sorted(file for pattern in ("*", "[0-9]*/*") for file in place.glob(pattern) if file.suffix in _MODEL_ENDINGS)
-    return of_files((str(file.relative_to(place)), str(file)) for file in files if file.is_file())
+    files = sorted((*place.glob("*"), *place.glob("[0-9]*/*")))
+    files = [file for file in files if file.suffix in _MODEL_ENDINGS and file.is_file()]
+    return of_files((str(file.relative_to(place)), str(file)) for file in files)
 
 
 def of_files(files: Iterable[tuple[str, str]]) -> str:
@@ -124,11 +126,11 @@ def _differences(known: Mapping[str, Any], about: Mapping[str, Any]) -> list[str
     """What a note says otherwise, each in some words."""
     differences = []
     before, now = (_mappings(note.get("inputs")) for note in (known, about))
-    old_names, new_names = ([str(row.get("name")) for row in rows] for rows in (before, now))
-    if old_names != new_names:
-        differences.append(f"the inputs were {', '.join(old_names) or 'none'} and are {', '.join(new_names) or 'none'}")
+    names, new_names = ([str(row.get("name")) for row in rows] for rows in (before, now))
+    if names != new_names:
+        differences.append(f"the inputs were {', '.join(names) or 'none'} and are {', '.join(new_names) or 'none'}")
     else:
-        changed = [name for name, old, new in zip(new_names, before, now) if old != new]
+        changed = [name for name, old, new in zip(names, before, now) if old != new]
         differences += [f"what {name!r} holds has changed" for name in changed]
     for part in ("model", "options"):
         old, new = (next(iter(_mappings([note.get(part)])), {}) for note in (known, about))
@@ -151,8 +153,8 @@ def _mappings(values: Any) -> list[Mapping[str, Any]]:
 class OutputFile:
     """A file that takes the place of ``path`` when it is whole; until then it is ``<path>.partial``.
 
-    After an interruption or an error that file stays, also where the process was killed, and ``resume`` goes on from it where
-    its ``note`` says that it is of the same. ``told`` is called with a sentence that says so.
+    After an interruption or an error that file stays, also where the process was killed, and ``resume`` goes on from
+    it where its ``note`` says that it is of the same. ``told`` is called with a sentence that says so.
     """
 
     def __init__(

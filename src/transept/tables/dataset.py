@@ -126,10 +126,10 @@ class TableDataset(Sequence[Row]):
 
     def key(self, index: int) -> bytes:
         """A hash of a row's content (8 bytes), which does not depend on where the data lie."""
-        content = self[index]
-        if self.path is not None:
-            folder = f"{self.path}/"
-            content = {n: value.removeprefix(folder) if isinstance(value, str) else value for n, value in content.items()}
+        content, folder = self[index], f"{self.path}/"
+        for name, value in content.items():
+            if isinstance(value, str) and self.path is not None:
+                content[name] = value.removeprefix(folder)
         return hashlib.blake2b(_encode(content).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
     def keys(self) -> NDArray[np.uint64]:
@@ -143,8 +143,9 @@ class TableDataset(Sequence[Row]):
 
 def _digest(value: Any) -> str:
     """What stands for a value that JSON does not have: bytes and arrays by their content."""
-    content = value if isinstance(value, bytes) else value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    if not isinstance(value, bytes):
+        value = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+    return hashlib.blake2b(value, digest_size=16).hexdigest()
 
 
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_digest).encode
@@ -154,8 +155,8 @@ def as_dataset(source: Any) -> TableDataset:
     """Rows of any object that offers them.
 
     Args:
-        source: a :class:`TableDataset`; an object with ``column_names`` and integer indexing, as the ``datasets`` library has
-            them; a mapping of columns to equally long lists; a sequence or any other iterable of mappings.
+        source: a :class:`TableDataset`; an object with ``column_names`` and integer indexing, as of ``datasets``;
+            a mapping of columns to equally long lists; a sequence or any other iterable of mappings.
 
     Raises:
         InputTypeError: it offers nothing of that.
@@ -184,7 +185,8 @@ def _from_mapping(source: Mapping[Any, Any]) -> TableDataset:
     """A mapping of columns to lists, which collections of splits resemble."""
     if source and all(hasattr(value, "column_names") for value in source.values()):
         names = ", ".join(map(repr, source))
-        raise InputError(f"this is a collection of splits ({names}), not one data set.", hint="Pass one: data['train'].")
+        what = f"this is a collection of splits ({names}), not one data set."
+        raise InputError(what, hint="Pass one: data['train'].")
     lengths = {str(name): len(values) if isinstance(values, Sequence) else -1 for name, values in source.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
         columns = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -204,10 +206,10 @@ def rows_of_document(document: Any, path: str) -> list[Row]:
     """The rows of a document.
 
     - a list of objects: these;
-    - an object with a list below ``data``: that list, and if its parts have ``paragraphs`` (SQuAD, Rajpurkar et al. 2016) a
-      row for each question: ``question``, ``context``, ``answers`` (``text`` and ``answer_start``), ``id``;
-    - an object with ``images``, ``annotations`` and ``categories`` (COCO, Lin et al. 2014): a row for each image: ``image``,
-      the file's name, and ``objects`` with ``bbox`` (x, y, width, height in pixels) and ``category``, the names;
+    - an object with a list below ``data``: that list; where its parts have ``paragraphs`` (SQuAD, Rajpurkar et al.
+      2016), a row for each question: ``question``, ``context``, ``answers`` (``text`` and ``answer_start``), ``id``;
+    - an object with ``images``, ``annotations`` and ``categories`` (COCO, Lin et al. 2014): a row for each image with
+      ``image``, the file's name, and ``objects``: ``bbox`` (x, y, width, height in pixels) and ``category`` (names);
     - an object of lists of one length: a row for each place in them.
 
     Raises:
@@ -260,7 +262,7 @@ def _images(document: dict[str, Any]) -> Iterator[Row]:
 
 
 def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, ...]:
-    """Split rows by a hash of their content, so that each stays in its part when rows are added, and equal rows stay together.
+    """Split rows by a hash of their content: a row keeps its part when rows are added, and equal rows stay together.
 
     Args:
         dataset: the rows.
@@ -273,11 +275,12 @@ def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, 
         InputError: shares that leave nothing, or fewer different rows than parts.
     """
     if not all(0 < share < 1 for share in shares) or sum(shares) >= 1:
-        raise InputError(f"shares of the rows lie between 0 and 1 and leave a rest, but are {', '.join(map(str, shares))}.")
+        what = f"shares of the rows lie between 0 and 1 and leave a rest, but are {', '.join(map(str, shares))}."
+        raise InputError(what)
     keys = dataset.keys()
     if len(np.unique(keys[:CHUNK])) <= len(shares) and (different := len(np.unique(keys))) <= len(shares):
-        hint = "Pass data for the evaluation of their own."
-        raise InputError(f"{different} different rows cannot be split in {1 + len(shares)}.", path=dataset.path, hint=hint)
+        what = f"{different} different rows cannot be split in {1 + len(shares)}."
+        raise InputError(what, path=dataset.path, hint="Pass data for the evaluation of their own.")
     numbers = np.zeros(len(keys), np.int8)  # of each row's part, of which the last one is the rest
     for edge in accumulate(shares):
         numbers += keys >= np.uint64(edge * 2.0**64)

@@ -1,6 +1,6 @@
 """Rows from files: JSON, JSON lines, CSV, TSV, Parquet, texts, CoNLL, and folders of pictures or sounds.
 
-What a file holds is checked as it is read: its size, its encoding, and each line. An error names the file and the line.
+The size, the encoding and each line of a file are checked as it is read. An error names the file and the line.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ def load_dataset_file(
 ) -> TableDataset:
     """Read the rows of a file, or of a folder of pictures or sounds with a folder for each class.
 
-    ======== ============================================================================================================
+    ======== =======================================================================================================
     format   rows and columns
-    ======== ============================================================================================================
+    ======== =======================================================================================================
     jsonl    a JSON object a line
-    json     a list of objects; an object with such a list below ``data``; an object of columns; SQuAD's and COCO's layouts
-    csv      columns by the first line, where that looks like names, else ``column1``, ...; ``;`` separates where no comma does
+    json     a list of objects, alone or below ``data``; an object of columns; SQuAD's and COCO's layouts
+    csv      columns by the first line, where that looks like names, else ``column1``, ...; parted by ``,`` or ``;``
     tsv      the same, between tabs, and quotes are ordinary characters
     parquet  its columns; needs the package pyarrow
     txt      one column, ``text``; see ``sample_by``
     conll    ``tokens`` and ``tags``: a token a line with its tag in the last column, sentences parted by empty lines
     folder   ``image`` or ``audio``, paths of files, and ``label``, the name of the folder that they lie in
-    ======== ============================================================================================================
+    ======== =======================================================================================================
 
     Args:
         path: a file or a folder.
         format: one of these; told by the file's ending when absent.
         encoding: of a text; when absent UTF-8, or by the file's byte order mark.
-        sample_by: what is a row of a text: a ``line``, a ``paragraph`` (parted by empty lines), the whole ``document``, or a
-            ``part`` of it, some lines of about 65,000 characters, which laid end to end are the document.
+        sample_by: what is a row of a text: a ``line``, a ``paragraph`` (parted by empty lines), the ``document``, or
+            a ``part`` of it, some lines of about 65,000 characters, which laid end to end are the document.
         header: whether the first line of a table holds the columns' names; told by what it holds when absent.
         max_bytes: the size of the largest file that is read.
 
@@ -131,7 +131,8 @@ def _codec_of(name: str, encoding: str | None, max_bytes: int) -> str:
         b"".decode(encoding)  # some codecs are not for texts
         return codecs.lookup(encoding).name
     except (LookupError, UnicodeError):
-        raise InputError(f"there is no encoding {encoding!r}.", hint="Such as utf-8, utf-16, latin-1, cp1252.") from None
+        hint = "Such as utf-8, utf-16, latin-1, cp1252."
+        raise InputError(f"there is no encoding {encoding!r}.", hint=hint) from None
 
 
 def _read_file(name: str, kind: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
@@ -152,12 +153,13 @@ def _read_file(name: str, kind: str, codec: str, sample_by: str, header: bool | 
 
 
 def _collected(name: str, rows: Rows, columns: Sequence[str] | None = None, **about: Any) -> TableDataset:
-    """Rows with the lines on which they begin as a data set: from memory, or from a mapped file where they are many."""
+    """Rows with the lines on which they begin as a data set: in memory, or in a mapped file where they are many."""
     writer, lines = RowWriter(), array("I")
     for line, row in rows:
         lines.append(line)
         writer.add(row)
-    return TableDataset(writer.finish(), [*writer.columns] if columns is None else columns, path=name, lines=lines, **about)
+    columns = [*writer.columns] if columns is None else columns
+    return TableDataset(writer.finish(), columns, path=name, lines=lines, **about)
 
 
 def _groups(name: str, codec: str) -> Iterator[list[str]]:
@@ -280,7 +282,8 @@ def _read_table(name: str, kind: str, codec: str, header: bool | None) -> TableD
 
 
 def _typed(names: list[str], types: list[Callable[[str], Any]], cells: list[str]) -> Row:
-    return {name: kind(cell) if kind is str or cell.strip() else None for name, kind, cell in zip(names, types, cells)}
+    values = (kind(cell) if kind is str or cell.strip() else None for kind, cell in zip(types, cells))
+    return dict(zip(names, values))
 
 
 def _may_be_names(cells: list[str]) -> bool:
@@ -312,7 +315,7 @@ def _read_parquet(name: str) -> TableDataset:
     writer = RowWriter()
     for batch in parquet_batches(name, bounded=True):
         try:
-            batch.to_pylist()  # what Python does not have, such as some times, is found here and not in the course of a run
+            batch.to_pylist()  # values that Python does not have, such as some times, are found before a run
         except (ValueError, OverflowError) as error:
             raise FormatError(f"holds a value that cannot be read ({str(error)[:200]}).", path=name) from error
         writer.add_batch(batch)
@@ -333,7 +336,8 @@ def _read_folder(folder: str) -> TableDataset:
     kinds = {"image" if name.lower().endswith(IMAGES) else "audio" for name in files}
     if len(kinds) != 1:
         what = "holds pictures and sounds." if kinds else "holds no pictures and no sounds."
-        raise FormatError(what, path=folder, hint="Pass a folder of one of them, with a folder for each class, or a file.")
+        hint = "Pass a folder of one of them, with a folder for each class, or a file."
+        raise FormatError(what, path=folder, hint=hint)
     flat = next((name for name in files if os.sep not in name), None)
     if flat is not None:
         hint = "Give each class a folder, or pass a manifest: a .csv or .jsonl file of paths and labels."

@@ -1,7 +1,7 @@
 """Parquet files, read with a bound on what they hold once decoded.
 
-A value that a column repeats stands once in the file, in the dictionary of its group of rows: a file of 500 bytes can hold
-gigabytes. So texts are read as places in dictionaries, and decoded some at a time, after what they will take was counted.
+A value that a column repeats stands once in the file, in the dictionary of its group of rows: 500 bytes can hold
+gigabytes. So texts are read as places in dictionaries, and decoded some at a time, after their size was counted.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def parquet_batches(path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = 
 
     Raises:
         FileError: there is no such regular file.
-        FormatError: it is corrupt, has a row of more than ``MAX_ROW`` bytes, or, where it is ``bounded``, holds more than
-            ``MAX_BYTES`` or far more than a file of its size does.
+        FormatError: it is corrupt, has a row of more than ``MAX_ROW`` bytes, or, where it is ``bounded``, holds more
+            than ``MAX_BYTES`` or far more than a file of its size does.
         MissingExtraError: pyarrow is not installed.
     """
     with _opened(path) as (file, parquet):
@@ -100,7 +100,7 @@ def _plain(schema: Any) -> Any:
     import pyarrow
 
     is_coded = pyarrow.types.is_dictionary
-    return pyarrow.schema([field.with_type(field.type.value_type) if is_coded(field.type) else field for field in schema])
+    return pyarrow.schema([part.with_type(part.type.value_type) if is_coded(part.type) else part for part in schema])
 
 
 def _is_text(column: Any) -> bool:

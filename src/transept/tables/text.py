@@ -1,6 +1,6 @@
 """Lines of text files, and rows of ``.csv``, ``.tsv`` and ``.jsonl`` files, read as they are worked on.
 
-Memory does not grow with the file. What is wrong with one row is an error in its place; what is wrong with the file is raised.
+Memory does not grow with the file. A wrong row is an error in its place; what is wrong with the file is raised.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ codecs.register_error("transept.undecodable", lambda error: (_UNDECODABLE, error
 
 @dataclass(frozen=True)
 class PlacedRow:
-    """Columns by name, or a line's text, or another JSON value, or the error that stands in its place; and where it is."""
+    """Columns by name, a line's text, another JSON value, or the error in its place; and where it stands."""
 
     value: Any
     where: str
@@ -132,9 +132,9 @@ def _check_text(text: str, path: str | None = None) -> None:
 
 
 def read_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[list[tuple[int, list[str]]]]:
-    """The cells of a table's lines that are not empty, each with the number of the line on which they begin, in groups.
+    """The cells of a table's lines that are not empty, with the numbers of the lines on which they begin, in groups.
 
-    In ``.csv`` files a semicolon separates where the first line holds no comma; in ``.tsv`` files quotes are characters.
+    In CSV a semicolon separates where the first line holds no comma; in TSV quotes are characters.
 
     Raises:
         FormatError: a row is too long, or quotes are wrong.
@@ -204,7 +204,8 @@ def _rows_of_table(groups: Iterator[list[tuple[int, list[str]]]], name: str) -> 
         if not names:
             (_, cells), *group = group
             _check_text("".join(cells), f"{name}:1")
-            names = unique([cell if cell.strip() else f"column{place}" for place, cell in enumerate(cells, 1)], f"{name}:1")
+            named = [cell if cell.strip() else f"column{place}" for place, cell in enumerate(cells, 1)]
+            names = unique(named, f"{name}:1")
         if group:
             yield [PlacedRow(_columns(names, cells), f"{name}:{line}") for line, cells in group]
 

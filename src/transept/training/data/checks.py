@@ -40,7 +40,7 @@ def warn_of_tokenizer(tokenizer: Any, model: Any) -> bool:
 
 
 def warn_of_unlearned_end(labels: Iterable[Sequence[int]], end: int | None) -> bool:
-    """Warn where no row has the end of text among its labels, so that a model would never learn to stop; gives whether."""
+    """Warn where no row's labels have the end of text, so that a model would never learn to stop; gives whether."""
     is_missing = end is not None and not any(end in row for row in labels)
     return _warn(is_missing, "the end of text is never among the labels: the model will not learn to stop.")
 

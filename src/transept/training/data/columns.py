@@ -1,4 +1,4 @@
-"""Which columns of a data set hold what a task reads: by their names, else by what they hold; and media in columns."""
+"""Which columns of a data set a task reads, by their names or by what they hold; and media in columns."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ TEXT = Column("text", ("text", "sentence", "content", "review", "utterance", "qu
 LABEL = Column("label", ("label", "labels", "category", "target", "class", "intent", "sentiment", "score"), is_label)
 PAIRS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "passage"), ("question", "sentence")),
-    *(("question1", "question2"), ("text", "text_pair"), ("text1", "text2"), ("query", "passage"), ("anchor", "positive")),
+    *(("question1", "question2"), ("text", "text_pair"), ("text1", "text2"), ("query", "passage")),
+    ("anchor", "positive"),
 )
 
 
@@ -86,7 +87,7 @@ def find_columns(dataset: TableDataset, wanted: Sequence[Column], given: Mapping
         Names of columns by role, without the optional roles that no column fits.
 
     Raises:
-        InputError: a column that was chosen is not there or holds something else, none or several would do. It lists them.
+        InputError: a chosen column is not there or holds something else; none or several would do. It lists them.
     """
     columns = {role: name for role, name in given.items() if name is not None}
     roles = {column.role for column in wanted}
@@ -205,7 +206,7 @@ def opened(value: Any, place: str) -> Any:
 
 
 def heard(value: Any, rate: int, place: str) -> Any:
-    """The samples (T,) of a sound of a row at a rate in Hz (``TranseptError``, with the row's place: it cannot be read)."""
+    """The samples (T,) of a row's sound at a rate in Hz (``TranseptError``, with its place: it cannot be read)."""
     with _naming_row(place):
         return load_audio(value, rate)
 

@@ -71,7 +71,7 @@ def find_labels(dataset: TableDataset, column: str, known: Sequence[str] | None 
 
     Args:
         dataset: the rows to train on.
-        column: the column of labels, each a text, a number, or a list of them (several classes at once, or one a token).
+        column: the column of labels, each a text, a number, or a list of them (several classes, or one a token).
         known: names of the classes of a model that was trained before, whose order is kept where they are the same.
 
     Raises:
@@ -123,4 +123,5 @@ def _classes(values: set[Any], class_names: list[str] | None, known: Sequence[st
     names = dict(enumerate(class_names or ()))
     if names and all(0 <= value < len(names) for value in values):
         return names
-    return {value: names.get(value, str(int(value) if isinstance(value, float) else value)) for value in sorted(values)}
+    whole = {value: int(value) if isinstance(value, float) else value for value in sorted(values)}
+    return {value: names.get(value, str(number)) for value, number in whole.items()}

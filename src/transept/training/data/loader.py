@@ -1,7 +1,7 @@
-"""Loaders whose every batch follows from its place: neither workers nor what was read before change what a row becomes.
+"""Loaders whose every batch follows from its place: neither workers nor earlier batches change what a row becomes.
 
-Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded from the seed
-of the run and the place, and put back afterwards.
+Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded
+from the seed of the run and the place, and put back afterwards.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def make_loader(
 
 
 def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:
-    """A loader of a frozen backbone's states in the order of a loader of rows, and the head, which is trained on them.
+    """A loader of a frozen backbone's states in the order of a loader of rows, and the head to train on them.
 
     Raises:
         InputError: the rows have no numbers, or some of the backbone is trained.
@@ -142,12 +142,13 @@ def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any
         features, head = precompute(cast(TaskModel[Any], task), (to_device(batch, args.device) for batch in source))
     order = [row for batch in source.batch_sampler.all() for row in batch]
     rows = [row for _, row in sorted(zip(order, features.rows, strict=True), key=lambda pair: pair[0])]
-    collate, size, drop_last = Features(rows, features.padding).collate, args.train_batch_size, args.dataloader_drop_last
-    return make_loader(rows, batches, collate, Columns(None), seed=args.seed, batch_size=size, drop_last=drop_last), head
+    collate = Features(rows, features.padding).collate
+    sizes = {"batch_size": args.train_batch_size, "drop_last": args.dataloader_drop_last}
+    return make_loader(rows, batches, collate, Columns(None), seed=args.seed, **sizes), head
 
 
 def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
-    """The batches of an epoch of any loader from number ``start`` on; ours begin there, others are read up to there."""
+    """The batches of an epoch from number ``start`` on; loaders of ours begin there, others are read up to there."""
     part = _placed(loader)
     if part is not None:
         part.set_epoch(epoch, start)
@@ -171,7 +172,7 @@ def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
 
 
 def _to_the_end(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """So many batches of an iterable that tells its length; before the last one is given, its own code comes to its end."""
+    """So many batches of an iterable that has a length; before the last one, the iterable's code comes to its end."""
     for number, batch in zip(range(1, count + 1), batches):
         if number == count:
             next(batches, None)
@@ -190,7 +191,7 @@ def is_stream(loader: Any) -> bool:
 
 
 def stream_state(loader: Any, epoch: int, batch: int) -> StreamState | None:
-    """The state of a loader's iterable before a batch of an epoch, for :func:`restore_stream`; ``None`` where it tells none."""
+    """The state of a loader's iterable before a batch, for :func:`restore_stream`; ``None`` where it tells none."""
     part = _placed(loader)
     return part.state_at(epoch, batch) if isinstance(part, Stream) else None
 

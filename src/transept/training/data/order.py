@@ -33,8 +33,9 @@ def place_seed(seed: int, *place: int, purpose: str = "") -> int:
 
 @contextlib.contextmanager
 def kept_generators() -> Iterator[Callable[[int], None]]:
-    """Gives a function that seeds the global generators, which are as before at the end; it takes some 100 microseconds."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (what transforms draw from)
+    """Gives a function that seeds the global generators, and puts them back at the end, in some 100 microseconds."""
+    # Transforms draw from all three.
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield _seed
     finally:
@@ -84,7 +85,7 @@ def by_falling_length(lengths: Lengths) -> Numbers:
 
 
 def grouped_by_length(lengths: Lengths, batch_size: int, generator: torch.Generator) -> Numbers:
-    """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row of all comes first.
+    """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row comes first.
 
     For fewer rows there are four groups. The order is the reference's for the same generator.
     """
@@ -131,7 +132,7 @@ def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batche
 
 
 class EpochSampler(Sampler[int]):
-    """Rows in an order that follows from the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
+    """Rows in an order of the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
 
     def __init__(self, size: int, seed: int, *, shuffle: bool = True) -> None:
         self.size, self.seed, self.shuffle, self.epoch = size, seed, shuffle, 0
@@ -205,8 +206,8 @@ class BatchPlace:
 class EpochBatches(Sampler[BatchPlace]):
     """The batches of an epoch, each with its place; ``start`` is the number of the first one that is given.
 
-    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r gives
-    every R-th from number r on; its length, and numbers to start from, count its own, where the last may be missing.
+    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r
+    gives every R-th from number r on; its length, and numbers to start from, count its own batches alone.
     """
 
     def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:

@@ -31,8 +31,8 @@ class StreamState:
 class Stream(IterableDataset[Any]):
     """An iterable whose batches get a place: the epoch, and a number among those of its process.
 
-    Where R processes take batches in turn, the one of rank r gives every R-th from number r on. Of several workers, each reads
-    a copy of the data set, and the loader takes their batches in turn.
+    Where R processes take batches in turn, the one of rank r gives every R-th from number r on. Of several workers,
+    each reads a copy of the data set, and the loader takes their batches in turn.
 
     Args:
         dataset: the iterable; its ``set_epoch`` is called before each epoch, where it has one.
@@ -55,7 +55,7 @@ class Stream(IterableDataset[Any]):
     ) -> None:
         self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
         self.ranks, self.workers, self.persistent = ranks, workers, persistent
-        # The epoch, its first batch, and the rank: workers that live on see what is written here before they begin an epoch.
+        # The epoch, its first batch, and the rank: workers that live on read it when they begin an epoch.
         self.begin = torch.tensor([0, 0, rank], device="cpu")
         if workers:
             self.begin.share_memory_()  # type: ignore[no-untyped-call]
@@ -83,12 +83,12 @@ class Stream(IterableDataset[Any]):
         return -(-(batches + (rest > 0 and not self.drop_last)) // self.ranks)
 
     def __iter__(self) -> Iterator[Placed]:
-        epoch, start, rank = self.begin.tolist()  # now, since the next epoch may be written there before this one is read
+        epoch, start, rank = self.begin.tolist()  # now, since the next epoch may be written there soon
         restored, self.restored = self.restored, None
         return self._batches(epoch, start, rank, restored)
 
     def _batches(self, epoch: int, start: int, rank: int, restored: StreamState | None) -> Iterator[Placed]:
-        """The batches of an epoch; in workers ``None`` in place of each before ``start``, by which the loader counts them."""
+        """The batches of an epoch; in workers ``None`` for each before ``start``, by which the loader counts them."""
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         dataset, done, ended = self._begun(epoch, restored)
@@ -114,13 +114,14 @@ class Stream(IterableDataset[Any]):
             rows, read = [], read + 1
 
     def _begun(self, epoch: int, restored: StreamState | None) -> tuple[Any, int, bool]:
-        """The data set at the beginning of an epoch, or in the state of a checkpoint; the rows it gave, whether it ended."""
+        """The data set at an epoch's beginning or in a checkpoint's state; the rows it gave, and whether it ended."""
         dataset = self.dataset
         if self.persistent:  # an epoch begins as in a worker that was started for it
             try:
                 dataset = copy.deepcopy(dataset)
             except Exception as error:
-                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]}), which workers that live on need."
+                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]})"
+                what += ", which workers that live on need."
                 raise UnsupportedError(what, hint="Pass dataloader_persistent_workers=False.") from error
         is_before_epoch = restored is not None and restored.epoch < epoch  # the state is that between two epochs
         if restored is not None and is_before_epoch:
@@ -134,7 +135,7 @@ class Stream(IterableDataset[Any]):
         return dataset, restored.rows, restored.ended
 
     def _note(self, epoch: int, number: int | None, rows: int, ended: bool) -> None:
-        """Keep the data set's state after so many rows, which is that after a batch of this process, or of another one."""
+        """Keep the data set's state after so many rows, that is after a batch of this process or of another one."""
         if not self.keeps_state:
             return
         self.last_state = StreamState(copy.deepcopy(self.dataset.state_dict()), epoch, rows, ended)
