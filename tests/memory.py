@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tables import ROOT, written
+from tests.document_tables import ROOT, written
 from transept.config import Config
 from transept.core.auto import config_class, family, model_types, models_of
 from transept.core.model import Backbone

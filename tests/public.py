@@ -145,7 +145,7 @@ SINGLE = {
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
-    "training.data.files": ["load_dataset_file"],
+    "tables.files": ["load_dataset_file"],
     "training.arguments.parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],

@@ -13,12 +13,12 @@ from types import FunctionType
 
 import pytest
 
-from . import public, tables
+from . import document_tables, public
 
 # In code that is quoted in a sentence or imported in a snippet.
 NAME = re.compile(r"\b(transept(?:\.\w+)+)\b(?![\w/-])")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-PAGES = [*sorted(tables.ROOT.glob("*.md")), *sorted((tables.ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(document_tables.ROOT.glob("*.md")), *sorted((document_tables.ROOT / "docs").rglob("*.md"))]
 NEEDED = ("sphinx", "furo", "myst_parser")
 LACKING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
@@ -35,9 +35,9 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def test_the_readme_lists_every_family() -> None:
-    readme = tables.ROOT / "README.md"
-    assert readme.read_text(encoding="utf-8") == tables.written(readme, "families", tables.families()), (
-        "run: python -m tests.tables"
+    readme = document_tables.ROOT / "README.md"
+    assert readme.read_text(encoding="utf-8") == document_tables.written(readme, "families", document_tables.families()), (
+        "run: python -m tests.document_tables"
     )
 
 
@@ -53,7 +53,9 @@ def test_the_documentation_is_built_without_a_warning(tmp_path: Path, request: p
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy"]
     if not request.config.getoption("--thorough"):
         command += ["-D", "autodoc_typehints=none", "-D", "smartquotes=0"]
-    done = subprocess.run([*command, "docs", str(tmp_path)], cwd=tables.ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "docs", str(tmp_path)], cwd=document_tables.ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert not missing_from(tmp_path)
 
@@ -70,9 +72,9 @@ def missing_from(built: Path) -> list[str]:
 
 
 def test_the_reference_has_every_room() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in (tables.ROOT / "docs/reference").glob("*.md"))
+    pages = "".join(page.read_text(encoding="utf-8") for page in (document_tables.ROOT / "docs/reference").glob("*.md"))
     listed = set(re.findall(r"^```\{modules\} transept\.(\w+)$", pages, re.MULTILINE))
-    source = tables.ROOT / "src/transept"
+    source = document_tables.ROOT / "src/transept"
     rooms = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert listed == rooms - {"__init__", "cli"}  # the command has a page of its own, and no names to import
 

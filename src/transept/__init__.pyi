@@ -890,6 +890,7 @@ from transept.preprocess.text.classes import (
 )
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
+from transept.tables.files import load_dataset_file as load_dataset_file
 from transept.training.arguments.parser import HfArgumentParser as HfArgumentParser
 from transept.training.arguments.training import (
     Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
@@ -936,7 +937,6 @@ from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
 )
-from transept.training.data.files import load_dataset_file as load_dataset_file
 from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
     Adafactor as Adafactor,

@@ -66,7 +66,7 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of several kinds of values are texts, whichever group of rows they come up in."""
     parquet = pytest.importorskip("pyarrow.parquet")
     whole = parquet.read_table(written(tmp_path / "a.parquet"))
-    monkeypatch.setattr("transept.batch.tables.GROUP", 1)
+    monkeypatch.setattr("transept.batch.answers.GROUP", 1)
     alone = parquet.read_table(written(tmp_path / "b.parquet"))
     assert whole.schema == alone.schema
     assert whole.to_pylist() == alone.to_pylist()

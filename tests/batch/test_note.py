@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from transept.batch.inputs import Inputs, Reading
-from transept.batch.note import Note, fingerprint, of_inputs, of_model
+from transept.batch.output_file import Note, fingerprint, of_inputs, of_model
 from transept.errors import InputError
 
 ABOUT = {"inputs": [{"name": "a.csv", "size": 3}], "model": {"model": "m", "files": "1"}, "options": {"top_k": 2}}

@@ -11,9 +11,9 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from tests import memory
+from tests.document_tables import written as with_table
 from tests.generation.test_generate import WRITERS, inputs, ready, written
 from tests.models.families import Family
-from tests.tables import written as with_table
 from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError

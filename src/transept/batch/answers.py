@@ -1,26 +1,29 @@
-"""Where answers go: rows that hold what each of them belongs to, arrays with an index beside them, and rankings."""
+"""Where answers go: rows as JSON lines, CSV or Parquet, with what each answer belongs to; rankings; and arrays."""
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, BinaryIO
 
 from transept.batch.encode import encode, error_of
 from transept.batch.inputs import Item
 from transept.batch.output_file import OutputFile
-from transept.batch.tables import write_csv, write_lines, write_parquet
 from transept.errors import FormatError, InputError, TranseptError
 from transept.files import parse_json
+from transept.tables.parquet import needed
 
 Pairs = Sequence[tuple[Item, Any]]
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
+GROUP = 1024  # rows that are written to a table at a time
 
 
 def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
-    """What an answer belongs to, and the answer by this name, or its error; a column of such a name is ``input_<name>``."""
+    """The columns of an input, and its answer or error; an input's column of such a name becomes ``input_<name>``."""
     taken = {name, "error"}
     about = {f"input_{column}" if column in taken else column: value for column, value in item.about.items()}
     return about | (error_of(answer) if isinstance(answer, TranseptError) else {name: answer})
@@ -29,12 +32,12 @@ def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
 class Rows:
     """Answers as rows in a file: lines of JSON until all are there, then what the file's ending says.
 
-    ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they, and ``end``
-    does what needs all answers. ``failed`` counts the errors.
+    ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they,
+    ``end`` does what needs all answers, and ``failed`` counts the errors. Rows without answers are an array's index.
     """
 
-    def __init__(self, file: OutputFile, name: str = "answer") -> None:
-        self.file, self.name = file, name
+    def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True) -> None:
+        self.file, self.name, self.with_answers = file, name, with_answers
 
     @property
     def failed(self) -> int:
@@ -43,13 +46,11 @@ class Rows:
     def begin(self) -> int:
         if not self.file.resume:
             return 0
-        self.file.file.seek(0)
-        return self.keep(sum(line.endswith(b"\n") for line in self.file.file))
+        return self.keep(sum(line.endswith(b"\n") for line in self.lines()))
 
     def keep(self, count: int) -> int:
         """Go on behind so many rows, which are to be checked."""
-        self.file.file.seek(0)
-        size = sum(len(self.file.file.readline()) for _ in range(count))
+        size = sum(map(len, islice(self.lines(), count)))
         self.file.keep(count, size)
         self.file.file.seek(0)
         return count
@@ -57,9 +58,8 @@ class Rows:
     def check(self, items: Sequence[Item]) -> None:
         for item in items:
             line = self.file.file.readline()
-            known = _line(row_of(item, self.name, None))
-            known, _, _ = known.rpartition(f', "{self.name}": null'.encode())
-            rest = line.removeprefix(known)
+            about, _, _ = _line(row_of(item, self.name, None)).rpartition(f', "{self.name}": null'.encode())
+            rest = line.removeprefix(about)
             if rest == line or not rest.startswith((f', "{self.name}": '.encode(), b', "error": {', b"}")):
                 what = f"another input was answered in the place of {item.where}."
                 raise InputError(what, path=self.file.path, hint="Leave out --resume to begin anew.")
@@ -70,8 +70,8 @@ class Rows:
         self.file.failed += sum(isinstance(answer, TranseptError) for _, answer in pairs)
 
     def line(self, pair: tuple[Item, Any]) -> bytes:
-        item, answer = pair
-        return _line(row_of(item, self.name, answer))
+        row = row_of(pair[0], self.name, pair[1])
+        return _line({name: row[name] for name in row if name != self.name or self.with_answers})
 
     def end(self) -> None:
         if not self.file.path.lower().endswith((".jsonl", ".ndjson")):
@@ -79,28 +79,26 @@ class Rows:
 
     def arrange(self, rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
         """Let rows take the place of the lines, as the file's ending says."""
-        writers: dict[str, Callable[..., None]] = {".csv": write_csv, ".parquet": write_parquet}
+        ending = os.path.splitext(self.file.path)[1].lower()
         with self.file.rewritten() as file:
-            writers.get(os.path.splitext(self.file.path)[1].lower(), write_lines)(rows, file)
+            if ending == ".csv":
+                write_csv(rows, file)
+            elif ending == ".parquet":
+                write_parquet(rows, file)
+            else:
+                file.writelines(map(_line, rows()))
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines, in order."""
+        self.file.file.seek(0)
+        return iter(self.file.file.readline, b"")
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """All rows, in order."""
-        self.file.file.seek(0)
-        for line in self.file.file:
-            yield parse_json(line.decode("utf-8"), path=self.file.partial)
+        return (parse_json(line.decode("utf-8"), path=self.file.partial) for line in self.lines())
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return f"{encode(row)}\n".encode("utf-8", "backslashreplace")
-
-
-class Index(Rows):
-    """What the rows of an array belong to: rows without their answers."""
-
-    def line(self, pair: tuple[Item, Any]) -> bytes:
-        row = row_of(pair[0], self.name, pair[1])
-        row.pop(self.name, None)
-        return _line(row)
 
 
 class Ranking(Rows):
@@ -112,8 +110,7 @@ class Ranking(Rows):
 
     def end(self) -> None:
         places, at = list[tuple[float, int, int]](), 0
-        self.file.file.seek(0)
-        for index, line in enumerate(self.file.file):
+        for index, line in enumerate(self.lines()):
             if isinstance(score := parse_json(line.decode("utf-8")).get("score"), float):
                 places.append((score, index, at))
             at += len(line)
@@ -128,17 +125,18 @@ class Ranking(Rows):
 
 def ranked(rank: int, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a passage that is the ``rank``-th best and stands at ``index``."""
-    return {"rank": rank, "score": row["score"], "index": index, **{name: row[name] for name in row if name != "number"}}
+    about = {name: value for name, value in row.items() if name != "number"}
+    return {"rank": rank, "score": row["score"], "index": index, **about}
 
 
 class Vectors:
-    """Float32 vectors (N, ``size``), with NaN in the rows of inputs that failed: a ``.npy`` file that grows, and an index.
+    """Float32 vectors (N, ``size``) in a ``.npy`` file that grows, with NaN where an input failed, and their index.
 
     With the ending ``.parquet`` they become one table at the end.
     """
 
     def __init__(self, file: OutputFile, index: OutputFile, size: int) -> None:
-        self.file, self.index, self.size = file, Index(index, "embedding"), size
+        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False), size
 
     @property
     def failed(self) -> int:
@@ -150,14 +148,14 @@ class Vectors:
         if not self.file.resume:
             self.file.write(self._header())
             return 0
-        old: Any = None
+        vectors: Any = None
         with suppress(OSError, ValueError, EOFError):
-            old = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
-        if old is None or old.dtype != np.dtype("<f4") or old.ndim != 2 or old.shape[1] != self.size:
+            vectors = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
+        if vectors is None or vectors.dtype != np.dtype("<f4") or vectors.ndim != 2 or vectors.shape[1] != self.size:
             wrong = f"holds no float32 vectors of {self.size} numbers, as this model makes them."
             raise FormatError(wrong, path=self.file.partial, hint="Use the model that it was begun with.")
-        count = min(len(old), self.index.begin())
-        self.file.keep(count, old.offset + count * self.size * 4)
+        count = min(len(vectors), self.index.begin())
+        self.file.keep(count, vectors.offset + count * self.size * 4)
         return self.index.keep(count)
 
     def check(self, items: Sequence[Item]) -> None:
@@ -175,9 +173,9 @@ class Vectors:
         import numpy as np
 
         rows = np.full((len(pairs), self.size), np.nan, "<f4")
-        for row, (_, found) in zip(rows, pairs, strict=True):
-            if not isinstance(found, TranseptError):
-                row[:] = found
+        for row, (_, answer) in zip(rows, pairs, strict=True):
+            if not isinstance(answer, TranseptError):
+                row[:] = answer
         self.index.write(pairs)
         self.file.write(rows.tobytes(), len(rows))
         self.file.rewrite(self._header())  # so that an interrupted file is whole too
@@ -191,3 +189,86 @@ class Vectors:
                 vectors = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
                 write_parquet(self.index.rows, file, vectors)
             self.index.file.kept = False
+
+
+def write_csv(rows: Callable[[], Iterable[Mapping[str, Any]]], file: BinaryIO) -> None:
+    """Write all columns in the order in which they come up; mappings are columns of their own, lists are JSON."""
+    columns = list(dict.fromkeys(name for row in rows() for name in flat(row)))
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for row in rows():
+        table.writerow({name: _text(value) for name, value in flat(row).items()})  # None is an empty cell
+    text.detach()
+
+
+def _text(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else encode(value)
+
+
+def write_parquet(rows: Callable[[], Iterable[Mapping[str, Any]]], file: BinaryIO, vectors: Any = None) -> None:
+    """As :func:`write_csv`, with types: a column of several kinds of values is JSON.
+
+    Args:
+        vectors: float32 (rows, size), the column ``embedding``, null where the first number is none.
+    """
+    pyarrow = needed("Writing Parquet files")
+    types: dict[str, Any] = {}
+    for _, columns in _groups(rows()):
+        for name, values in columns.items():
+            types[name] = _joined(pyarrow, types.get(name), values)
+    fields = [(name, pyarrow.string() if pyarrow.types.is_null(kind) else kind) for name, kind in types.items()]
+    if vectors is not None:
+        fields.append(("embedding", pyarrow.list_(pyarrow.float32(), vectors.shape[1])))
+    schema, start = pyarrow.schema(fields), 0
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        for count, columns in _groups(rows()):
+            arrays = [_array(pyarrow, columns.get(name, [None] * count), schema.field(name).type) for name in types]
+            if vectors is not None:
+                arrays.append(_vectors(pyarrow, vectors[start : start + count]))
+            start += count
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose mappings are columns of their own: ``{"answer": {"label": 1}}`` is ``{"answer.label": 1}``."""
+    columns: dict[str, Any] = {}
+    for name, value in row.items():
+        is_nested = isinstance(value, Mapping)
+        columns |= {f"{name}.{key}": item for key, item in value.items()} if is_nested else {name: value}
+    return columns
+
+
+def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, list[Any]]]]:
+    """The columns of some rows at a time, and how many these are."""
+    flattened = map(flat, rows)
+    while group := list(islice(flattened, GROUP)):
+        names = dict.fromkeys(name for row in group for name in row)
+        yield len(group), {name: [row.get(name) for row in group] for name in names}
+
+
+def _joined(pyarrow: Any, before: Any, values: list[Any]) -> Any:
+    """The type of a column's values up to here; texts where they are of several kinds."""
+    try:
+        kinds = {type(value) for value in values} - {type(None)}
+        kind = pyarrow.float64() if kinds == {int, float} else pyarrow.array(values).type
+        schemas = [pyarrow.schema([("x", kind)]) for kind in (before, kind) if kind is not None]
+        return pyarrow.unify_schemas(schemas, promote_options="permissive").field("x").type
+    except (pyarrow.ArrowException, OverflowError):
+        return pyarrow.string()
+
+
+def _array(pyarrow: Any, values: list[Any], kind: Any) -> Any:
+    if pyarrow.types.is_string(kind):
+        values = [_text(value) for value in values]
+    elif pyarrow.types.is_floating(kind):  # whole numbers among them may be too long for Arrow's own conversion
+        values = [None if value is None else float(value) for value in values]
+    return pyarrow.array(values, kind)
+
+
+def _vectors(pyarrow: Any, rows: Any) -> Any:
+    import numpy as np
+
+    vectors = np.ascontiguousarray(rows)
+    missing = pyarrow.array(np.isnan(vectors[:, 0]))
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1], mask=missing)

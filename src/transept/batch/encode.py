@@ -21,7 +21,7 @@ def cleaned(message: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text without characters that would move a terminal's cursor; bytes and halves that are no character are escaped."""
+    """A text without characters that would move a terminal's cursor; surrogates and bytes are escaped."""
     if text.isprintable():
         return text
     # Surrogates are how Python keeps bytes of arguments and file names that are no UTF-8.
@@ -44,7 +44,7 @@ def error_of(error: TranseptError) -> dict[str, Any]:
 
 
 def _listed(value: Any) -> Any:
-    """An array or a tensor as nested lists; an image as a URL that holds it as PNG, as images are read, too; else a text."""
+    """An array or a tensor as nested lists; an image as a URL that holds it as PNG; anything else as text."""
     if is_image(value):
         data = io.BytesIO()
         value.save(data, "PNG")

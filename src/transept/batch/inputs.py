@@ -1,10 +1,11 @@
-"""What long work is done on: arguments, lines, rows of tables, media files and folders, each with what its answer belongs to.
+"""Inputs of long work: arguments, lines, rows of tables, media files and folders.
 
 Every input knows where it stands; what cannot be read is an error in its place, and the others are answered.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,28 +17,12 @@ from typing import Any
 
 from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
-from transept.files import reason, safe_join
+from transept.files import make_directory, reason, safe_join
 from transept.tables.parquet import parquet_columns, read_parquet
-from transept.tables.text import (
-    CSV,
-    ENDINGS,
-    IMAGES,
-    LINES,
-    PARQUET,
-    SOUNDS,
-    STANDARD_NAME,
-    TSV,
-    Row,
-    decoded,
-    kind_of,
-    read_rows,
-    read_value,
-)
+from transept.tables.text import LINES, MEDIA, PARQUET, SEPARATED, STANDARD_NAME, PlacedRow, kind_of, read_rows, read_value
 
 STANDARD = "-"
 MEDIA_GROUP = 64
-_KNOWN = (*IMAGES, *SOUNDS, *ENDINGS)
-_CHOOSE = "Pass --column NAME."
 
 
 @dataclass(frozen=True)
@@ -58,7 +43,7 @@ class Reading:
 
     Args:
         form: of lines and arguments, where the files' names do not tell.
-        columns: what is read of a row, the first of these that is there: names of columns, of which those with ``?`` may lack.
+        columns: what is read of a row, the first of these that is there: names of columns; those with ``?`` may lack.
         column: the column that is read in place of these.
         id: the column that tells rows apart; ``id`` where there is such a one.
         glob: which files of a folder are read.
@@ -73,19 +58,19 @@ class Reading:
     media: tuple[str, ...] | None = None
 
     def pick(self, row: Mapping[str, Any]) -> Any:
-        """What is read of a row: one value, or a mapping of several (``InputError``: the columns for it are not there)."""
+        """What is read of a row: one value, or a mapping of several (``InputError``: the row lacks the columns)."""
         if self.column is not None:
             if self.column in row:
                 return row[self.column]
             raise InputError(f"there is no column {self.column!r}.", hint=nearest(self.column, row))
         names = {name.lower(): name for name in row}
         for wanted in self.columns:
-            known = {name.rstrip("?"): names.get(name.rstrip("?")) for name in wanted.split()}
-            if all(known[name] is not None for name in wanted.split() if not name.endswith("?")):
-                found = {name: row[column] for name, column in known.items() if column is not None}
-                return next(iter(found.values())) if len(found) == 1 else found
-        told = ", ".join(map(repr, row)) or "none"
-        raise InputError(f"it cannot be told which column is the input; there are: {told}.", hint=_CHOOSE)
+            if all(name in names for name in wanted.split() if not name.endswith("?")):
+                columns = [name for name in wanted.replace("?", "").split() if name in names]
+                values = {name: row[names[name]] for name in columns}
+                return values[columns[0]] if len(columns) == 1 else values
+        what = f"it cannot be told which column is the input; there are: {', '.join(map(repr, row)) or 'none'}."
+        raise InputError(what, hint="Pass --column NAME.")
 
     def check(self, names: Sequence[str], path: str, kind: str) -> None:
         """Raise ``InputError`` where a table with these columns holds no input."""
@@ -95,7 +80,7 @@ class Reading:
                 raise InputError(f"there is no column {self.id!r}.", hint=nearest(self.id, names))
         except InputError as error:
             error.path = path
-            if kind in (CSV, TSV):
+            if kind in SEPARATED:
                 error.hint = f"{error.hint} The first line of the file holds the names."
             raise
 
@@ -103,7 +88,7 @@ class Reading:
 class Inputs:
     """The inputs of arguments, or of files, folders and standard input (``-``), in order and as they come.
 
-    A folder holds inputs by their endings; what ``glob`` names is one whatever its ending, unless that is of another kind.
+    A folder's inputs are told by their endings; what ``glob`` names is one unless its ending is that of another kind.
     ``skipped`` are the files of folders that are no inputs.
     """
 
@@ -113,7 +98,7 @@ class Inputs:
         self.skipped: list[str] = []
         for path in files:
             if path != STANDARD and os.path.isdir(path):
-                self._take(path)
+                self._add_folder(path)
             elif path == STANDARD or os.path.exists(path):
                 self.paths.append(path)
             else:
@@ -122,20 +107,22 @@ class Inputs:
         for path in filter(os.path.isfile, self.paths):
             self._check(path)
 
-    def _take(self, folder: str) -> None:
+    def _add_folder(self, folder: str) -> None:
         """Note what is an input of a folder, and what is not."""
         pattern = "*" if self.reading.glob is None else self.reading.glob
         try:
-            found = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
+            files = sorted(path for path in Path(folder).glob(pattern) if path.is_file())
         except (ValueError, NotImplementedError) as error:
-            raise InputError(f"{pattern!r} is no pattern of names in a folder ({error}).", hint="Such as '*.png'.") from error
-        for path in found:
-            if any(part.startswith(".") for part in path.relative_to(folder).parts):
-                continue
-            name = path.name.lower()
-            known = name.endswith(tuple(ENDINGS) if self.reading.media is None else self.reading.media)
-            is_input = known or (self.reading.glob is not None and not name.endswith(_KNOWN))
-            (self.paths if is_input else self.skipped).append(str(path))
+            what = f"{pattern!r} is no pattern of names in a folder ({error})."
+            raise InputError(what, hint="Such as '*.png'.") from error
+        media = self.reading.media
+        for path in files:
+            name, is_hidden = path.name.lower(), any(part.startswith(".") for part in path.relative_to(folder).parts)
+            is_of_rows = kind_of(name) is not None
+            is_other = is_of_rows or name.endswith(MEDIA) or self.reading.glob is None
+            is_input = (is_of_rows if media is None else name.endswith(media)) or not is_other
+            if not is_hidden:
+                (self.paths if is_input else self.skipped).append(str(path))
 
     def _check(self, path: str) -> None:
         if not self.is_of_rows(path):
@@ -168,18 +155,18 @@ class Inputs:
             yield [self._item(row, place, None) for place, row in enumerate(rows, 1)]
         number = 0
         for of_rows, paths in groupby(self.paths, self.is_of_rows):
-            for group in self._of_rows(paths, number) if of_rows else _files(paths):
-                number += len(group)
-                yield group
+            if of_rows:
+                for path in paths:
+                    for rows in self._rows(path):
+                        yield [self._item(row, place, path) for place, row in enumerate(rows, number + 1)]
+                        number += len(rows)
+            else:
+                items = (Item(path, path, {"file": plain(path)}) for path in paths)
+                while group := list(islice(items, MEDIA_GROUP)):
+                    yield group
+                    number += len(group)
 
-    def _of_rows(self, paths: Iterable[str], number: int) -> Iterator[list[Item]]:
-        for path in paths:
-            for rows in self._rows(path):
-                items = [self._item(row, number + place, path) for place, row in enumerate(rows, 1)]
-                number += len(items)
-                yield items
-
-    def _rows(self, path: str) -> Iterator[list[Row]]:
+    def _rows(self, path: str) -> Iterator[list[PlacedRow]]:
         kind = self._kind(path)
         if kind == PARQUET:
             if path == STANDARD:
@@ -192,7 +179,7 @@ class Inputs:
                 if kept:
                     yield kept
 
-    def _item(self, row: Row, number: int, path: str | None) -> Item:
+    def _item(self, row: PlacedRow, number: int, path: str | None) -> Item:
         """The input of a row, a line or an argument."""
         several = {"file": plain(path)} if self.several and path is not None and path != STANDARD else {}
         value, about = row.value, several | {"number": number}
@@ -203,12 +190,13 @@ class Inputs:
             except InputError as error:
                 value = error
         elif not isinstance(value, TranseptError):
-            is_file = self.reading.media is not None and isinstance(value, str)
-            about = {"file": plain(value)} if is_file else about | {"text" if isinstance(value, str) else "input": value}
+            is_text = isinstance(value, str)
+            is_file = is_text and self.reading.media is not None
+            about = {"file": plain(value)} if is_file else about | {"text" if is_text else "input": value}
         return Item(self._located(value, path), row.where, about)
 
     def _about(self, row: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a row, without bytes; a row that has no id has its number, and one of several files the file."""
+        """The columns of a row without bytes; its number where it has no id, and its file where there are several."""
         column = self.reading.id or "id"
         known = {column: row[column]} if row.get(column) is not None else {}
         place = {name: value for name, value in place.items() if name not in row and not (known and name == "number")}
@@ -217,9 +205,8 @@ class Inputs:
 
     def _located(self, value: Any, path: str | None) -> Any:
         """A path of a picture or sound, which may be one from the file that names it."""
-        if self.reading.media is None or not isinstance(value, str) or path is None or path == STANDARD:
-            return value
-        if os.path.exists(value):
+        is_path = self.reading.media is not None and isinstance(value, str)
+        if not is_path or path is None or path == STANDARD or os.path.exists(value):
             return value
         with suppress(FormatError):  # it leads out of the folder
             beside = safe_join(Path(path).parent, value)
@@ -236,12 +223,6 @@ class Inputs:
         return sum(map(len, self.groups()))
 
 
-def _files(paths: Iterable[str]) -> Iterator[list[Item]]:
-    items = (Item(path, path, {"file": plain(path)}) for path in paths)
-    while some := list(islice(items, MEDIA_GROUP)):
-        yield some
-
-
 def _without_bytes(value: Any) -> Any:
     """A picture or a sound of a data set without its content."""
     if isinstance(value, Mapping):
@@ -255,15 +236,19 @@ def between(groups: Groups, start: int, stop: int) -> Iterator[list[Item]]:
     for group in groups:
         if at >= stop:
             return
-        if found := group[max(start - at, 0) : stop - at]:
-            yield found
+        if part := group[max(start - at, 0) : stop - at]:
+            yield part
         at += len(group)
 
 
 def read_all() -> str:
     """The whole of standard input; ``FormatError`` where it is no text."""
     with opened(STANDARD) as file:
-        return decoded(file.read(), path=STANDARD_NAME)
+        data = file.read()
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=STANDARD_NAME) from error
 
 
 def opened(path: str) -> AbstractContextManager[Any]:
@@ -276,3 +261,37 @@ def opened(path: str) -> AbstractContextManager[Any]:
         return open(path, "rb")
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
+
+
+@dataclass(frozen=True)
+class Part:
+    """The ``number``-th of ``count`` parts of long work, from 1: any machine may do any part, twice if need be."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def read(cls, text: str) -> Part:
+        number, slash, count = text.partition("/")
+        if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of N parts, which are 1/N to N/N, such as 3/16")
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def path(self, folder: str) -> str:
+        """Its file in a directory, which is made; names of all parts sort in their order."""
+        return str(make_directory(folder) / f"part-{self.number:05}-of-{self.count:05}.npy")
+
+    def of(self, inputs: Inputs) -> tuple[Iterator[list[Item]], int]:
+        """Its inputs, and how many these are: parts follow one another, and differ by one input at most.
+
+        Raises:
+            InputError: there are none in all files.
+        """
+        total = inputs.count() or 0
+        if not total:
+            raise InputError("there are no inputs.", hint="Pass files that hold some.")
+        start, stop = ((self.number - step) * total // self.count for step in (1, 0))
+        return between(inputs.groups(), start, stop), stop - start

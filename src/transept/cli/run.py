@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from transept.batch.answers import ENDINGS
-from transept.batch.inputs import STANDARD, Inputs, Item, Reading
-from transept.batch.parts import Part
+from transept.batch.inputs import STANDARD, Inputs, Item, Part, Reading
 from transept.cli import arguments
 from transept.cli.arguments import IMAGE_COLUMNS, SOUND_COLUMNS, Parser, make_pipeline
 from transept.cli.pictures import Drawings, fault

@@ -169,7 +169,7 @@ def resume_main(args: argparse.Namespace) -> int:
         return start(args)
     from transept.parallel.processes import join, same_on_all
     from transept.schema import read_typed
-    from transept.training.data.files import digest_of
+    from transept.tables.files import digest_of
     from transept.training.recipes import recipe_named
     from transept.training.recipes.run import Run
     from transept.training.recipes.settings import RunFile, RunSettings

@@ -15,8 +15,7 @@ from typing import Any
 from transept.batch.answers import Rows
 from transept.batch.encode import encode, plain
 from transept.batch.inputs import Inputs, Item, Reading
-from transept.batch.note import Note, of_files
-from transept.batch.output_file import OutputFile
+from transept.batch.output_file import Note, OutputFile, of_files
 from transept.cli import arguments
 from transept.cli.arguments import SOUND_COLUMNS, Parser, make_pipeline
 from transept.cli.pictures import source_of

@@ -14,10 +14,8 @@ from typing import Any
 
 from transept.batch.answers import ENDINGS, Pairs, Ranking, Rows, Vectors, ranked, row_of
 from transept.batch.encode import cleaned, encode
-from transept.batch.inputs import STANDARD, Inputs, Item
-from transept.batch.note import Note, of_inputs, of_model
-from transept.batch.output_file import OutputFile
-from transept.batch.parts import Part
+from transept.batch.inputs import STANDARD, Inputs, Item, Part
+from transept.batch.output_file import Note, OutputFile, of_inputs, of_model
 from transept.cli.arguments import Parser
 from transept.cli.pictures import Drawings
 from transept.cli.terminal import Style, as_text, complain, drawn, explained, shorten

@@ -1,8 +1,7 @@
 """Rows in a file of Arrow that is mapped, and not read: more of them than the memory holds.
 
-Few rows stay in memory as they are. More are written to a temporary file without a name, which the system removes however the
-process ends. Texts, numbers and flat lists of numbers have Arrow's own types; what else a column holds, or a column of several
-kinds, is text in JSON.
+Few rows stay in memory as they are. More are written to a temporary file without a name, which the system removes
+however the process ends. Texts, numbers and flat lists of numbers have Arrow's own types; all else is text in JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ class _Column:
 
     @property
     def lengths(self) -> NDArray[Any]:
-        """The length of each row's value."""
         if self.offsets is not None:
             return np.diff(self.offsets)
         return np.array([len(self[row]) for row in range(len(self.array))])
@@ -72,7 +70,7 @@ class ArrowRows(Sequence[Mapping[str, Any]]):
         self._columns: list[dict[str, _Column] | None] = [None] * len(batches)
 
     def __reduce__(self) -> Any:
-        """For processes that this one starts, which open the file through it; where the system lacks that, they get a copy."""
+        """Processes that this one starts open the file through ``/proc``; where there is none, they get a copy."""
         path = f"/proc/{os.getpid()}/fd/{self.file.fileno()}"
         return (_reopened, (path, self.batches)) if os.path.exists(path) else (list, ([*self],))
 
@@ -121,7 +119,7 @@ class RowWriter:
         self._batches: list[tuple[int, int]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row (``FileError``: the disk has no room; ``MissingExtraError``: there are many, and pyarrow is not there)."""
+        """Add a row (``FileError``: the disk is full; ``MissingExtraError``: many rows need pyarrow)."""
         self.rows.append(dict(row))
         self.bytes += _bytes(row)
         if not row.keys() <= self.columns.keys():
@@ -160,7 +158,7 @@ class RowWriter:
         self.rows, self.bytes = [], 0
 
     def _array(self, values: list[Any], name: str) -> tuple[Any, bool]:
-        """The values of a column as an array, and whether they are JSON; a column that was of another kind is from then on."""
+        """A column as an array, and whether it is JSON, which it stays once a batch was of another kind."""
         package = needed(PURPOSE)
         before, kind = self._kinds.get(name), _kind(values, package)
         kind = before if kind is None else kind
@@ -197,9 +195,10 @@ def _bytes(value: Any) -> int:
 
 
 def _kind(values: list[Any], package: Any) -> Any:
-    """The type of Arrow that the values of a column have, ``json`` where there is none; ``None``: all of them are missing."""
+    """The type of Arrow for the values of a column, ``json`` where there is none; ``None``: all are missing."""
     kinds = {type(value) for value in values} - {type(None)}
-    known: dict[Any, Any] = {str: package.large_string(), int: package.int64(), float: package.float64(), bool: package.bool_()}
+    known: dict[Any, Any] = {str: package.large_string(), bool: package.bool_()}
+    known |= {int: package.int64(), float: package.float64()}
     if kinds == {list}:
         kinds = {type(part) for value in values if value for part in value} or {list}
         known = {int: package.list_(package.int32()), float: package.list_(package.float64())}

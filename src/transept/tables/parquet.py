@@ -1,7 +1,7 @@
 """Parquet files, read with a bound on what they hold once decoded.
 
-A value that a column repeats stands once in the file, in the dictionary of its group of rows: a file of 500 bytes can hold
-gigabytes. So texts are read as places in dictionaries, and decoded some at a time, after what they will take was counted.
+A value that a column repeats stands once in the file, in the dictionary of its group of rows: 500 bytes can hold
+gigabytes. So texts are read as places in dictionaries, and decoded some at a time, after their size was counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from transept.errors import FormatError, MissingExtraError
 from transept.files import PathName, open_regular
-from transept.tables.text import FIRST_GROUP, Row, unique
+from transept.tables.text import FIRST_GROUP, PlacedRow, unique
 
 MAX_BYTES = 4 * 2**30  # of all rows, where they are to be kept
 MAX_ROW = 2**30
@@ -51,11 +51,11 @@ def parquet_columns(path: str) -> tuple[list[str], int]:
         return unique(list(table.schema_arrow.names), path), table.metadata.num_rows
 
 
-def read_parquet(path: str) -> Iterator[list[Row]]:
+def read_parquet(path: str) -> Iterator[list[PlacedRow]]:
     """The rows of a Parquet file, in groups; see :func:`parquet_batches` for errors."""
     number = 0
     for batch in parquet_batches(path, FIRST_GROUP):
-        yield [Row(row, f"{path}:{number + place}") for place, row in enumerate(batch.to_pylist(), 1)]
+        yield [PlacedRow(row, f"{path}:{number + place}") for place, row in enumerate(batch.to_pylist(), 1)]
         number += len(batch)
 
 
@@ -64,16 +64,16 @@ def parquet_batches(path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = 
 
     Raises:
         FileError: there is no such regular file.
-        FormatError: it is corrupt, has a row of more than ``MAX_ROW`` bytes, or, where it is ``bounded``, holds more than
-            ``MAX_BYTES`` or far more than a file of its size does.
+        FormatError: it is corrupt, has a row of more than ``MAX_ROW`` bytes, or, where it is ``bounded``, holds more
+            than ``MAX_BYTES`` or far more than a file of its size does.
         MissingExtraError: pyarrow is not installed.
     """
     with _opened(path) as (file, parquet):
-        table, held = parquet.ParquetFile(file), 0
-        about = table.metadata
-        most = min(MAX_BYTES, _FREE_BYTES + _BYTES_PER_BYTE * os.fstat(file.fileno()).st_size) if bounded else None
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        _check(max(sum(group.total_byte_size for group in groups), _ROW_BYTES * about.num_rows), most, path)
+        table, size_read = parquet.ParquetFile(file), 0
+        metadata = table.metadata
+        limit = min(MAX_BYTES, _FREE_BYTES + _BYTES_PER_BYTE * os.fstat(file.fileno()).st_size) if bounded else None
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        _check(max(sum(group.total_byte_size for group in groups), _ROW_BYTES * metadata.num_rows), limit, path)
         unique(table.schema_arrow.names, str(path))
         schema = _plain(table.schema_arrow)
         texts = [column.path for column in map(table.schema.column, range(len(table.schema))) if _is_text(column)]
@@ -81,26 +81,26 @@ def parquet_batches(path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = 
         for number, group in enumerate(groups):
             row_bytes = group.total_byte_size // max(1, group.num_rows)
             for batch in coded.iter_batches(max(1, min(size, _BATCH_BYTES // max(1, row_bytes))), [number]):
-                held += _ROW_BYTES * len(batch) + _decoded_bytes(batch)
-                _check(held, most, path)
+                size_read += _ROW_BYTES * len(batch) + _decoded_bytes(batch)
+                _check(size_read, limit, path)
                 for part in _parts(batch):
                     if _decoded_bytes(part) > MAX_ROW:
                         raise FormatError(f"has a row of more than {MAX_ROW} bytes.", path=path)
                     yield part.cast(schema)
 
 
-def _check(held: int, most: int | None, path: PathName) -> None:
-    if most is not None and held > most:
-        what = f"holds more than the {most} bytes of rows allowed for a file of its size."
+def _check(size: int, limit: int | None, path: PathName) -> None:
+    if limit is not None and size > limit:
+        what = f"holds more than the {limit} bytes of rows allowed for a file of its size."
         raise FormatError(what, path=path, hint="Read it with pyarrow, and pass rows of your own.")
 
 
 def _plain(schema: Any) -> Any:
     """A schema in which columns with dictionaries have the types of their values."""
-    from pyarrow import schema as schema_of
-    from pyarrow import types
+    import pyarrow
 
-    return schema_of([field.with_type(field.type.value_type) if types.is_dictionary(field.type) else field for field in schema])
+    is_coded = pyarrow.types.is_dictionary
+    return pyarrow.schema([part.with_type(part.type.value_type) if is_coded(part.type) else part for part in schema])
 
 
 def _is_text(column: Any) -> bool:
@@ -111,10 +111,10 @@ def _parts(batch: Any) -> Iterator[Any]:
     """A batch in halves of halves, until each takes little memory or is one row."""
     if len(batch) <= 1 or _decoded_bytes(batch) <= _BATCH_BYTES:
         yield batch
-        return
-    middle = len(batch) // 2
-    yield from _parts(batch.slice(0, middle))
-    yield from _parts(batch.slice(middle))
+    else:
+        middle = len(batch) // 2
+        yield from _parts(batch.slice(0, middle))
+        yield from _parts(batch.slice(middle))
 
 
 def _decoded_bytes(data: Any) -> int:

@@ -1,6 +1,6 @@
 """Lines of text files, and rows of ``.csv``, ``.tsv`` and ``.jsonl`` files, read as they are worked on.
 
-Memory does not grow with the file. What is wrong with one row is an error in its place; what is wrong with the file is raised.
+Memory does not grow with the file. A wrong row is an error in its place; what is wrong with the file is raised.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from transept.errors import FormatError, TranseptError
 from transept.files import parse_json
 
 LINES, JSON, CSV, TSV, PARQUET = "lines", "jsonl", "csv", "tsv", "parquet"
+SEPARATED = (CSV, TSV)
 ENDINGS = {
     ".txt": LINES,
     ".jsonl": JSON,
@@ -28,6 +29,7 @@ ENDINGS = {
 }
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
+MEDIA = IMAGES + SOUNDS
 STANDARD_NAME = "standard input"  # which may be empty
 BLOCK = 2**18  # bytes that are read at a time
 MAX_LINE = 64 * 2**20  # characters of a line, and of a row of several
@@ -37,8 +39,8 @@ codecs.register_error("transept.undecodable", lambda error: (_UNDECODABLE, error
 
 
 @dataclass(frozen=True)
-class Row:
-    """Its columns by name; or a line's text, or another JSON value; or the error that stands in its place. And where it is."""
+class PlacedRow:
+    """Columns by name, a line's text, another JSON value, or the error in its place; and where it stands."""
 
     value: Any
     where: str
@@ -47,14 +49,6 @@ class Row:
 def kind_of(name: str) -> str | None:
     """How a file of that name is read; ``None`` where its ending does not tell."""
     return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), None)
-
-
-def decoded(raw: bytes, path: str | None = None) -> str:
-    """Bytes as text (``FormatError``: they are not UTF-8)."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"is not UTF-8 text (byte {error.start}).", path=path) from error
 
 
 def undecodable(text: str) -> int | None:
@@ -100,7 +94,7 @@ def read_lines(file: BinaryIO, name: str, codec: str = "utf-8", *, zeros: bool =
         yield ["".join(unfinished)]
 
 
-def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[Row]]:
+def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[PlacedRow]]:
     """The rows of an open file of lines, JSON lines or separated values, in groups of what is there at a time.
 
     Raises:
@@ -110,31 +104,26 @@ def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[Row]]:
     first = next(groups, [])
     if not first and name != STANDARD_NAME:
         raise FormatError("is empty.", path=name)
-    groups = chain([first], groups)
-    if kind in (CSV, TSV):
+    groups, number = chain([first], groups), 0
+    if kind in SEPARATED:
         yield from _rows_of_table(read_records(groups, name, kind), name)
         return
-    number = 0
     for group in groups:
-        rows = [
-            read_value(line.removesuffix("\n"), kind, f"{name}:{place}")
-            for place, line in enumerate(group, number + 1)
-            if kind == LINES or line.strip()
-        ]
+        lines = [(place, line) for place, line in enumerate(group, number + 1) if kind == LINES or line.strip()]
         number += len(group)
-        if rows:
-            yield rows
+        if lines:
+            yield [read_value(line.removesuffix("\n"), kind, f"{name}:{place}") for place, line in lines]
 
 
-def read_value(text: str, kind: str, where: str) -> Row:
+def read_value(text: str, kind: str, where: str) -> PlacedRow:
     """What stands in a line or an argument: a text, or JSON."""
     try:
         _check_text(text)
         text = text.removesuffix("\r")
-        return Row(parse_json(text) if kind == JSON else text, where)
+        return PlacedRow(parse_json(text) if kind == JSON else text, where)
     except TranseptError as error:
         error.message = error.message.removesuffix(" (line 1).").rstrip(".") + "."
-        return Row(error, where)
+        return PlacedRow(error, where)
 
 
 def _check_text(text: str, path: str | None = None) -> None:
@@ -142,13 +131,10 @@ def _check_text(text: str, path: str | None = None) -> None:
         raise FormatError(f"is not UTF-8 text (byte {at}).", path=path)
 
 
-# --- separated values -------------------------------------------------------------------------------------------------------
-
-
 def read_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[list[tuple[int, list[str]]]]:
-    """The cells of a table's lines that are not empty, each with the number of the line on which they begin, in groups.
+    """The cells of a table's lines that are not empty, with the numbers of the lines on which they begin, in groups.
 
-    In ``.csv`` files a semicolon separates where the first line holds no comma; in ``.tsv`` files quotes are characters.
+    In CSV a semicolon separates where the first line holds no comma; in TSV quotes are characters.
 
     Raises:
         FormatError: a row is too long, or quotes are wrong.
@@ -187,6 +173,17 @@ def read_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[
         yield records
 
 
+def even_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """Those of :func:`read_records` one by one (``FormatError``: one has another number of cells than the first)."""
+    width = 0
+    for records in read_records(groups, name, kind):
+        for line, cells in records:
+            width = width or len(cells)
+            if len(cells) != width:
+                raise uneven(cells, width, f"{name}:{line}")
+            yield line, cells
+
+
 def unique(names: list[str], path: str) -> list[str]:
     """The names of columns (``FormatError``: two are the same)."""
     if (twice := next((name for name, count in Counter(names).items() if count > 1), None)) is not None:
@@ -200,16 +197,17 @@ def uneven(cells: list[str], columns: int, path: str | None = None) -> FormatErr
     return FormatError(f"the line has {len(cells)} values, but the first one has {columns}.", path=path, hint=hint)
 
 
-def _rows_of_table(groups: Iterator[list[tuple[int, list[str]]]], name: str) -> Iterator[list[Row]]:
+def _rows_of_table(groups: Iterator[list[tuple[int, list[str]]]], name: str) -> Iterator[list[PlacedRow]]:
     """Rows by the names of the columns, which the first line holds."""
-    names: list[str] | None = None
+    names: list[str] = []
     for group in groups:
-        if names is None:
+        if not names:
             (_, cells), *group = group
             _check_text("".join(cells), f"{name}:1")
-            names = unique([cell if cell.strip() else f"column{place}" for place, cell in enumerate(cells, 1)], f"{name}:1")
+            named = [cell if cell.strip() else f"column{place}" for place, cell in enumerate(cells, 1)]
+            names = unique(named, f"{name}:1")
         if group:
-            yield [Row(_columns(names, cells), f"{name}:{line}") for line, cells in group]
+            yield [PlacedRow(_columns(names, cells), f"{name}:{line}") for line, cells in group]
 
 
 def _columns(names: list[str], cells: list[str]) -> dict[str, str] | FormatError:

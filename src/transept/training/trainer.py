@@ -25,7 +25,7 @@ from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.resume import keep_rows_of_update
 from transept.training.checkpoint.saved_run import SavedRun
-from transept.training.data.precomputed import computed_once
+from transept.training.data.loader import computed_once
 from transept.training.evaluation import Evaluation, speed
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop

@@ -20,6 +20,7 @@ from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
+from transept.tables.dataset import TableDataset
 from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import CallbackHandler, TrainerCallback, length_of
@@ -27,7 +28,6 @@ from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.data.loader import Columns, check_rows, lengths_of, make_loader, reads_by_number, source_of
 from transept.training.data.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
-from transept.training.data.table import TableDataset
 from transept.training.devices import Devices
 from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged

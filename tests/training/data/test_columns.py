@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from transept.errors import InputError, TranseptWarning
+from transept.tables.dataset import TableDataset
 from transept.training.data.checks import (
     warn_of_equal_rows,
     warn_of_tokenizer,
@@ -15,8 +16,7 @@ from transept.training.data.checks import (
     warn_of_unlearned_end,
 )
 from transept.training.data.columns import LABEL, TEXT, find_columns, find_pair, told
-from transept.training.data.labels import MULTI, REGRESSION, SINGLE, find_labels, share_of_most, token_labels
-from transept.training.data.table import TableDataset
+from transept.training.data.labels import MULTI, REGRESSION, SINGLE, find_labels, token_labels
 
 WANTED = (TEXT, LABEL)
 
@@ -90,7 +90,6 @@ def test_labels():
     assert find_labels(table(label=[True, False]), "label").names == ("False", "True")
     assert find_labels(table(label=["1", "0.5"]), "label").names == ("0.5", "1")
     assert token_labels(table(tags=[["B-X", "O"], ["A", "O"]]), "tags").names == ("O", "A", "B-X")
-    assert share_of_most([1, 1, 0, 1]) == (1, 0.75)
 
 
 @pytest.mark.parametrize(

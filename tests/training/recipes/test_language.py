@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 from transept.training.recipes import language
 from transept.training.recipes.language import CausalLM
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transept.fields import Range
 from transept.training.data.loader import reads_by_number
-from transept.training.data.seeds import kept_generators
+from transept.training.data.order import kept_generators
 
 _ROWS = 64
 _SECONDS = 0.1  # rows that are slow to read, such as sounds, are looked at for so long

@@ -1,13 +1,18 @@
-"""Which columns of a data set hold what a task reads: by their names, else by what they hold."""
+"""Which columns of a data set a task reads, by their names or by what they hold; and media in columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from transept.errors import InputError, nearest
-from transept.training.data.table import TableDataset
+from transept.errors import InputError, TranseptError, nearest
+from transept.files import safe_join
+from transept.preprocess.media import load_audio, open_image
+from transept.tables.dataset import TableDataset
 
 LOOKED_AT = 200  # rows, to tell what a column holds
 
@@ -22,11 +27,11 @@ def is_label(value: Any) -> bool:
 
 
 def is_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 
 def is_labels(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value)
+    return isinstance(value, list | tuple) and all(isinstance(label, str | int | float) for label in value)
 
 
 def is_media(value: Any) -> bool:
@@ -39,7 +44,7 @@ def is_mapping(value: Any) -> bool:
 
 
 def is_messages(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, Mapping) and "role" in each for each in value)
+    return isinstance(value, list | tuple) and all(isinstance(turn, Mapping) and "role" in turn for turn in value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,8 @@ TEXT = Column("text", ("text", "sentence", "content", "review", "utterance", "qu
 LABEL = Column("label", ("label", "labels", "category", "target", "class", "intent", "sentiment", "score"), is_label)
 PAIRS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question", "passage"), ("question", "sentence")),
-    *(("question1", "question2"), ("text", "text_pair"), ("text1", "text2"), ("query", "passage"), ("anchor", "positive")),
+    *(("question1", "question2"), ("text", "text_pair"), ("text1", "text2"), ("query", "passage")),
+    ("anchor", "positive"),
 )
 
 
@@ -81,25 +87,27 @@ def find_columns(dataset: TableDataset, wanted: Sequence[Column], given: Mapping
         Names of columns by role, without the optional roles that no column fits.
 
     Raises:
-        InputError: a column that was chosen is not there or holds something else, none or several would do. It lists them.
+        InputError: a chosen column is not there or holds something else; none or several would do. It lists them.
     """
-    found: dict[str, str] = {role: name for role, name in given.items() if name is not None}
-    known = {column.role for column in wanted}
-    for role, name in found.items():
-        if role not in known:
-            raise InputError(f"the task reads no column as {role!r}.", hint=nearest(role, known))
+    columns = {role: name for role, name in given.items() if name is not None}
+    roles = {column.role for column in wanted}
+    for role, name in columns.items():
+        if role not in roles:
+            raise InputError(f"the task reads no column as {role!r}.", hint=nearest(role, roles))
         if name not in dataset.column_names:
             hint = nearest(name, dataset.column_names)
             raise InputError(f"there is no column {name!r} for `{role}`.", path=dataset.path, hint=hint)
     for column in wanted:
-        guess = None if column.role in found else _guessed(dataset, column, set(found.values()))
-        if guess is not None:
-            found[column.role] = guess
-    by_kind = [column for column in wanted if column.role not in found and not column.optional]
-    for column in by_kind:
-        found[column.role] = _only(dataset, column, set(found.values()))
-    _check_kinds(dataset, wanted, found)
-    return found
+        names = [name for name in dataset.column_names if name.lower() in column.names]
+        if column.role not in columns and (fitting := _fitting(dataset, column, names, columns.values())):
+            if len(fitting) > 1:
+                raise _doubt(dataset, column.role, f"several columns may be the {column.role}: {', '.join(fitting)}.")
+            columns[column.role] = fitting[0]
+    for column in wanted:
+        if column.role not in columns and not column.optional:
+            columns[column.role] = _only(dataset, column, columns.values())
+    _check_kinds(dataset, wanted, columns)
+    return columns
 
 
 def find_pair(dataset: TableDataset, given: Mapping[str, str | None]) -> dict[str, str]:
@@ -109,18 +117,18 @@ def find_pair(dataset: TableDataset, given: Mapping[str, str | None]) -> dict[st
     lower = {name.lower(): name for name in dataset.column_names}
     pairs = [pair for pair in PAIRS if set(pair) <= lower.keys()]
     if len(pairs) > 1:
-        told = " and ".join(f"{one}/{other}" for one, other in pairs)
-        raise _doubt(dataset, "text", f"several pairs of columns may hold the texts: {told}.")
+        names = " and ".join(f"{one}/{other}" for one, other in pairs)
+        raise _doubt(dataset, "text", f"several pairs of columns may hold the texts: {names}.")
     return {role: lower[name] for role, name in zip(("text", "text_pair"), pairs[0])} if pairs else {}
 
 
-def told(found: Mapping[str, str], given: Mapping[str, str | None]) -> str | None:
+def told(columns: Mapping[str, str], given: Mapping[str, str | None]) -> str | None:
     """What was guessed, in one line; ``None`` where nothing was."""
-    guessed = [f"{role} is column {name!r}" for role, name in found.items() if given.get(role) is None]
+    guessed = {role: name for role, name in columns.items() if given.get(role) is None}
     if not guessed:
         return None
-    options = " ".join(f"--{role.replace('_', '-')}" for role in found if given.get(role) is None)
-    return f"{', '.join(guessed)} (guessed; {options} chooses)."
+    choices = ", ".join(f"{role} is column {name!r}" for role, name in guessed.items())
+    return f"{choices} (guessed; {' '.join(map(_option, guessed))} chooses)."
 
 
 def values_of(dataset: TableDataset, name: str) -> list[Any]:
@@ -129,24 +137,18 @@ def values_of(dataset: TableDataset, name: str) -> list[Any]:
     return [value for value in some if value is not None]
 
 
-def _guessed(dataset: TableDataset, column: Column, taken: set[str]) -> str | None:
-    """The column with one of the usual names (``InputError``: there are several)."""
-    fitting = [name for name in dataset.column_names if name.lower() in column.names and name not in taken]
-    fitting = [name for name in fitting if (some := values_of(dataset, name)) and all(map(column.holds, some))]
-    if len(fitting) > 1:
-        raise _doubt(dataset, column.role, f"several columns may be the {column.role}: {', '.join(fitting)}.")
-    return fitting[0] if fitting else None
+def _fitting(dataset: TableDataset, column: Column, names: Sequence[str], used: Collection[str]) -> list[str]:
+    """Those of some columns that are free and hold what is needed."""
+    free = [name for name in names if name not in used]
+    return [name for name in free if (some := values_of(dataset, name)) and all(map(column.holds, some))]
 
 
-def _only(dataset: TableDataset, column: Column, taken: set[str]) -> str:
+def _only(dataset: TableDataset, column: Column, used: Collection[str]) -> str:
     """The only column that holds what is needed (``InputError``: there is none, or there are several)."""
-    free = [name for name in dataset.column_names if name not in taken] if column.by_kind else []
-    fitting = [name for name in free if (some := values_of(dataset, name)) and all(map(column.holds, some))]
-    if column.holds is is_text and len(fitting) > 1:  # a label is a text too, but has few values
-        many = [name for name in fitting if not _few(values_of(dataset, name))]
-        fitting = many or fitting
-    if column.holds is is_label and len(fitting) > 1:
-        fitting = [name for name in fitting if _few(values_of(dataset, name))] or fitting
+    fitting = _fitting(dataset, column, dataset.column_names if column.by_kind else (), used)
+    if len(fitting) > 1 and column.holds in (is_text, is_label):  # a label is a text too, but has few values
+        is_class = column.holds is is_label
+        fitting = [name for name in fitting if _few(values_of(dataset, name)) == is_class] or fitting
     if len(fitting) != 1:
         which = f"several columns may be it: {', '.join(fitting)}" if fitting else "no column looks like it"
         raise _doubt(dataset, column.role, f"the {column.role} is not clear: {which}.")
@@ -158,19 +160,61 @@ def _few(values: list[Any]) -> bool:
     return len({str(value) for value in values}) <= max(2, len(values) // 3)
 
 
+def _option(role: str) -> str:
+    return f"--{role.replace('_', '-')}"
+
+
 def _doubt(dataset: TableDataset, role: str, what: str) -> InputError:
     columns = ", ".join(dataset.column_names) or "none"
-    return InputError(what, path=dataset.path, hint=f"Choose one with --{role.replace('_', '-')}. Columns: {columns}.")
+    return InputError(what, path=dataset.path, hint=f"Choose one with {_option(role)}. Columns: {columns}.")
 
 
-def _check_kinds(dataset: TableDataset, wanted: Sequence[Column], found: Mapping[str, str]) -> None:
+def _check_kinds(dataset: TableDataset, wanted: Sequence[Column], columns: Mapping[str, str]) -> None:
     for column in wanted:
-        name = found.get(column.role)
-        if name is None:
+        if (name := columns.get(column.role)) is None:
             continue
         for index, value in enumerate(dataset.values(name)):
-            missing = value is None and not column.optional
-            if missing or (value is not None and not column.holds(value)):
-                what = "is missing" if missing else f"is {type(value).__name__} ({value!r:.60})"
-                hint = f"Every row needs it; --{column.role.replace('_', '-')} chooses another column."
-                raise InputError(f"the {column.role} (column {name!r}) {what}.", path=dataset.place(index), hint=hint)
+            missing = value is None
+            if column.optional if missing else column.holds(value):
+                continue
+            what = "is missing" if missing else f"is {type(value).__name__} ({value!r:.60})"
+            hint = f"Every row needs it; {_option(column.role)} chooses another column."
+            raise InputError(f"the {column.role} (column {name!r}) {what}.", path=dataset.place(index), hint=hint)
+
+
+def resolved(value: Any, data: str | None) -> Any:
+    """A media value of a row; a relative path is one beside the file that named it, and does not leave its folder.
+
+    Args:
+        value: a path, or a picture or sound as data sets hold it.
+        data: the file or folder that the rows were read from.
+
+    Raises:
+        FormatError: a path that leads out of the folder.
+    """
+    if not isinstance(value, str) or value.startswith(("data:", "http:", "https:")):
+        return value
+    if data is None or os.path.isdir(data):  # the folder was walked here
+        return value
+    return str(safe_join(Path(data).parent, value))
+
+
+def opened(value: Any, place: str) -> Any:
+    """A picture of a row (``TranseptError``, with the row's place: it cannot be read)."""
+    with _naming_row(place):
+        return open_image(value)
+
+
+def heard(value: Any, rate: int, place: str) -> Any:
+    """The samples (T,) of a row's sound at a rate in Hz (``TranseptError``, with its place: it cannot be read)."""
+    with _naming_row(place):
+        return load_audio(value, rate)
+
+
+@contextmanager
+def _naming_row(place: str) -> Iterator[None]:
+    try:
+        yield
+    except TranseptError as error:
+        error.message = f"{error.message} (of {place})"
+        raise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transept.errors import InputError
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 MOST_CLASSES = 100_000
@@ -54,8 +54,8 @@ class Labels:
         if self.problem == MULTI:
             if not isinstance(value, list | tuple):
                 raise InputError(f"the label {value!r:.80} is no list of classes, as the others are.", path=place)
-            held = {self.number(label, place) for label in value}
-            return [float(index in held) for index in range(len(self.names))]
+            numbers = {self.number(label, place) for label in value}
+            return [float(number in numbers) for number in range(len(self.names))]
         return self.number(value, place)
 
 
@@ -71,13 +71,14 @@ def find_labels(dataset: TableDataset, column: str, known: Sequence[str] | None 
 
     Args:
         dataset: the rows to train on.
-        column: the column of labels, each a text, a number, or a list of them (several classes at once, or one a token).
+        column: the column of labels, each a text, a number, or a list of them (several classes, or one a token).
         known: names of the classes of a model that was trained before, whose order is kept where they are the same.
 
     Raises:
         InputError: labels of mixed kinds, one class only, or far too many.
     """
     values, kinds, listed = set[Any](), set[Any](), False
+    mixed, path = f"the column {column!r} holds labels of different kinds", dataset.path
     for index, value in enumerate(dataset.values(column)):
         is_list = isinstance(value, list | tuple)
         listed = listed or is_list
@@ -85,58 +86,42 @@ def find_labels(dataset: TableDataset, column: str, known: Sequence[str] | None 
             if isinstance(label, float) and not math.isfinite(label):
                 raise InputError(f"the label {label!r} is no finite number.", path=dataset.place(index))
             if not isinstance(label, str | int | float):
-                what = f"the column {column!r} holds labels of different kinds: {label!r:.80} is neither a text nor a number."
-                raise InputError(what, path=dataset.place(index))
+                raise InputError(f"{mixed}: {label!r:.80} is neither a text nor a number.", path=dataset.place(index))
             kinds.add(bool if isinstance(label, bool) else str if isinstance(label, str) else float)
             values.add(label)
     if len(kinds) > 1:
-        some = ", ".join(repr(value) for value in list(values)[:4])
-        raise InputError(f"the column {column!r} holds labels of different kinds: {some}.")
+        raise InputError(f"{mixed}: {', '.join(repr(value) for value in list(values)[:4])}.")
     if kinds == {float} and any(value % 1 for value in values):
         if listed:
             what = f"the column {column!r} holds lists of numbers with fractions, which are no classes."
-            raise InputError(what, hint="Classes are texts or whole numbers.", path=dataset.path)
+            raise InputError(what, hint="Classes are texts or whole numbers.", path=path)
         return Labels(("",), REGRESSION, {})
-    numbers = _numbered(values, dataset.class_names.get(column), known)
-    if len(numbers) < 2:
-        raise InputError(f"the column {column!r} holds one class only: {next(iter(numbers), None)!r}.", path=dataset.path)
-    if len(numbers) > MOST_CLASSES or (len(numbers) > 100 and len(numbers) > len(dataset) * 0.9 and not listed):
-        hint = "--label chooses another column."
-        raise InputError(
-            f"the column {column!r} holds {len(numbers)} classes in {len(dataset)} rows.", path=dataset.path, hint=hint
-        )
-    names = {number: _name(value, dataset.class_names.get(column)) for value, number in numbers.items()}
-    return Labels(tuple(names[number] for number in sorted(names)), MULTI if listed else SINGLE, numbers)
+    classes = _classes(values, dataset.class_names.get(column), known)
+    count, rows = len(classes), len(dataset)
+    if count < 2:
+        raise InputError(f"the column {column!r} holds one class only: {next(iter(classes), None)!r}.", path=path)
+    if count > MOST_CLASSES or (count > 100 and count > rows * 0.9 and not listed):
+        what = f"the column {column!r} holds {count} classes in {rows} rows."
+        raise InputError(what, path=path, hint="--label chooses another column.")
+    numbers = {value: number for number, value in enumerate(classes)}
+    return Labels(tuple(classes.values()), MULTI if listed else SINGLE, numbers)
 
 
 def token_labels(dataset: TableDataset, column: str, known: Sequence[str] | None = None) -> Labels:
     """Like :func:`find_labels` for a label a token; ``O``, which is no entity, comes first."""
-    found = find_labels(dataset, column, known)
-    if "O" in found.numbers and known is None and column not in dataset.class_names:
-        names = ("O", *(name for name in found.names if name != "O"))
-        found = Labels(names, SINGLE, {name: index for index, name in enumerate(names)})
-    return Labels(found.names, SINGLE, found.numbers)
+    labels = replace(find_labels(dataset, column, known), problem=SINGLE)
+    if "O" in labels.numbers and known is None and column not in dataset.class_names:
+        names = ("O", *(name for name in labels.names if name != "O"))
+        return Labels(names, SINGLE, {name: number for number, name in enumerate(names)})
+    return labels
 
 
-def _numbered(values: set[Any], told: list[str] | None, known: Sequence[str] | None) -> dict[Any, int]:
+def _classes(values: set[Any], class_names: list[str] | None, known: Sequence[str] | None) -> dict[Any, str]:
+    """The names of the classes by their values, in order."""
     if all(isinstance(value, str) for value in values):
-        same = known is not None and values <= set(known)
-        return {name: index for index, name in enumerate(known if same and known is not None else sorted(values))}
-    if told is not None and all(0 <= value < len(told) for value in values):
-        return {index: index for index in range(len(told))}
-    return {value: index for index, value in enumerate(sorted(values))}
-
-
-def _name(value: Any, told: list[str] | None) -> str:
-    if told is not None and isinstance(value, int) and value < len(told):
-        return told[value]
-    return str(int(value)) if isinstance(value, float) else str(value)
-
-
-def share_of_most(numbers: Iterable[int]) -> tuple[int, float]:
-    """The most frequent class and its share, which a model must beat."""
-    from collections import Counter
-
-    counted = Counter(numbers)
-    number, times = counted.most_common(1)[0]
-    return number, times / counted.total()
+        return {name: name for name in (known if known is not None and values <= set(known) else sorted(values))}
+    names = dict(enumerate(class_names or ()))
+    if names and all(0 <= value < len(names) for value in values):
+        return names
+    whole = {value: int(value) if isinstance(value, float) else value for value in sorted(values)}
+    return {value: names.get(value, str(number)) for value, number in whole.items()}

@@ -1,7 +1,7 @@
-"""Loaders whose every batch follows from its place: neither workers nor what was read before change what a row becomes.
+"""Loaders whose every batch follows from its place: neither workers nor earlier batches change what a row becomes.
 
-Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded from the seed
-of the run and the place, and put back afterwards.
+Before a row is read and before a batch is collated, the global generators of Python, NumPy and PyTorch are seeded
+from the seed of the run and the place, and put back afterwards.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from transept.errors import InputError, InputTypeError
+from transept.adapt.features import Features, precompute
+from transept.core.task import TaskModel
+from transept.errors import InputError, InputTypeError, refuse
+from transept.tables.dataset import TableDataset
 from transept.training.callbacks.base import length_of
-from transept.training.data.order import BatchPlace, EpochBatches, place_seed
-from transept.training.data.seeds import kept_generators
+from transept.training.data.order import BatchPlace, EpochBatches, kept_generators, place_seed
 from transept.training.data.stream import Stream, StreamState
-from transept.training.data.table import TableDataset
+from transept.training.loss import precision
+from transept.training.objective import own_task, to_device
 
 Collate = Callable[[list[Any]], Any]
-_END = object()
 
 
 @dataclass
@@ -68,7 +71,7 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
 @dataclass
 class _Collate:
-    """Collates a batch with the generators of its place."""
+    """Collates a batch with the generators of its place, the collator's own among them."""
 
     collate: Collate
     columns: Columns
@@ -80,19 +83,18 @@ class _Collate:
             return None
         with kept_generators() as seed:
             seed(place_seed(self.seed, place.epoch, place.number, purpose="batch"))
-            reseed(self.collate, place_seed(self.seed, place.epoch, place.number, purpose="collator"))
+            self._reseed(place_seed(self.seed, place.epoch, place.number, purpose="collator"))
             return self.collate([self.columns(row) for row in rows])
 
-
-def reseed(collate: Any, seed: int) -> None:
-    """Seed a collator's own generator, where it has one."""
-    own = getattr(collate, "generator", None)
-    if hasattr(collate, "reseed"):
-        collate.reseed(seed)
-    elif isinstance(own, torch.Generator):
-        own.manual_seed(seed)
-    elif isinstance(own, np.random.Generator):
-        collate.generator = np.random.default_rng(seed)
+    def _reseed(self, seed: int) -> None:
+        collate: Any = self.collate
+        generator = getattr(collate, "generator", None)
+        if hasattr(collate, "reseed"):
+            collate.reseed(seed)
+        elif isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+        elif isinstance(generator, np.random.Generator):
+            collate.generator = np.random.default_rng(seed)
 
 
 def make_loader(
@@ -116,44 +118,63 @@ def make_loader(
     collated: Any = _Collate(collate, columns, seed)
     options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
-        how = {"workers": options.get("num_workers", 0), "persistent": bool(options.get("persistent_workers"))}
-        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, **how)
+        workers, persistent = options.get("num_workers", 0), bool(options.get("persistent_workers"))
+        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, workers=workers, persistent=persistent)
         return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
     if not isinstance(batches, EpochBatches):
         batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
     return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
 
 
+def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:
+    """A loader of a frozen backbone's states in the order of a loader of rows, and the head to train on them.
+
+    Raises:
+        InputError: the rows have no numbers, or some of the backbone is trained.
+        UnsupportedError: the model has no head that could be told from its backbone.
+    """
+    args, task = trainer.args, own_task(trainer.model, "precompute")
+    batches: Any = loader.batch_sampler
+    source = trainer.get_test_dataloader(trainer.train_dataset)
+    if not isinstance(batches, EpochBatches) or not isinstance(source.batch_sampler, EpochBatches):
+        raise InputError("`precompute` needs rows that can be read by number.", hint="Leave it out.")
+    with precision(args):
+        features, head = precompute(cast(TaskModel[Any], task), (to_device(batch, args.device) for batch in source))
+    order = [row for batch in source.batch_sampler.all() for row in batch]
+    rows = [row for _, row in sorted(zip(order, features.rows, strict=True), key=lambda pair: pair[0])]
+    collate = Features(rows, features.padding).collate
+    sizes = {"batch_size": args.train_batch_size, "drop_last": args.dataloader_drop_last}
+    return make_loader(rows, batches, collate, Columns(None), seed=args.seed, **sizes), head
+
+
 def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
-    """The batches of an epoch of any loader from number ``start`` on; ours begin there, others are read up to there."""
+    """The batches of an epoch from number ``start`` on; loaders of ours begin there, others are read up to there."""
     part = _placed(loader)
-    if part is None:
-        parts: list[Any] = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-        for other in parts:
+    if part is not None:
+        part.set_epoch(epoch, start)
+    else:
+        others: list[Any] = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+        for other in others:
             if hasattr(other, "set_epoch"):
                 other.set_epoch(epoch)
-    else:
-        part.set_epoch(epoch, start)
     batches: Iterator[Any] = iter(loader)
-    if not isinstance(part, Stream):
-        skipped = 0 if part is not None else start
-    else:
-        skipped = start if part.workers else 0
-        length = None if part.workers else length_of(loader)
+    skipped = start
+    if isinstance(part, EpochBatches):
+        skipped = 0
+    elif part is not None and not part.workers:
+        length = length_of(loader)
         if length is not None and length > start:
             return _to_the_end(batches, length - start)
-        skipped += length is not None  # such an iterable has no batch left, but its own code comes to its end
+        skipped = int(length is not None)  # such an iterable has no batch left, but its own code comes to its end
     for _ in range(skipped):
         next(batches, None)
     return batches
 
 
 def _to_the_end(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """So many batches of an iterable that tells its length; before the last one is given, its own code comes to its end."""
-    for left in range(count - 1, -1, -1):
-        if (batch := next(batches, _END)) is _END:
-            return
-        if not left:
+    """So many batches of an iterable that has a length; before the last one, the iterable's code comes to its end."""
+    for number, batch in zip(range(1, count + 1), batches):
+        if number == count:
             next(batches, None)
         yield batch
 
@@ -170,7 +191,7 @@ def is_stream(loader: Any) -> bool:
 
 
 def stream_state(loader: Any, epoch: int, batch: int) -> StreamState | None:
-    """The state of a loader's iterable before a batch of an epoch, for :func:`restore_stream`; ``None`` where it tells none."""
+    """The state of a loader's iterable before a batch, for :func:`restore_stream`; ``None`` where it tells none."""
     part = _placed(loader)
     return part.state_at(epoch, batch) if isinstance(part, Stream) else None
 
@@ -189,7 +210,8 @@ def restore_stream(loader: Any, state: StreamState, epoch: int, batch: int) -> b
 
 def first_batch(loader: Any, epoch: int = 0) -> Any:
     """The first batch of an epoch of all processes, to stand in where one has none left; ``None``: there is none."""
-    if (part := _placed(loader)) is None:
+    part = _placed(loader)
+    if part is None:
         return next(begin_epoch(loader, epoch, 0), None)
     rank, part.rank = part.rank, 0
     try:
@@ -206,9 +228,9 @@ def source_of(loader: Any) -> Any:
 
 def reads_by_number(dataset: Any) -> bool:
     """Whether rows are read by their numbers, and not one after the other."""
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):  # PyTorch's iterables have that method too
-        return False
-    return length_of(dataset) is not None
+    # PyTorch's iterables have the method too.
+    has_numbers = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+    return has_numbers and length_of(dataset) is not None
 
 
 def lengths_of(dataset: Any, column: str, input_name: str) -> NDArray[Any]:
@@ -232,8 +254,7 @@ def lengths_of(dataset: Any, column: str, input_name: str) -> NDArray[Any]:
 
 def check_rows(dataset: Any, name: str) -> None:
     """Refuse a data set without rows, and what is none (``InputError``)."""
-    if dataset is None:
-        raise InputError(f"there is no `{name}`.", hint=f"Pass one to the trainer as `{name}`.")
+    refuse(dataset is None, f"there is no `{name}`.", f"Pass one to the trainer as `{name}`.")
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise InputTypeError(f"`{name}` is {type(dataset).__name__}, which can be neither indexed nor iterated over.")
     length: Any = None

@@ -5,11 +5,13 @@ Rows are numbers of a data set, of which an epoch has an array; a batch is a lis
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch.utils.data import Sampler
 from transept.errors import ConfigError
 
 Numbers = NDArray[np.int64]
+Lengths = Sequence[int] | NDArray[Any]
 MEGA = 50  # batches that are sorted by length together
 
 
@@ -28,7 +31,26 @@ def place_seed(seed: int, *place: int, purpose: str = "") -> int:
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
 
 
-class Batches(Sequence[list[int]]):
+@contextlib.contextmanager
+def kept_generators() -> Iterator[Callable[[int], None]]:
+    """Gives a function that seeds the global generators, and puts them back at the end, in some 100 microseconds."""
+    # Transforms draw from all three.
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield _seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+
+
+class Batches:
     """Batches of an epoch, flat in memory: batch ``i`` has the rows from ``bounds[i]`` to ``bounds[i + 1]``."""
 
     def __init__(self, rows: Sequence[int] | Numbers, bounds: Numbers) -> None:
@@ -43,50 +65,47 @@ class Batches(Sequence[list[int]]):
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
+    def __getitem__(self, number: int) -> list[int]:
+        number = range(len(self))[number]
         rows = self.rows[self.bounds[number] : self.bounds[number + 1]]
         return rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
 
-
-def shuffled(size: int, seed: int, epoch: int) -> Numbers:
-    """All rows in the order that the reference's trainer draws in that epoch."""
-    return _permuted(size, torch.Generator().manual_seed(seed + epoch))
+    def __iter__(self) -> Iterator[list[int]]:
+        return map(self.__getitem__, range(len(self)))
 
 
-def _permuted(size: int, generator: torch.Generator) -> Numbers:
+def shuffled(size: int, generator: torch.Generator) -> Numbers:
     rows: Numbers = torch.randperm(size, generator=generator).numpy()
     return rows
 
 
-def by_falling_length(lengths: Sequence[int] | NDArray[Any]) -> Numbers:
+def by_falling_length(lengths: Lengths) -> Numbers:
     """The places of lengths, the longest first."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 
-def grouped_by_length(lengths: Sequence[int] | NDArray[Any], batch_size: int, generator: torch.Generator) -> Numbers:
-    """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row of all comes first.
+def grouped_by_length(lengths: Lengths, batch_size: int, generator: torch.Generator) -> Numbers:
+    """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row comes first.
 
     For fewer rows there are four groups. The order is the reference's for the same generator.
     """
     lengths = np.asarray(lengths)
     size = batch_size * (min(len(lengths) // (batch_size * 4), MEGA) or 1)
-    rows = _permuted(len(lengths), generator)
-    for start in range(0, len(rows), size):
-        group = rows[start : start + size]
-        group[:] = group[by_falling_length(lengths[group])]
+    rows = _sorted_in_groups(lengths, size, generator)
     longest = int(lengths[rows[::size]].argmax()) * size
     rows[[0, longest]] = rows[[longest, 0]]
     return rows
 
 
-def token_budget(lengths: Sequence[int] | NDArray[Any], budget: int, seed: int, epoch: int) -> Batches:
+def _sorted_in_groups(lengths: NDArray[Any], size: int, generator: torch.Generator) -> Numbers:
+    rows = shuffled(len(lengths), generator)
+    for start in range(0, len(rows), size):
+        group = rows[start : start + size]
+        group[:] = group[by_falling_length(lengths[group])]
+    return rows
+
+
+def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batches:
     """Batches of rows of like length, each as large as its padded size, rows times longest, stays within the budget.
 
     Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled.
@@ -100,24 +119,20 @@ def token_budget(lengths: Sequence[int] | NDArray[Any], budget: int, seed: int, 
         what = f"row {row} has {lengths[row]} tokens, but `max_tokens_per_batch` is {budget}."
         raise ConfigError(what, hint="Raise it, or truncate rows.")
     generator = torch.Generator().manual_seed(place_seed(seed, epoch, purpose="token budget") >> 1)
-    rows, starts = _permuted(len(lengths), generator), list[int]()
     size = max(1, MEGA * budget // max(1, int(lengths.sum()) // len(lengths)))
-    for first in range(0, len(rows), size):
-        group = rows[first : first + size]
-        group[:] = group[by_falling_length(lengths[group])]
-        longest = 0
-        for place, length in enumerate(lengths[group].tolist(), first):
-            if place == first or (place + 1 - starts[-1]) * longest > budget:
-                starts.append(place)
-                longest = length
+    rows, starts, longest = _sorted_in_groups(lengths, size, generator), list[int](), 0
+    for place, length in enumerate(lengths[rows].tolist()):
+        if place % size == 0 or (place + 1 - starts[-1]) * longest > budget:
+            starts.append(place)
+            longest = length
     bounds = np.array([*starts, len(rows)])
-    order = _permuted(len(starts), generator)
+    order = shuffled(len(starts), generator)
     mixed = np.concatenate([rows[bounds[batch] : bounds[batch + 1]] for batch in order])
     return Batches(mixed, np.append(0, np.diff(bounds)[order].cumsum()))
 
 
 class EpochSampler(Sampler[int]):
-    """Rows in an order that follows from the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
+    """Rows in an order of the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
 
     def __init__(self, size: int, seed: int, *, shuffle: bool = True) -> None:
         self.size, self.seed, self.shuffle, self.epoch = size, seed, shuffle, 0
@@ -131,7 +146,10 @@ class EpochSampler(Sampler[int]):
 
     def rows(self) -> Numbers:
         """The rows of the epoch, in order."""
-        return shuffled(self.size, self.seed, self.epoch) if self.shuffle else np.arange(self.size)
+        return shuffled(self.size, self.generator()) if self.shuffle else np.arange(self.size)
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed + self.epoch)
 
     def __iter__(self) -> Iterator[int]:
         return map(int, self.rows())
@@ -143,18 +161,18 @@ class EpochSampler(Sampler[int]):
 class LengthSampler(EpochSampler):
     """Rows grouped by length; ``group`` is the number of rows of an update."""
 
-    def __init__(self, lengths: Sequence[int] | NDArray[Any], seed: int, group: int) -> None:
+    def __init__(self, lengths: Lengths, seed: int, group: int) -> None:
         super().__init__(len(lengths), seed)
         self.lengths, self.group = lengths, group
 
     def rows(self) -> Numbers:
-        return grouped_by_length(self.lengths, self.group, torch.Generator().manual_seed(self.seed + self.epoch))
+        return grouped_by_length(self.lengths, self.group, self.generator())
 
 
 class SortedSampler(EpochSampler):
     """Rows by falling length, for evaluations."""
 
-    def __init__(self, lengths: Sequence[int] | NDArray[Any]) -> None:
+    def __init__(self, lengths: Lengths) -> None:
         super().__init__(len(lengths), 0)
         self.lengths = lengths
 
@@ -165,7 +183,7 @@ class SortedSampler(EpochSampler):
 class TokenBudgetSampler(EpochSampler):
     """Rows in batches of like length that stay within a number of tokens."""
 
-    def __init__(self, lengths: Sequence[int] | NDArray[Any], seed: int, budget: int) -> None:
+    def __init__(self, lengths: Lengths, seed: int, budget: int) -> None:
         super().__init__(len(lengths), seed)
         self.lengths, self.budget = lengths, budget
 
@@ -188,14 +206,16 @@ class BatchPlace:
 class EpochBatches(Sampler[BatchPlace]):
     """The batches of an epoch, each with its place; ``start`` is the number of the first one that is given.
 
-    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r gives
-    every R-th from number r on; its length, and numbers to start from, count its own, where the last may be missing.
+    ``sampler`` is one of those above, or any of PyTorch's. Where R processes take batches in turn, the one of rank r
+    gives every R-th from number r on; its length, and numbers to start from, count its own batches alone.
     """
 
     def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
         self.rank, self.ranks = rank, ranks
         self.epoch = self.start = 0
+        # Batches may have as many rows as their lengths allow, so that their number differs from epoch to epoch.
+        self.varies = isinstance(sampler, TokenBudgetSampler)
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         self.epoch, self.start = epoch, start
@@ -207,11 +227,6 @@ class EpochBatches(Sampler[BatchPlace]):
         if isinstance(self.sampler, EpochSampler):
             return self.sampler.batches(self.batch_size, self.drop_last)
         return Batches.of(list(self.sampler), self.batch_size, self.drop_last)
-
-    @property
-    def varies(self) -> bool:
-        """Whether batches have as many rows as their lengths allow, so that their number differs from epoch to epoch."""
-        return isinstance(self.sampler, TokenBudgetSampler)
 
     def __iter__(self) -> Iterator[BatchPlace]:
         batches = self.all()

@@ -11,11 +11,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from transept.errors import UnsupportedError
-from transept.training.data.order import BatchPlace, place_seed
-from transept.training.data.seeds import kept_generators
+from transept.training.data.order import BatchPlace, kept_generators, place_seed
 
 KEPT_STATES = 1024  # as many batches may be read ahead of an update's end
 _END = object()
+Placed = tuple[BatchPlace, list[Any] | None]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class StreamState:
 class Stream(IterableDataset[Any]):
     """An iterable whose batches get a place: the epoch, and a number among those of its process.
 
-    Where R processes take batches in turn, the one of rank r gives every R-th from number r on. Of several workers, each reads
-    a copy of the data set, and the loader takes their batches in turn.
+    Where R processes take batches in turn, the one of rank r gives every R-th from number r on. Of several workers,
+    each reads a copy of the data set, and the loader takes their batches in turn.
 
     Args:
         dataset: the iterable; its ``set_epoch`` is called before each epoch, where it has one.
@@ -47,18 +47,20 @@ class Stream(IterableDataset[Any]):
         batch_size: int,
         seed: int,
         drop_last: bool,
-        rank: int = 0,
-        ranks: int = 1,
+        rank: int,
+        ranks: int,
         *,
-        workers: int = 0,
-        persistent: bool = False,
+        workers: int,
+        persistent: bool,
     ) -> None:
         self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
         self.ranks, self.workers, self.persistent = ranks, workers, persistent
-        # The epoch, its first batch, and the rank: workers that live on see what is written here before they begin an epoch.
+        # The epoch, its first batch, and the rank: workers that live on read it when they begin an epoch.
         self.begin = torch.tensor([0, 0, rank], device="cpu")
         if workers:
             self.begin.share_memory_()  # type: ignore[no-untyped-call]
+        # Whether the data set tells where it is, and can go on from there; nobody could ask that of workers.
+        self.keeps_state = not workers and hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
         self.states: dict[int, StreamState] = {}  # of the data set after so many batches of the epoch
         self.last_state: StreamState | None = None
         self.restored: StreamState | None = None  # what the next epoch goes on from
@@ -76,24 +78,17 @@ class Stream(IterableDataset[Any]):
         self.begin[:2] = torch.tensor([epoch, start], device="cpu")
         self.states, self.last_state = {}, None
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether the data set tells where it is, and can go on from there; nobody could ask that of workers."""
-        return not self.workers and hasattr(self.dataset, "state_dict") and hasattr(self.dataset, "load_state_dict")
-
     def __len__(self) -> int:
         batches, rest = divmod(len(self.dataset), self.batch_size)
         return -(-(batches + (rest > 0 and not self.drop_last)) // self.ranks)
 
-    def __iter__(self) -> Iterator[tuple[BatchPlace, list[Any] | None]]:
-        epoch, start, rank = self.begin.tolist()  # now, since the next epoch may be written there before this one is read
+    def __iter__(self) -> Iterator[Placed]:
+        epoch, start, rank = self.begin.tolist()  # now, since the next epoch may be written there soon
         restored, self.restored = self.restored, None
         return self._batches(epoch, start, rank, restored)
 
-    def _batches(
-        self, epoch: int, start: int, rank: int, restored: StreamState | None
-    ) -> Iterator[tuple[BatchPlace, list[Any] | None]]:
-        """The batches of an epoch; in workers ``None`` in place of each before ``start``, by which the loader counts them."""
+    def _batches(self, epoch: int, start: int, rank: int, restored: StreamState | None) -> Iterator[Placed]:
+        """The batches of an epoch; in workers ``None`` for each before ``start``, by which the loader counts them."""
         info = get_worker_info()
         workers, worker = (info.num_workers, info.id) if info else (1, 0)
         dataset, done, ended = self._begun(epoch, restored)
@@ -119,31 +114,31 @@ class Stream(IterableDataset[Any]):
             rows, read = [], read + 1
 
     def _begun(self, epoch: int, restored: StreamState | None) -> tuple[Any, int, bool]:
-        """The data set at the beginning of an epoch, or in the state of a checkpoint; the rows it gave, whether it ended."""
+        """The data set at an epoch's beginning or in a checkpoint's state; the rows it gave, and whether it ended."""
         dataset = self.dataset
         if self.persistent:  # an epoch begins as in a worker that was started for it
             try:
                 dataset = copy.deepcopy(dataset)
             except Exception as error:
-                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]}), which workers that live on need."
+                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]})"
+                what += ", which workers that live on need."
                 raise UnsupportedError(what, hint="Pass dataloader_persistent_workers=False.") from error
-        begins = restored is not None and restored.epoch < epoch  # the state is that between two epochs
-        if restored is not None and begins:
+        is_before_epoch = restored is not None and restored.epoch < epoch  # the state is that between two epochs
+        if restored is not None and is_before_epoch:
             dataset.load_state_dict(restored.state)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
-        if restored is None or begins:
+        if restored is None or is_before_epoch:
             return dataset, 0, False
         dataset.load_state_dict(restored.state)
         self.last_state = restored
         return dataset, restored.rows, restored.ended
 
     def _note(self, epoch: int, number: int | None, rows: int, ended: bool) -> None:
-        """Keep the data set's state after so many rows, which is that after a batch of this process, or of another one."""
+        """Keep the data set's state after so many rows, that is after a batch of this process or of another one."""
         if not self.keeps_state:
             return
-        state = copy.deepcopy(self.dataset.state_dict())
-        self.last_state = StreamState(state, epoch, rows, ended)
+        self.last_state = StreamState(copy.deepcopy(self.dataset.state_dict()), epoch, rows, ended)
         if number is not None:
             self.states[number] = self.last_state
             self.states.pop(number - KEPT_STATES, None)

@@ -14,12 +14,11 @@ from transept.errors import ConfigError, InputError
 from transept.fields import Count, Range, checked, specs
 from transept.files import PathName
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
-from transept.training.data.columns import Column, find_columns, find_pair, told
-from transept.training.data.media import resolved
-from transept.training.data.table import Row, TableDataset
+from transept.training.data.columns import Column, find_columns, find_pair, resolved, told
 from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 

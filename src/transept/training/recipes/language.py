@@ -13,11 +13,11 @@ from transept.core.auto import AutoModelForCausalLM, AutoModelForMaskedLM
 from transept.errors import InputError
 from transept.fields import Share
 from transept.objectives.classification import IGNORED
+from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.language import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
 from transept.training.collate.padding import DataCollatorForTokenClassification, DataCollatorWithFlattening
 from transept.training.data.checks import warn_of_unlearned_end
 from transept.training.data.columns import TEXT, Column, is_messages, is_text
-from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.text import TextRecipe, stored
 

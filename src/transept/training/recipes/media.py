@@ -21,14 +21,13 @@ from transept.objectives.classification import IGNORED
 from transept.objectives.matching import corners
 from transept.outputs import DetectionOutput
 from transept.preprocess.auto import AutoImageProcessor, AutoProcessor
+from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.media import DataCollatorForObjectDetection
 from transept.training.collate.padding import default_data_collator
 from transept.training.collate.rows import filled
-from transept.training.data.columns import LABEL, Column, is_mapping, is_media, is_text
+from transept.training.data.columns import LABEL, Column, heard, is_mapping, is_media, is_text, opened
 from transept.training.data.labels import Labels, find_labels
-from transept.training.data.media import heard, opened
-from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import MediaRecipe
 from transept.training.recipes.classification import ClassRecipe, LabelledRecipe
 from transept.training.recipes.text import texts_of, written_at_evaluation

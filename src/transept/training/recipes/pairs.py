@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from transept.core.auto import AutoModelForCausalLM
 from transept.fields import Count, Positive, Range
+from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.padding import DataCollatorForPairs
 from transept.training.data.columns import Column, is_text
 from transept.training.data.labels import is_number
-from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.text import TextRecipe, rows_from
 from transept.training.trainers.pairs import NAMES, DataCollatorForPreference, DPOTrainer, SentenceTrainer

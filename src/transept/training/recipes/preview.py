@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.training.data.table import TableDataset
+from transept.tables.dataset import TableDataset
 from transept.training.recipes.run import Run, parameter_counts
 from transept.training.run import RunLength
 

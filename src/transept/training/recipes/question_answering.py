@@ -10,8 +10,8 @@ import numpy as np
 from transept.core.auto import AutoModelForQuestionAnswering
 from transept.errors import InputError
 from transept.metrics.texts import AnswerF1
+from transept.tables.dataset import Row, TableDataset
 from transept.training.data.columns import Column, is_mapping, is_text
-from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import Options
 from transept.training.recipes.text import TextRecipe
 

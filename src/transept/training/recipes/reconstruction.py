@@ -13,10 +13,9 @@ from transept.core.auto import AutoModelForReconstruction
 from transept.errors import ConfigError, InputError
 from transept.fields import Count, Deviation
 from transept.metrics.numbers import Regression
+from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.padding import default_data_collator
-from transept.training.data.columns import Column, find_columns, told, values_of
-from transept.training.data.media import opened
-from transept.training.data.table import Row, TableDataset
+from transept.training.data.columns import Column, find_columns, opened, told, values_of
 from transept.training.recipes.base import MediaRecipe, Options
 from transept.training.recipes.media import IMAGE
 

@@ -19,11 +19,11 @@ from transept.errors import ConfigError, InputError, TranseptWarning, nearest
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
 from transept.parallel.processes import everywhere, join, same_on_all
+from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
+from transept.tables.files import digest_of, load_dataset_file
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.callbacks.reports import PlotCallback
 from transept.training.data.checks import warn_of_equal_rows, warn_of_tokenizer, warn_of_truncation
-from transept.training.data.files import digest_of, load_dataset_file
-from transept.training.data.table import Row, TableDataset, as_dataset, split_by_hash
 from transept.training.files import check_empty, free_directory, run_directory
 from transept.training.model_card import Answers, Card, write_card
 from transept.training.recipes import recipe_named

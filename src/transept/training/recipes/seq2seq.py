@@ -9,10 +9,10 @@ from transept.core.auto import AutoModelForSeq2SeqLM
 from transept.fields import Count
 from transept.metrics.base import Metric
 from transept.metrics.texts import Bleu, ChrF, Rouge
+from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.padding import DataCollatorForSeq2Seq
 from transept.training.data.columns import Column, is_mapping, is_text
-from transept.training.data.table import Row, TableDataset
 from transept.training.recipes.base import LazyRows, Options
 from transept.training.recipes.text import TextRecipe, rows_from, texts_of, written_at_evaluation
 from transept.training.trainers.seq2seq import Seq2SeqTrainer

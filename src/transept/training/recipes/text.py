@@ -9,7 +9,7 @@ from transept.errors import ConfigError, InputError
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.tables.arrow import RowWriter
-from transept.training.data.table import Row, TableDataset
+from transept.tables.dataset import Row, TableDataset
 from transept.training.recipes.base import Recipe
 
 NO_LIMIT = 2**31

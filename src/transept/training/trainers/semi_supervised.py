@@ -22,8 +22,8 @@ from transept.objectives.classification import widened
 from transept.objectives.terms import LossTerm
 from transept.schema import typed
 from transept.training.callbacks.base import TrainerCallback
-from transept.training.callbacks.reports import LOG_NAME, read_log, write_log
 from transept.training.callbacks.progress import PrinterCallback
+from transept.training.callbacks.reports import LOG_NAME, read_log, write_log
 from transept.training.checkpoint.contents import load_saved_weights
 from transept.training.checkpoint.directory import find_last_checkpoint, write_directory
 from transept.training.objective import Batch, Counts, count_rows

@@ -1,4 +1,4 @@
-"""Tables that documents hold between markers: `python -m tests.tables` writes them, a test checks them."""
+"""Tables that documents hold between markers: `python -m tests.document_tables` writes them, a test checks them."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ import pytest
 from transept.errors import FileError, FormatError, InputError, MissingExtraError
 from transept.tables import arrow
 from transept.tables.arrow import ArrowRows, RowWriter
+from transept.tables.dataset import TableDataset, split_by_hash
+from transept.tables.files import load_dataset_file
 from transept.training.data.checks import warn_of_equal_rows
-from transept.training.data.files import load_dataset_file
 from transept.training.data.loader import lengths_of
-from transept.training.data.table import TableDataset, split_by_hash
 
 pytest.importorskip("pyarrow")
 ROWS: list[dict[str, Any]] = [
@@ -137,8 +137,8 @@ def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
 PROBE = """
 import sys
 import pyarrow, pyarrow.ipc
-from transept.training.data.files import load_dataset_file
-from transept.training.data.table import split_by_hash
+from transept.tables.files import load_dataset_file
+from transept.tables.dataset import split_by_hash
 def anonymous():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("RssAnon"))
 load_dataset_file(sys.argv[1])  # what is allocated once

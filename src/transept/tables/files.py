@@ -1,38 +1,35 @@
 """Rows from files: JSON, JSON lines, CSV, TSV, Parquet, texts, CoNLL, and folders of pictures or sounds.
 
-What a file holds is checked as it is read: its size, its encoding, and each line. An error names the file and the line.
+The size, the encoding and each line of a file are checked as it is read. An error names the file and the line.
 """
 
 from __future__ import annotations
 
 import codecs
 import hashlib
+import math
 import os
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from transept.errors import FileError, FormatError, InputError, nearest
 from transept.files import PathName, load_json, open_regular, parse_json
 from transept.tables.arrow import RowWriter
+from transept.tables.dataset import Row, TableDataset, rows_of_document
 from transept.tables.parquet import parquet_batches
-from transept.tables.text import IMAGES, SOUNDS, read_lines, undecodable
-from transept.training.data.delimited import read_delimited
-from transept.training.data.layouts import rows_of_document
-from transept.training.data.table import Row, TableDataset, collected
+from transept.tables.text import ENDINGS, IMAGES, JSON, MEDIA, PARQUET, SEPARATED, even_records, read_lines, undecodable, unique
 
 MAX_BYTES = 4 * 2**30
 PART = 2**16  # characters of a part of a text, or some more
-Lines = Iterator[tuple[int, str]]
-_FORMATS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "json": (".json",),
-    "csv": (".csv",),
-    "tsv": (".tsv", ".tab"),
-    "txt": (".txt", ".text"),
-    "parquet": (".parquet",),
-    "conll": (".conll", ".bio", ".iob", ".iob2"),
-}
+Lines = Iterable[tuple[int, str]]
+Rows = Iterator[tuple[int, Row]]
+_TEXT, _DOCUMENT, _CONLL = "txt", "json", "conll"
+_ENDINGS = ENDINGS | {".txt": _TEXT, ".text": _TEXT, ".json": _DOCUMENT}
+_ENDINGS |= dict.fromkeys((".conll", ".bio", ".iob", ".iob2"), _CONLL)
+_FORMATS = sorted({*_ENDINGS.values()})
 # Byte order marks, longest first: UTF-32's begins with UTF-16's.
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -40,6 +37,12 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_SPLITS = {"train", "training", "test", "validation", "valid", "val", "dev"}
+MOST_HEADER_WORDS = 4
+MOST_DIGITS = 64
+# What a column of a table in text holds is the highest of its cells: nothing, whole numbers, numbers, texts.
+_EMPTY, _WHOLE, _NUMBER, _WORDS = range(4)
+_CONVERSIONS: dict[int, Callable[[str], Any]] = {_WHOLE: int, _NUMBER: float}
 
 
 def load_dataset_file(
@@ -53,25 +56,25 @@ def load_dataset_file(
 ) -> TableDataset:
     """Read the rows of a file, or of a folder of pictures or sounds with a folder for each class.
 
-    ======== ============================================================================================================
+    ======== =======================================================================================================
     format   rows and columns
-    ======== ============================================================================================================
+    ======== =======================================================================================================
     jsonl    a JSON object a line
-    json     a list of objects; an object with such a list below ``data``; an object of columns; SQuAD's and COCO's layouts
-    csv      columns by the first line, where that looks like names, else ``column1``, ...; ``;`` separates where no comma does
+    json     a list of objects, alone or below ``data``; an object of columns; SQuAD's and COCO's layouts
+    csv      columns by the first line, where that looks like names, else ``column1``, ...; parted by ``,`` or ``;``
     tsv      the same, between tabs, and quotes are ordinary characters
     parquet  its columns; needs the package pyarrow
     txt      one column, ``text``; see ``sample_by``
     conll    ``tokens`` and ``tags``: a token a line with its tag in the last column, sentences parted by empty lines
     folder   ``image`` or ``audio``, paths of files, and ``label``, the name of the folder that they lie in
-    ======== ============================================================================================================
+    ======== =======================================================================================================
 
     Args:
         path: a file or a folder.
         format: one of these; told by the file's ending when absent.
         encoding: of a text; when absent UTF-8, or by the file's byte order mark.
-        sample_by: what is a row of a text: a ``line``, a ``paragraph`` (parted by empty lines), the whole ``document``, or a
-            ``part`` of it, some lines of about 65,000 characters, which laid end to end are the document.
+        sample_by: what is a row of a text: a ``line``, a ``paragraph`` (parted by empty lines), the ``document``, or
+            a ``part`` of it, some lines of about 65,000 characters, which laid end to end are the document.
         header: whether the first line of a table holds the columns' names; told by what it holds when absent.
         max_bytes: the size of the largest file that is read.
 
@@ -109,11 +112,10 @@ def digest_of(path: PathName) -> str:
 
 def _format_of(name: str) -> str:
     ending = os.path.splitext(name)[1].lower()
-    kind = next((kind for kind, endings in _FORMATS.items() if ending in endings), None)
-    if kind is None:
+    if ending not in _ENDINGS:
         hint = f"Pass format=, one of: {', '.join(_FORMATS)}."
         raise FormatError(f"the ending {ending!r} tells no format of data.", path=name, hint=hint)
-    return kind
+    return _ENDINGS[ending]
 
 
 def _codec_of(name: str, encoding: str | None, max_bytes: int) -> str:
@@ -129,24 +131,35 @@ def _codec_of(name: str, encoding: str | None, max_bytes: int) -> str:
         b"".decode(encoding)  # some codecs are not for texts
         return codecs.lookup(encoding).name
     except (LookupError, UnicodeError):
-        raise InputError(f"there is no encoding {encoding!r}.", hint="Such as utf-8, utf-16, latin-1, cp1252.") from None
+        hint = "Such as utf-8, utf-16, latin-1, cp1252."
+        raise InputError(f"there is no encoding {encoding!r}.", hint=hint) from None
 
 
 def _read_file(name: str, kind: str, codec: str, sample_by: str, header: bool | None) -> TableDataset:
     lines = _lines(name, codec)
-    if kind == "parquet":
+    if kind == PARQUET:
         return _read_parquet(name)
-    if kind in ("csv", "tsv"):
-        return read_delimited(lambda: _groups(name, codec), name, kind, header)
-    if kind == "txt":
-        return collected(name, _TEXTS[sample_by](lines), ["text"], is_one_text=sample_by == "part")
-    if kind == "conll":
-        return collected(name, _sentences(lines, name), ["tokens", "tags"])
-    if kind == "jsonl" or _is_json_lines(_lines(name, codec)):
-        return collected(name, _objects(lines, name))
+    if kind in SEPARATED:
+        return _read_table(name, kind, codec, header)
+    if kind == _TEXT:
+        return _collected(name, _TEXTS[sample_by](lines), ["text"], is_one_text=sample_by == "part")
+    if kind == _CONLL:
+        return _collected(name, _sentences(lines, name), ["tokens", "tags"])
+    if kind == JSON or _is_json_lines(_lines(name, codec)):
+        return _collected(name, _objects(lines, name))
     if codec not in ("utf-8", "utf-8-sig"):
         raise FormatError(f"JSON is read as UTF-8, not as {codec}.", path=name)
     return TableDataset(rows_of_document(load_json(name, max_bytes=MAX_BYTES), name), path=name)
+
+
+def _collected(name: str, rows: Rows, columns: Sequence[str] | None = None, **about: Any) -> TableDataset:
+    """Rows with the lines on which they begin as a data set: in memory, or in a mapped file where they are many."""
+    writer, lines = RowWriter(), array("I")
+    for line, row in rows:
+        lines.append(line)
+        writer.add(row)
+    columns = [*writer.columns] if columns is None else columns
+    return TableDataset(writer.finish(), columns, path=name, lines=lines, **about)
 
 
 def _groups(name: str, codec: str) -> Iterator[list[str]]:
@@ -156,16 +169,15 @@ def _groups(name: str, codec: str) -> Iterator[list[str]]:
         try:
             for group in read_lines(file, name, codec):
                 for place, line in enumerate(group, number + 1):
-                    if (at := undecodable(line)) is not None:
-                        raise _no_text(f"{name}:{place}", codec, at)
+                    if (byte := undecodable(line)) is not None:
+                        raise _no_text(f"{name}:{place}", codec, f" (byte {byte} of it)" if codec == "utf-8" else "")
                 number += len(group)
                 yield group
         except UnicodeError as error:  # of encodings that cannot go on after it
             raise _no_text(f"{name}:{number + 1}", codec) from error
 
 
-def _no_text(path: str, codec: str, at: int | None = None) -> FormatError:
-    where = f" (byte {at} of it)" if at is not None and codec == "utf-8" else ""
+def _no_text(path: str, codec: str, where: str = "") -> FormatError:
     hint = "Save it as UTF-8, or pass encoding=, such as latin-1."
     return FormatError(f"the line is not text in {codec}{where}.", path=path, hint=hint)
 
@@ -175,26 +187,28 @@ def _lines(name: str, codec: str) -> Lines:
     return enumerate((line for group in _groups(name, codec) for line in group), 1)
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------------
-
-
-def _each_line(lines: Lines) -> Iterator[tuple[int, Row]]:
+def _each_line(lines: Lines) -> Rows:
     return ((number, {"text": text.rstrip("\r\n")}) for number, text in lines if text.strip())
 
 
-def _paragraphs(lines: Lines) -> Iterator[tuple[int, Row]]:
-    for has_text, group in groupby(lines, key=lambda line: bool(line[1].strip())):
-        if has_text:
-            paragraph = [*group]
-            yield paragraph[0][0], {"text": "\n".join(text.rstrip("\r\n") for _, text in paragraph)}
+def _paragraphs(lines: Lines) -> Rows:
+    for block in _blocks(lines):
+        yield block[0][0], {"text": "\n".join(text.rstrip("\r\n") for _, text in block)}
 
 
-def _document(lines: Lines) -> Iterator[tuple[int, Row]]:
+def _blocks(lines: Lines, marks: tuple[str, ...] = ()) -> Iterator[list[tuple[int, str]]]:
+    """Lines that follow one another, between lines that are empty or begin with a mark."""
+    for is_inside, block in groupby(lines, lambda line: bool(line[1].strip()) and not line[1].startswith(marks)):
+        if is_inside:
+            yield [*block]
+
+
+def _document(lines: Lines) -> Rows:
     text = "".join(text for _, text in lines)
     return iter([(1, {"text": text})] if text.strip() else [])
 
 
-def _parts(lines: Lines) -> Iterator[tuple[int, Row]]:
+def _parts(lines: Lines) -> Rows:
     part: list[str] = []
     start = size = 0
     for number, text in lines:
@@ -208,7 +222,7 @@ def _parts(lines: Lines) -> Iterator[tuple[int, Row]]:
         yield start, {"text": "".join(part)}
 
 
-_TEXTS: dict[str, Callable[[Lines], Iterator[tuple[int, Row]]]] = {
+_TEXTS: dict[str, Callable[[Lines], Rows]] = {
     "line": _each_line,
     "paragraph": _paragraphs,
     "document": _document,
@@ -216,7 +230,7 @@ _TEXTS: dict[str, Callable[[Lines], Iterator[tuple[int, Row]]]] = {
 }
 
 
-def _objects(lines: Lines, name: str) -> Iterator[tuple[int, Row]]:
+def _objects(lines: Lines, name: str) -> Rows:
     for number, text in lines:
         if text.strip():
             row = parse_json(text, path=f"{name}:{number}")
@@ -233,35 +247,75 @@ def _is_json_lines(lines: Lines) -> bool:
     return first.startswith("{") and first.endswith("}") and any(text.startswith("{") for text in some)
 
 
-def _sentences(lines: Lines, name: str) -> Iterator[tuple[int, Row]]:
-    width, start, tokens, tags = 0, 0, list[str](), list[str]()
-    for number, text in lines:
-        if not text.strip() or text.startswith("-DOCSTART-"):
-            if tokens:
-                yield start, {"tokens": tokens, "tags": tags}
-            tokens, tags = [], []
-            continue
-        cells = text.rstrip("\r\n").split("\t") if "\t" in text else text.split()
-        width = width or len(cells)
-        if len(cells) != width or width < 2:
-            what = f"the line has {len(cells)} columns, but a token and its tag"
-            what += f" stand in {width} here." if width > 1 else " are two."
-            raise FormatError(what, path=f"{name}:{number}")
-        start = start if tokens else number
-        tokens.append(cells[0])
-        tags.append(cells[-1].strip())
-    if tokens:
-        yield start, {"tokens": tokens, "tags": tags}
+def _sentences(lines: Lines, name: str) -> Rows:
+    width = 0
+    for block in _blocks(lines, ("-DOCSTART-",)):
+        words = [text.rstrip("\r\n").split("\t") if "\t" in text else text.split() for _, text in block]
+        for (number, _), cells in zip(block, words):
+            width = width or len(cells)
+            if len(cells) != width or width < 2:
+                rule = f"stand in {width} here" if width > 1 else "are two"
+                what = f"the line has {len(cells)} columns, but a token and its tag {rule}."
+                raise FormatError(what, path=f"{name}:{number}")
+        yield block[0][0], {"tokens": [cells[0] for cells in words], "tags": [cells[-1].strip() for cells in words]}
 
 
-# --- Parquet and folders ----------------------------------------------------------------------------------------------------
+def _read_table(name: str, kind: str, codec: str, header: bool | None) -> TableDataset:
+    """The rows of separated values; the file is read twice, first for what the columns hold."""
+    records = even_records(_groups(name, codec), name, kind)
+    _, first = next(records, (1, list[str]()))
+    kinds, may_be_names = [_EMPTY] * len(first), _may_be_names(first)
+    for _, cells in records:
+        for column, cell in enumerate(cells):
+            may_be_names = may_be_names and cell != first[column]
+            kinds[column] = max(kinds[column], _kind(cell)) if kinds[column] < _WORDS else _WORDS
+    notes, records = list[str](), even_records(_groups(name, codec), name, kind)
+    if may_be_names if header is None else header:
+        names = unique(first, f"{name}:1")
+        next(records, None)
+    else:
+        names = [f"column{number}" for number in range(1, len(first) + 1)]
+        kinds = [max(kind, _kind(cell)) for kind, cell in zip(kinds, first)]
+        notes = [f"{name}: the first line holds no names, so that the columns are called {', '.join(names)}."]
+    types = [_CONVERSIONS.get(kind, str) for kind in kinds]
+    return _collected(name, ((line, _typed(names, types, cells)) for line, cells in records), names, notes=notes)
+
+
+def _typed(names: list[str], types: list[Callable[[str], Any]], cells: list[str]) -> Row:
+    values = (kind(cell) if kind is str or cell.strip() else None for kind, cell in zip(types, cells))
+    return dict(zip(names, values))
+
+
+def _may_be_names(cells: list[str]) -> bool:
+    """Whether that may be names of columns: short, different, and no numbers; as values they do not come again."""
+    named = all(cell.strip() and not _is_number(cell) and len(cell.split()) <= MOST_HEADER_WORDS for cell in cells)
+    return named and len(set(cells)) == len(cells)
+
+
+def _is_number(text: str) -> bool:
+    """Whether that is a number, and not a code such as 007."""
+    try:
+        if len(text) > MOST_DIGITS or not math.isfinite(float(text)):
+            return False
+    except ValueError:
+        return False
+    digits = text.strip().lstrip("+-")
+    return "_" not in text and digits[:1].isdecimal() and not (digits[:1] == "0" and digits[1:2].isdecimal())
+
+
+def _kind(cell: str) -> int:
+    if not cell.strip():
+        return _EMPTY
+    if not _is_number(cell):
+        return _WORDS
+    return _WHOLE if cell.strip().lstrip("+-").isdecimal() else _NUMBER
 
 
 def _read_parquet(name: str) -> TableDataset:
     writer = RowWriter()
     for batch in parquet_batches(name, bounded=True):
         try:
-            batch.to_pylist()  # what Python does not have, such as some times, is found here and not in the course of a run
+            batch.to_pylist()  # values that Python does not have, such as some times, are found before a run
         except (ValueError, OverflowError) as error:
             raise FormatError(f"holds a value that cannot be read ({str(error)[:200]}).", path=name) from error
         writer.add_batch(batch)
@@ -273,7 +327,7 @@ def _media(folder: str) -> Iterator[str]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            if name.lower().endswith(IMAGES + SOUNDS) and not name.startswith("."):
+            if name.lower().endswith(MEDIA) and not name.startswith("."):
                 yield os.path.relpath(Path(place, name), folder)
 
 
@@ -282,16 +336,17 @@ def _read_folder(folder: str) -> TableDataset:
     kinds = {"image" if name.lower().endswith(IMAGES) else "audio" for name in files}
     if len(kinds) != 1:
         what = "holds pictures and sounds." if kinds else "holds no pictures and no sounds."
-        raise FormatError(what, path=folder, hint="Pass a folder of one of them, with a folder for each class, or a file.")
+        hint = "Pass a folder of one of them, with a folder for each class, or a file."
+        raise FormatError(what, path=folder, hint=hint)
     flat = next((name for name in files if os.sep not in name), None)
     if flat is not None:
         hint = "Give each class a folder, or pass a manifest: a .csv or .jsonl file of paths and labels."
         raise FormatError(f"{flat!r} lies in no folder of a class.", path=folder, hint=hint)
     labels = [name.split(os.sep)[0] for name in files]
-    splits = {"train", "training", "test", "validation", "valid", "val", "dev"} & set(labels)
-    if len(splits) == len(set(labels)) and any(name.count(os.sep) > 1 for name in files):
-        hint = f"Pass one of them, such as {str(Path(folder, sorted(splits)[-1]))!r}."
-        raise FormatError(f"holds splits ({', '.join(sorted(splits))}), not classes.", path=folder, hint=hint)
+    if set(labels) <= _SPLITS and any(name.count(os.sep) > 1 for name in files):
+        splits = sorted(set(labels))
+        hint = f"Pass one of them, such as {str(Path(folder, splits[-1]))!r}."
+        raise FormatError(f"holds splits ({', '.join(splits)}), not classes.", path=folder, hint=hint)
     kind = kinds.pop()
     rows = [{kind: str(Path(folder, name)), "label": label} for name, label in zip(files, labels)]
     return TableDataset(rows, [kind, "label"], path=folder)

@@ -13,13 +13,13 @@ import pytest
 from transept.errors import FormatError, TranseptError
 from transept.tables import text as tables
 from transept.tables.parquet import parquet_columns, read_parquet
-from transept.tables.text import Row, read_rows
+from transept.tables.text import PlacedRow, read_rows
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
 
-def read(text: str | bytes, kind: str) -> list[Row]:
+def read(text: str | bytes, kind: str) -> list[PlacedRow]:
     data = text.encode() if isinstance(text, str) else text
     return [row for group in read_rows(io.BytesIO(data), "a", kind) for row in group]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError
-from transept.training.data.files import digest_of, load_dataset_file
-from transept.training.data.table import TableDataset, as_dataset, split_by_hash
+from transept.tables.dataset import TableDataset, as_dataset, split_by_hash
+from transept.tables.files import digest_of, load_dataset_file
 
 ROWS = [{"text": "good", "label": 1}, {"text": "bad, very", "label": 0}, {"text": 'a "new"\nline', "label": 1}]
 
@@ -318,7 +318,7 @@ def test_small_splits():
         split_by_hash(twice, 0.5, 0.5)
 
 
-REAL = Path(__file__).parents[4] / "shared/data/datasets"
+REAL = Path(__file__).parents[3] / "shared/data/datasets"
 
 
 @pytest.mark.real_data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Self, overload
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.errors import FormatError, InputError, InputTypeError, nearest
-from transept.tables.arrow import ArrowRows, RowWriter
+from transept.tables.arrow import ArrowRows
 
 Row = dict[str, Any]
 MOST_ROWS = 50_000_000
@@ -47,9 +46,8 @@ class TableDataset(Sequence[Row]):
     ) -> None:
         self.rows, self.path, self.notes, self._lines = rows, path, list(notes), lines
         self.is_one_text = is_one_text
-        if column_names is None:
-            column_names = [name for row in rows for name in row]
-        self.column_names = list(dict.fromkeys(column_names))
+        names = (name for row in rows for name in row) if column_names is None else column_names
+        self.column_names = list(dict.fromkeys(names))
         self.class_names = {name: list(names) for name, names in (class_names or {}).items()}
         self._chosen: range | NDArray[Any] = range(len(rows))  # the rows that the data set has, in their order
         for name in self.column_names:
@@ -87,11 +85,11 @@ class TableDataset(Sequence[Row]):
 
     def _numbers(self) -> NDArray[Any]:
         """The numbers of the rows as an array, of four bytes each where that suffices."""
-        own = self._chosen
-        if not isinstance(own, range):
-            return own
+        rows = self._chosen
+        if not isinstance(rows, range):
+            return rows
         kind: Any = np.int32 if len(self.rows) < 2**31 else np.int64
-        return np.arange(own.start, own.stop, own.step, dtype=kind)
+        return np.arange(rows.start, rows.stop, rows.step, dtype=kind)
 
     @property
     def is_stored(self) -> bool:
@@ -128,11 +126,10 @@ class TableDataset(Sequence[Row]):
 
     def key(self, index: int) -> bytes:
         """A hash of a row's content (8 bytes), which does not depend on where the data lie."""
-        before = f"{self.path}/" if self.path is not None else None
-        content = self[index]
+        content, folder = self[index], f"{self.path}/"
         for name, value in content.items():
-            if isinstance(value, str) and before is not None:
-                content[name] = value.removeprefix(before)
+            if isinstance(value, str) and self.path is not None:
+                content[name] = value.removeprefix(folder)
         return hashlib.blake2b(_encode(content).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
     def keys(self) -> NDArray[np.uint64]:
@@ -146,8 +143,9 @@ class TableDataset(Sequence[Row]):
 
 def _digest(value: Any) -> str:
     """What stands for a value that JSON does not have: bytes and arrays by their content."""
-    content = value if isinstance(value, bytes) else value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    if not isinstance(value, bytes):
+        value = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()
+    return hashlib.blake2b(value, digest_size=16).hexdigest()
 
 
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_digest).encode
@@ -157,8 +155,8 @@ def as_dataset(source: Any) -> TableDataset:
     """Rows of any object that offers them.
 
     Args:
-        source: a :class:`TableDataset`; an object with ``column_names`` and integer indexing, as the ``datasets`` library has
-            them; a mapping of columns to equally long lists; a sequence or any other iterable of mappings.
+        source: a :class:`TableDataset`; an object with ``column_names`` and integer indexing, as of ``datasets``;
+            a mapping of columns to equally long lists; a sequence or any other iterable of mappings.
 
     Raises:
         InputTypeError: it offers nothing of that.
@@ -187,11 +185,12 @@ def _from_mapping(source: Mapping[Any, Any]) -> TableDataset:
     """A mapping of columns to lists, which collections of splits resemble."""
     if source and all(hasattr(value, "column_names") for value in source.values()):
         names = ", ".join(map(repr, source))
-        raise InputError(f"this is a collection of splits ({names}), not one data set.", hint="Pass one: data['train'].")
+        what = f"this is a collection of splits ({names}), not one data set."
+        raise InputError(what, hint="Pass one: data['train'].")
     lengths = {str(name): len(values) if isinstance(values, Sequence) else -1 for name, values in source.items()}
     if len(set(lengths.values())) != 1 or -1 in lengths.values():
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise InputError(f"the columns are not lists of one length: {told}.")
+        columns = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise InputError(f"the columns are not lists of one length: {columns}.")
     return TableDataset([dict(zip(lengths, values)) for values in zip(*source.values())], list(lengths))
 
 
@@ -203,8 +202,67 @@ def _class_names(source: Any) -> dict[str, list[str]]:
     return {name: list(names) for name, names in pairs if isinstance(names, list)}
 
 
+def rows_of_document(document: Any, path: str) -> list[Row]:
+    """The rows of a document.
+
+    - a list of objects: these;
+    - an object with a list below ``data``: that list; where its parts have ``paragraphs`` (SQuAD, Rajpurkar et al.
+      2016), a row for each question: ``question``, ``context``, ``answers`` (``text`` and ``answer_start``), ``id``;
+    - an object with ``images``, ``annotations`` and ``categories`` (COCO, Lin et al. 2014): a row for each image with
+      ``image``, the file's name, and ``objects``: ``bbox`` (x, y, width, height in pixels) and ``category`` (names);
+    - an object of lists of one length: a row for each place in them.
+
+    Raises:
+        FormatError: none of these, or one of which a part is missing.
+    """
+    rows = document
+    if isinstance(document, dict):
+        try:
+            rows = _flattened(document)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FormatError(f"a part of its layout is missing or of another kind ({error}).", path=path) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        hint = "It may hold a list of objects, an object of columns, or an object a line."
+        raise FormatError("holds no rows: its JSON is not a list of objects.", path=path, hint=hint)
+    return rows
+
+
+def _flattened(document: dict[str, Any]) -> Any:
+    if {"images", "annotations", "categories"} <= document.keys():
+        return list(_images(document))
+    if isinstance(data := document.get("data"), list):
+        is_squad = any(isinstance(article, dict) and "paragraphs" in article for article in data)
+        return list(_questions(data)) if is_squad else data
+    columns = list(document.values())
+    if columns and all(isinstance(column, list) for column in columns) and len(set(map(len, columns))) == 1:
+        return [dict(zip(document, values)) for values in zip(*columns)]
+    return document
+
+
+def _questions(articles: list[Any]) -> Iterator[Row]:
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                answers = question.get("answers", [])
+                columns = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+                row = {"id": question.get("id"), "question": question["question"], "context": paragraph["context"]}
+                yield row | {"answers": columns}
+
+
+def _images(document: dict[str, Any]) -> Iterator[Row]:
+    names = {category["id"]: category["name"] for category in document["categories"]}
+    boxes: dict[Any, list[Any]] = {}
+    for box in document["annotations"]:
+        if not box.get("iscrowd"):
+            boxes.setdefault(box["image_id"], []).append(box)
+    for image in document["images"]:
+        inside = boxes.get(image["id"], [])
+        objects = {"bbox": [box["bbox"] for box in inside], "category": [names[box["category_id"]] for box in inside]}
+        yield {"image": image["file_name"], "objects": objects}
+
+
 def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, ...]:
-    """Split rows by a hash of their content, so that each stays in its part when rows are added, and equal rows stay together.
+    """Split rows by a hash of their content: a row keeps its part when rows are added, and equal rows stay together.
 
     Args:
         dataset: the rows.
@@ -217,11 +275,12 @@ def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, 
         InputError: shares that leave nothing, or fewer different rows than parts.
     """
     if not all(0 < share < 1 for share in shares) or sum(shares) >= 1:
-        raise InputError(f"shares of the rows lie between 0 and 1 and leave a rest, but are {', '.join(map(str, shares))}.")
+        what = f"shares of the rows lie between 0 and 1 and leave a rest, but are {', '.join(map(str, shares))}."
+        raise InputError(what)
     keys = dataset.keys()
     if len(np.unique(keys[:CHUNK])) <= len(shares) and (different := len(np.unique(keys))) <= len(shares):
-        hint = "Pass data for the evaluation of their own."
-        raise InputError(f"{different} different rows cannot be split in {1 + len(shares)}.", path=dataset.path, hint=hint)
+        what = f"{different} different rows cannot be split in {1 + len(shares)}."
+        raise InputError(what, path=dataset.path, hint="Pass data for the evaluation of their own.")
     numbers = np.zeros(len(keys), np.int8)  # of each row's part, of which the last one is the rest
     for edge in accumulate(shares):
         numbers += keys >= np.uint64(edge * 2.0**64)
@@ -231,12 +290,3 @@ def split_by_hash(dataset: TableDataset, *shares: float) -> tuple[TableDataset, 
             largest = max(order, key=lambda other: len(np.unique(keys[numbers == other])))
             numbers[keys == keys[numbers == largest].min()] = part
     return tuple(dataset.select(np.flatnonzero(numbers == part)) for part in order)
-
-
-def collected(name: str, rows: Iterator[tuple[int, Row]], columns: list[str] | None = None, **about: Any) -> TableDataset:
-    """Rows of a file, with the lines on which they begin, as a data set: from memory, or from a file where they are many."""
-    writer, lines = RowWriter(), array("I")
-    for line, row in rows:
-        lines.append(line)
-        writer.add(row)
-    return TableDataset(writer.finish(), list(writer.columns) if columns is None else columns, path=name, lines=lines, **about)
