@@ -130,8 +130,9 @@ def train_main(args: argparse.Namespace) -> int:
     if args.dry_run:
         from transept.training.recipes.run import preview
 
-        found = preview(run)
-        print(json.dumps(found, ensure_ascii=False) if args.json else "\n".join(preview_lines(found, Style(sys.stdout))))
+        figures = preview(run)
+        lines = preview_lines(figures, Style(sys.stdout))
+        print(json.dumps(figures, ensure_ascii=False) if args.json else "\n".join(lines))
         return 0
     return _end(run, run.train(force=args.force), args)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from transept.core.auto import AutoModel
-from transept.errors import ConfigError, InputError, refuse
+from transept.errors import ConfigError, refuse
 from transept.fields import Count, Range, checked, specs
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
@@ -61,7 +61,7 @@ class Options:
 class Recipe(ABC):
     """A task: which columns it reads, how a row is encoded, batches, the class of models, metrics and settings.
 
-    A run calls ``inspect`` with the rows to train on, makes the model, passes it to ``set_model``, and encodes the rows.
+    A run calls ``inspect`` with the rows to train on, makes the model, calls ``set_model``, and encodes the rows.
 
     Args:
         columns: columns that were chosen by hand, by role.
@@ -73,7 +73,7 @@ class Recipe(ABC):
     model_class: ClassVar[Any] = AutoModel
     has_default_model: ClassVar[bool] = False
     has_perplexity: ClassVar[bool] = False  # whether the loss is that of tokens
-    new_model_type: ClassVar[str | None] = None  # of new weights, where no type is named and there is no default model
+    new_model_type: ClassVar[str | None] = None  # of new weights, where neither a model nor a type is named
     processor_class: ClassVar[Any] = AutoTokenizer
     columns: tuple[Column, ...]
     options_class: ClassVar[type[Options]] = Options
@@ -94,7 +94,7 @@ class Recipe(ABC):
     processor: Any = None
     model: Any = None
 
-    def __init__(self, columns: Mapping[str, str | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, columns: dict[str, str | None] | None = None, options: dict[str, Any] | None = None) -> None:
         self.chosen_columns = dict(columns or {})
         self.options: Any = self.options_class(**(options or {}))
         self.column_names: dict[str, str] = {}  # by role
@@ -117,7 +117,7 @@ class Recipe(ABC):
         return dataset.column(self.column_names[role])
 
     def take_unlabelled(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
-        """Put rows without a label aside; gives the others (``InputError``: the task has no use for ``unlabelled``)."""
+        """Put rows without a label aside, and give the others (``InputError``: the task reads no ``unlabelled``)."""
         hint = "Leave --unlabelled out."
         refuse(unlabelled is not None, f"the task {self.task!r} reads no rows without labels.", hint)
         return dataset
@@ -225,8 +225,9 @@ class TextRecipe(Recipe):
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         ids, mask, labels = batch["input_ids"][index], batch.get("attention_mask"), batch.get("labels")
         real = ids if mask is None else ids[mask[index].bool()]
-        text = {"text": self.processor.decode(real.tolist()), "tokens": f"{len(real)} of {ids.shape[-1]} in the batch"}
-        return text if labels is None else text | {"labels": self.describe_labels(labels[index], ids)}
+        words = {"text": self.processor.decode(real.tolist())}
+        words["tokens"] = f"{len(real)} of {ids.shape[-1]} in the batch"
+        return words if labels is None else words | {"labels": self.describe_labels(labels[index], ids)}
 
     def describe_labels(self, labels: Any, ids: Any) -> str:
         """The labels of a row in words."""
@@ -234,7 +235,7 @@ class TextRecipe(Recipe):
 
 
 class LazyRows(Sequence[Row]):
-    """Rows that are made of the values of some columns when they are read: pictures and sounds would fill the memory."""
+    """Rows that are made of the values of columns when they are read: pictures and sounds would fill the memory."""
 
     def __init__(self, make: Callable[..., Row], *columns: Sequence[Any]) -> None:
         self.make, self.columns = make, columns
@@ -278,7 +279,7 @@ def generation_arguments(model: Any, longest: int) -> dict[str, Any]:
 
 
 def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with a token for the end of text, one for unknown characters, and one for each character of the texts.
+    """A tokenizer with a token for the end of text, one for unknown characters, and one for each character of texts.
 
     Raises:
         InputError: there are no characters, or far too many different ones.
@@ -286,9 +287,8 @@ def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
     import tokenizers
 
     characters = sorted(set().union(*texts))
-    if not 1 < len(characters) <= MOST_CHARACTERS:
-        count = len(characters)
-        raise InputError(f"the texts have {count} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary.")
+    what = f"the texts have {len(characters)} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary."
+    refuse(not 1 < len(characters) <= MOST_CHARACTERS, what)
     vocabulary = {token: number for number, token in enumerate([END, UNKNOWN, *characters])}
     backend: Any = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token=UNKNOWN))
     backend.decoder = tokenizers.decoders.Fuse()

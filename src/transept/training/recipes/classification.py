@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from transept.core import auto
-from transept.errors import InputError, refuse
+from transept.errors import refuse
 from transept.fields import Count, Range, Share
 from transept.objectives.classification import IGNORED
 from transept.training.collate.padding import DataCollatorForMultipleChoice, DataCollatorForTokenClassification
@@ -112,7 +112,7 @@ class SelfTrainingOptions(Options):
 
 
 class SelfTraining(TextClassification):
-    """Classes of texts, learnt from labelled rows and from rows without a label, which the model labels round by round.
+    """Classes of texts, learnt from labelled rows, and from others, which the model labels round by round.
 
     Rows without a label are those of ``--unlabelled``, and those of the data whose label is missing.
     """
@@ -126,10 +126,8 @@ class SelfTraining(TextClassification):
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
         self.find_columns(dataset)
-        if "label" not in self.column_names:
-            columns = ", ".join(dataset.column_names)
-            hint = f"Some rows need a label; --label chooses its column. Columns: {columns}."
-            raise InputError("there is no column of labels.", path=dataset.path, hint=hint)
+        hint = f"Some rows need a label; --label chooses its column. Columns: {', '.join(dataset.column_names)}."
+        refuse("label" not in self.column_names, "there is no column of labels.", hint, path=dataset.path)
         note, column = super().inspect(self.split(dataset)[0], config), self.column_names["label"]
         what = f"self-training needs a class for each labelled row; the column {column!r} has something else."
         refuse(self.labels.problem != SINGLE, what, path=dataset.path)
@@ -259,6 +257,6 @@ def right_choice(label: Any, choices: Sequence[str], place: str) -> int:
     if text in choices:
         return list(choices).index(text)
     number = int(text) if text.isdecimal() else ord(text.upper()) - ord("A") if len(text) == 1 else -1
-    if not 0 <= number < len(choices):
-        raise InputError(f"the label {label!r:.60} is none of the {len(choices)} choices.", path=place)
+    what = f"the label {label!r:.60} is none of the {len(choices)} choices."
+    refuse(not 0 <= number < len(choices), what, path=place)
     return number

@@ -24,7 +24,8 @@ MESSAGES = Column("messages", ("messages", "conversation", "conversations"), is_
 PROMPT = Column("prompt", ("prompt", "instruction", "input"), is_text)
 COMPLETION = Column("completion", ("completion", "response", "answer", "output"), is_text)
 PACKED_TOKENS = 2048
-NO_ANSWER = "A chat template marks answers by {% generation %}; or pass train_on_prompts=true, or a larger max_length."
+MARKS = "A chat template marks answers by {% generation %}"
+NO_ANSWER = f"{MARKS}; or pass train_on_prompts=true, or a larger max_length."
 WINDOW = 2**18  # characters of a text that are encoded at once
 OVERLAP = 2**12  # characters that two windows share
 AGREEING = 8  # tokens on which two windows agree where the later one takes over
@@ -34,7 +35,7 @@ Tokens = NDArray[Any]
 class BlockRecipe(TextRecipe):
     """A recipe of language models over running text: all texts, with the end of text between them, in blocks.
 
-    The held-out rows are blocks: a text of one piece could not be split otherwise.
+    The held-out rows are blocks, since one long text has no rows to hold out.
     """
 
     columns: tuple[Column, ...] = (TEXT,)
@@ -189,8 +190,8 @@ def blocks_of(tokens: Iterable[Tokens], size: int) -> Iterator[list[int]]:
 def tokens_of(tokenizer: Any, parts: Iterable[str]) -> Iterator[Tokens]:
     """The tokens of a text that comes in parts.
 
-    Long texts are encoded in windows that overlap. In the middle of what two windows share, the later one takes over, at a
-    token from which on they agree. Where they agree nowhere, the text is cut at the end of the earlier one.
+    Long texts are encoded in windows that overlap. In the middle of what two windows share, the later one takes over,
+    at a token from which on they agree. Where they agree nowhere, the text is cut at the end of the earlier one.
     """
     if not tokenizer.is_fast:  # such tokenizers do not tell where tokens begin
         encoded = tokenizer("".join(parts), add_special_tokens=False, verbose=False)
@@ -222,14 +223,14 @@ def windows(parts: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def encode_window(tokenizer: Any, text: str, place: int) -> Tokens:
-    """The tokens (2, T) of a text that begins at a place of a longer one: their ids, and the places where they begin."""
+    """The tokens (2, T) of a text that begins at a place of a longer one: their ids, and where they begin."""
     encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
     starts = [place + start for start, _ in encoded["offset_mapping"]]
     return np.array([encoded["input_ids"], starts], np.int64)
 
 
 def find_meeting(before: Tokens, after: Tokens, middle: int) -> tuple[int, int] | None:
-    """The number of the token in each of two windows from which on they agree, behind the middle of what they share."""
+    """The tokens of two windows, by number, from which on they agree, behind the middle of what they share."""
     shared = np.intersect1d(before[1], after[1])
     for place in shared[shared >= middle]:
         end, begin = (int(np.searchsorted(window[1], place)) for window in (before, after))

@@ -1,11 +1,11 @@
-"""Pictures, sounds and numbers: classes of pictures, boxes in them, speech, and rows that are made again from a code."""
+"""Pictures, sounds and numbers: classes of pictures, boxes, speech, and rows that are made again from a code."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ class ImageClassification(LabelledRecipe, MediaRecipe):
 
 
 class ObjectDetection(LabelledRecipe, MediaRecipe):
-    """Pictures with ``objects``: boxes ``bbox`` (x, y, width, height in pixels) and their ``category``, as in COCO."""
+    """Pictures with ``objects``: their ``bbox`` (x, y, width, height in pixels) and ``category``, as in COCO."""
 
     task = pipeline_tag = "object-detection"
     model_class = auto.AutoModelForObjectDetection
@@ -90,21 +90,21 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
         return find_labels(TableDataset(names, path=dataset.path), "category", known)
 
     def targets(self, dataset: TableDataset) -> list[Any]:
-        objects = self.column(dataset, "objects")
-        return [self.annotations(row, index, dataset.place(index)) for index, row in enumerate(objects)]
-
-    def annotations(self, objects: Mapping[str, Any], index: int, place: str) -> dict[str, Any]:
-        """The boxes of a picture in COCO's layout (``InputError``: one has no category or no size)."""
-        boxes, names = list(objects.get("bbox", [])), list(objects.get("category", []))
-        what = f"there are {len(boxes)} boxes, but {len(names)} categories."
-        refuse(len(boxes) != len(names), what, path=place)
-        annotations = []
-        for box, name in zip(boxes, names):
-            is_box = len(box) == 4 and box[2] > 0 and box[3] > 0
-            refuse(not is_box, f"the box {box} has no size.", "A box is x, y, width and height in pixels.", path=place)
-            label = {"category_id": self.labels.number(name, place), "iscrowd": 0, "image_id": index}
-            annotations.append({"bbox": list(box), "area": box[2] * box[3], **label})
-        return {"image_id": index, "annotations": annotations}
+        """The boxes of each picture in COCO's layout (``InputError``: one has no category or no size)."""
+        targets = []
+        for index, objects in enumerate(self.column(dataset, "objects")):
+            place, annotations = dataset.place(index), list[dict[str, Any]]()
+            boxes, names = list(objects.get("bbox", [])), list(objects.get("category", []))
+            what = f"there are {len(boxes)} boxes, but {len(names)} categories."
+            refuse(len(boxes) != len(names), what, path=place)
+            for box, name in zip(boxes, names):
+                if len(box) != 4 or not (box[2] > 0 and box[3] > 0):
+                    hint = "A box is x, y, width and height in pixels."
+                    raise InputError(f"the box {box} has no size.", path=place, hint=hint)
+                label = {"category_id": self.labels.number(name, place), "iscrowd": 0, "image_id": index}
+                annotations.append({"bbox": list(box), "area": box[2] * box[3], **label})
+            targets.append({"image_id": index, "annotations": annotations})
+        return targets
 
     def load(self, media: Any, target: Any, place: str) -> Row:
         inputs = self.processor(opened(media, place), annotations=target, return_tensors="pt")
@@ -145,6 +145,7 @@ class SpeechRecipe(MediaRecipe):
     metric = "wer"
     lower_is_better = True
     batch_size = 8
+    decoding: ClassVar[dict[str, bool]] = {}  # how labels become texts
 
     def targets(self, dataset: TableDataset) -> list[Any]:
         """Transcripts as labels (``InputError``: one has no tokens)."""
@@ -163,40 +164,35 @@ class SpeechRecipe(MediaRecipe):
         return DataCollatorForAudio(self.processor)
 
     def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
-        texts = texts_of(self.processor.tokenizer, predictions), self.transcripts(labels)
+        tokenizer = self.processor.tokenizer
+        texts = texts_of(tokenizer, predictions), texts_of(tokenizer, labels, **self.decoding)
         return WordErrorRate()(*texts) | CharacterErrorRate()(*texts)
-
-    def transcripts(self, labels: Any) -> list[str]:
-        """Labels as texts."""
-        return texts_of(self.processor.tokenizer, labels)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         return {"include_num_input_tokens_seen": "no"}
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         name, labels = next(iter(batch)), batch["labels"][index : index + 1].numpy()
-        return {name: str(tuple(batch[name][index].shape)), "labels": self.transcripts(labels)[0]}
+        [text] = texts_of(self.processor.tokenizer, labels, **self.decoding)
+        return {name: str(tuple(batch[name][index].shape)), "labels": text}
 
 
 class CTC(SpeechRecipe):
-    """Letters of a sound (connectionist temporal classification, Graves et al. 2006); unknown ones are left out."""
+    """Letters of a sound (connectionist temporal classification, Graves et al. 2006), without unknown ones."""
 
     task = "ctc"
     model_class = auto.AutoModelForCTC
     preprocess_logits = staticmethod(most_likely)
+    decoding = {"skip_special_tokens": False, "group_tokens": False}
 
     def model_settings(self, *, is_new: bool) -> dict[str, Any]:
         return {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
-
-    def transcripts(self, labels: Any) -> list[str]:
-        return texts_of(self.processor.tokenizer, labels, skip_special_tokens=False, group_tokens=False)
 
 
 class SpeechToText(SpeechRecipe):
     """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
 
-    Evaluations have the model write each transcript, and compare what it wrote. The first token, with which every text
-    begins, is left to the model.
+    Evaluations have the model write each transcript. The first token, which is that of every text, is left to the model.
     """
 
     task = "speech-to-text"
@@ -213,7 +209,7 @@ class SpeechToText(SpeechRecipe):
 
 
 def is_numbers(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(type(number) in (int, float) for number in value)
+    return isinstance(value, list | tuple) and len(value) > 0 and {*map(type, value)} <= {int, float}
 
 
 class ReconstructionOptions(Options):
@@ -231,7 +227,7 @@ class ReconstructionOptions(Options):
 
 
 class Reconstruction(MediaRecipe):
-    """Rows that are to be made again: pictures, a list of numbers a row, or the numbers of all columns that hold some.
+    """Rows that are to be made again: pictures, lists of numbers, or the numbers of all columns that hold some.
 
     Grey values are from 0 to 1; other numbers are taken as they are.
     """
@@ -304,7 +300,7 @@ class Reconstruction(MediaRecipe):
         return logits.sigmoid() if self.model.config.loss_type == "bernoulli" else logits
 
     def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
-        """The mean squared error of a number, and the share of the rows' variance about their mean that is explained."""
+        """The mean squared error of a number, and the share of the rows' variance that is explained."""
         error = Regression()(predictions, labels)["mse"]
         variance = float(labels.reshape(len(labels), -1).astype(np.float64).var(axis=0).mean())
         return {"mse": error, "explained_variance": 1 - error / variance if variance else float("nan")}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from transept.core.auto import AutoModelForQuestionAnswering
-from transept.errors import InputError
+from transept.errors import refuse
 from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.table import Row, TableDataset
 from transept.training.metrics.tokens import AnswerF1
@@ -48,13 +48,13 @@ class QuestionAnswering(TextRecipe):
         options: dict[str, Any] = {"truncation": "only_second", "max_length": self.limit}
         options |= {"stride": min(self.options.stride, self.limit // 4), "return_overflowing_tokens": True}
         for index, (question, context, answer) in enumerate(zip(*columns)):
-            span, row = answer_span(answer, context, dataset.place(index)), len(self.right_answers)
-            self.right_answers.append(answer_texts(answer))
+            texts, span = read_answer(answer, context, dataset.place(index))
+            self.right_answers.append(texts)
             encoded = self.processor([question], [context], return_offsets_mapping=True, **options)
             for window, pairs in enumerate(encoded["offset_mapping"]):
                 sequences = encoded.sequence_ids(window)
                 offsets = [pair if sequence == 1 else None for pair, sequence in zip(pairs, sequences)]
-                self.windows.append((row, offsets))
+                self.windows.append((len(self.right_answers) - 1, offsets))
                 start, end = answer_tokens(offsets, span)
                 names = [name for name in self.processor.model_input_names if name in encoded]
                 inputs = {name: encoded[name][window] for name in names}
@@ -76,30 +76,26 @@ class QuestionAnswering(TextRecipe):
         return super().describe(batch, index) | {"answer": answer if start else "(not in this window)"}
 
 
-def answer_texts(answer: Mapping[str, Any]) -> list[str]:
-    """The right answers; one that is empty where there is none."""
-    text = answer.get("text", [])
-    return [text] if isinstance(text, str) else list(text) or [""]
+def read_answer(answer: Mapping[str, Any], context: str, place: str) -> tuple[list[str], tuple[int, int] | None]:
+    """The texts that are right, one that is empty where there is none, and the characters of the first.
 
-
-def answer_span(answer: Mapping[str, Any], context: str, place: str) -> tuple[int, int] | None:
-    """The characters of the first answer (``InputError``: they are not its text)."""
-    starts, text = answer.get("answer_start", []), answer_texts(answer)[0]
+    Raises:
+        InputError: the first one does not stand where it should.
+    """
+    texts, starts = answer.get("text", []), answer.get("answer_start", [])
+    texts = [texts] if isinstance(texts, str) else list(texts) or [""]
     starts = [starts] if isinstance(starts, int) else starts
     if not len(starts):
-        return None
-    start, end = starts[0], starts[0] + len(text)
-    if context[start:end] != text:
-        what = f"the answer {text!r:.60} does not stand at character {start} of its context"
-        raise InputError(f"{what}, but {context[start:end]!r:.60}.", path=place)
-    return start, end
+        return texts, None
+    start, end = starts[0], starts[0] + len(texts[0])
+    what = f"the answer {texts[0]!r:.60} does not stand at character {start} of its context"
+    refuse(context[start:end] != texts[0], f"{what}, but {context[start:end]!r:.60}.", path=place)
+    return texts, (start, end)
 
 
 def answer_tokens(offsets: Offsets, span: tuple[int, int] | None) -> tuple[int, int]:
     """The first and last token of a span of characters; twice the first token where a window lacks a part of it."""
-    if span is None:
-        return 0, 0
-    start, end = span
+    start, end = span or (0, 0)
     inside = [(token, at) for token, at in enumerate(offsets) if at is not None and at[0] < end and at[1] > start]
     if not inside or inside[0][1][0] > start or inside[-1][1][1] < end:
         return 0, 0

@@ -1,4 +1,4 @@
-"""A run of a recipe: its data, model and trainer; training, evaluation, a dry run, and what the run's directory tells."""
+"""A run of a recipe: its data, model and trainer; training, evaluation, a dry run, and its `run.json` and card."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 OLDER_NAMES = ("warmup_ratio", "evaluation_strategy", "group_by_length", "no_cuda")  # of settings of the trainer
+PACKAGES = ("torch", "transept")  # whose versions are told
 EXAMPLES = 3  # that a dry run shows
 TIMED = 3  # batches
 STATE_BYTES = 8  # of AdamW, a parameter
+Notify = Callable[[str], object]
 
 
 class Run:
@@ -50,7 +52,7 @@ class Run:
         settings: see :class:`RunSettings`.
         default_model: the model of recipes that have a default one: where it is, and its name.
         notify: is called with sentences for a person: what was guessed, what is left out.
-        start: a checkpoint of the run, whose model is taken in place of the one that the settings name.
+        start: a checkpoint of the run, whose model replaces the one that the settings name.
 
     Raises:
         TranseptError: files, columns, labels or settings that cannot be used; before anything slow begins.
@@ -65,7 +67,7 @@ class Run:
         settings: RunSettings,
         *,
         default_model: tuple[str, str] | None = None,
-        notify: Callable[[str], object] = str,
+        notify: Notify = str,
         start: str | None = None,
     ) -> None:
         self.settings, self.notify = settings, notify
@@ -94,7 +96,7 @@ class Run:
         elif not recipe.splits_encoded:
             train, held_out = split_by_hash(train, recipe.options.eval_share)
         datasets = {"train": train, "eval": held_out, "unlabelled": unlabelled}
-        self.files = {name: data.path for name, data in datasets.items() if data is not None and data.path is not None}
+        self.files = {use: data.path for use, data in datasets.items() if data is not None and data.path is not None}
         self.load(config, train)
         self.train_rows = recipe.encode(train)
         if held_out is not None:
@@ -108,9 +110,12 @@ class Run:
         """The rows of a file."""
         options: dict[str, Any] = {"format": self.settings.format, "encoding": self.settings.encoding}
         dataset = load_dataset_file(path, sample_by=self.recipe.sample_by, **options)
-        for note in dataset.notes:
-            self.notify(note)
+        self.tell(*dataset.notes)
         return dataset
+
+    def tell(self, *notes: str | None) -> None:
+        for note in filter(None, notes):
+            self.notify(note)
 
     def inspect(self, dataset: TableDataset) -> Any:
         """Let the recipe find its columns; gives the configuration of the model to begin with."""
@@ -121,8 +126,7 @@ class Run:
             values = {"model_type": self.recipe.new_model_type, **(source or {})}
             refuse(not isinstance(values["model_type"], str), "`config` names no `model_type`.", kind=ConfigError)
             config = AutoConfig.for_model(**values)
-        if (note := self.recipe.inspect(dataset, config)) is not None:
-            self.notify(note)
+        self.tell(self.recipe.inspect(dataset, config))
         return config
 
     def load(self, config: Any, train: TableDataset) -> None:
@@ -203,8 +207,8 @@ class Run:
                 if is_first:
                     about = self.about()
                     folder = stack.enter_context(run_directory(output, lambda: trainer.state.global_step > 0))
-                    if resume is None and (note := check_empty(folder, self.recipe.model, self.recipe.processor, force=force)):
-                        self.notify(note)
+                    if resume is None:
+                        self.tell(check_empty(folder, self.recipe.model, self.recipe.processor, force=force))
                     write_about(about, folder)
             start = time.monotonic()
             trainer.train(resume_from_checkpoint=resume)
@@ -230,18 +234,18 @@ class Run:
         return metrics
 
     def about(self) -> dict[str, Any]:
-        """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, and parameters."""
-        model, paths = self.recipe.model, self.files.items()
+        """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, parameters."""
+        model, files = self.recipe.model, self.files.items()
         return {
             "run": self.settings.to_dict(),
             "columns": self.recipe.column_names,
             "options": vars(self.recipe.options),
             "arguments": {"given": self.arguments, "resolved": self.trainer.args.to_dict()},
-            "data": {name: {"path": os.path.abspath(path), "sha256": digest_of(path)} for name, path in paths},
+            "data": {use: {"path": os.path.abspath(path), "sha256": digest_of(path)} for use, path in files},
             "rows": self.row_counts(),
             "model_class": type(model).__name__,
             "parameters": self.parameter_counts(),
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in ("torch", "transept")},
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "command": self.settings.command(),
         }
 
@@ -255,21 +259,20 @@ class Run:
     def card(self, about: dict[str, Any]) -> Card:
         """The card of the trained model, by what ``run.json`` says at the end."""
         rows, results = about["rows"], about["results"]
+        metrics = {name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()}
         share = f"{self.recipe.options.eval_share:.0%} by a hash of the row"
         split = "a file of their own" if self.settings.eval_data else share
-        files = [
-            f"`{os.path.basename(file['path'])}` ({name}), SHA-256 `{file['sha256'][:16]}…`"
-            for name, file in about["data"].items()
-        ]
+        files = [(use, os.path.basename(file["path"]), file["sha256"][:16]) for use, file in about["data"].items()]
+        data = [f"`{name}` ({use}), SHA-256 `{digest}…`" for use, name, digest in files]
         return Card(
             title=f"A model for {self.settings.task}",
             base=self.base or f"new weights ({about['model_class']})",
-            metrics={name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()},
+            metrics=metrics,
             arguments=self.values | self.options,
             matter={"pipeline_tag": self.recipe.pipeline_tag},
             rows=rows["eval"],
             answers=self.recipe.answers,
-            data=[*files, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
+            data=[*data, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
             seconds=results["seconds"],
             updates=results["updates"],
             versions=about["versions"],
@@ -294,7 +297,7 @@ def write_about(about: dict[str, Any], folder: PathName) -> None:
     write_text(Path(folder, RUN_NAME), dump_json(json_value(without_secrets(about), "run")))
 
 
-def evaluate_model(settings: RunSettings, *, notify: Callable[[str], object] = str) -> tuple[dict[str, float], int]:
+def evaluate_model(settings: RunSettings, *, notify: Notify = str) -> tuple[dict[str, float], int]:
     """The metrics of ``settings.model`` on all rows of ``settings.data``, and their number."""
     run = Run(settings, notify=notify)
     dataset = run.read(settings.data or "")
@@ -311,8 +314,8 @@ def preview(run: Run) -> dict[str, Any]:
 
     Returns:
         ``examples``, three rows of a batch in words; ``rows``; ``parameters``, all and trainable; ``updates``;
-        ``tokens``, of an epoch, where rows are tokens; ``bytes``, the memory expected of weights, gradients, optimizer
-        and activations, of a batch of the longest rows; ``seconds``, by three batches that were timed.
+        ``tokens``, of an epoch, where rows are tokens; ``bytes``, expected of weights, gradients, optimizer and
+        activations, of a batch of the longest rows; ``seconds``, by three batches that were timed.
     """
     trainer = run.make_trainer(run.settings.output or "dry-run")
     rows, args = run.train_rows, trainer.args
@@ -346,7 +349,7 @@ def preview(run: Run) -> dict[str, Any]:
 
 
 def measure_pass(trainer: Any, rows: list[Row], loader: Any) -> tuple[int, float]:
-    """The bytes that a forward pass of some rows keeps for the backward pass, but for the weights, and the seconds of both."""
+    """The bytes that a forward pass of some rows keeps beside the weights, and the seconds of both passes."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in trainer.model.parameters()}
     sizes: dict[int, int] = {}
 

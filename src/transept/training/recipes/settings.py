@@ -18,8 +18,8 @@ RUN_NAME = "run.json"
 # Settings that name where something is written or sent to. Only the command line says them, and no file.
 DESTINATIONS = SECRETS | {
     *("output_dir", "logging_dir", "report_to", "run_name", "project", "push_to_hub", "push_to_hub_model_id"),
-    *("push_to_hub_organization", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision", "hub_always_push"),
-    *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("push_to_hub_organization", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision"),
+    *("hub_always_push", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
 }
 LOCAL_REPORTS = ("none", "console", "jsonl", "plot")  # which stay in the run's directory
 PATHS = ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "format", "encoding", "output")
@@ -41,32 +41,19 @@ class RunFile:
 
 @dataclass
 class RunSettings:
-    """What a run is made of.
+    """What a run is made of."""
 
-    Args:
-        task: the name of a recipe.
-        data, eval_data: files, or folders of pictures or sounds.
-        unlabelled: a file of more rows, without labels, for self-training.
-        model: a directory or repository to begin with.
-        config: settings of a model with new weights, by name, or the path of a ``config.json``.
-        tokenizer: the path of another tokenizer than the model's; ``characters`` has one token for each of the data.
-        columns: columns by role, where they are not guessed.
-        settings: settings of the trainer and options of the recipe.
-        output: the directory of the run.
-        format, encoding: of the data, where the files do not tell.
-    """
-
-    task: str
-    data: str | None = None
+    task: str  # the name of a recipe
+    data: str | None = None  # a file, or a folder of pictures or sounds
     eval_data: str | None = None
-    unlabelled: str | None = None
-    model: str | None = None
-    config: dict[str, Any] | str | None = None
-    tokenizer: str | None = None
-    columns: dict[str, str | None] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    output: str | None = None
-    format: str | None = None
+    unlabelled: str | None = None  # a file of more rows, without labels, for self-training
+    model: str | None = None  # a directory or repository to begin with
+    config: dict[str, Any] | str | None = None  # settings of a model with new weights, or the path of a config.json
+    tokenizer: str | None = None  # the path of another than the model's, or `characters`: one token for each of the data
+    columns: dict[str, str | None] = field(default_factory=dict)  # by role, where they are not guessed
+    settings: dict[str, Any] = field(default_factory=dict)  # of the trainer, and options of the recipe
+    output: str | None = None  # the directory of the run
+    format: str | None = None  # of the data, where the files do not tell
     encoding: str | None = None
 
     @classmethod
@@ -103,7 +90,7 @@ class RunSettings:
 
     @classmethod
     def of_run(cls, path: PathName) -> tuple[RunSettings, list[str]]:
-        """From a ``run.json``; also the names of its settings that are left out, as only the command line says them."""
+        """From a ``run.json``; also the names of settings that are left out, as only the command line says them."""
         settings = cls.of(read_typed(path, RunFile).run, path)
         settings.output = None
         return settings, settings.take_destinations()
