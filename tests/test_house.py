@@ -274,7 +274,7 @@ def test_a_familys_name_stands_in_its_own_room_only() -> None:
 # Modules outside the rooms of families that may name one, and why.
 NAMES_FAMILIES: dict[str, str] = {
     "training/recipes/__init__.py": "the task of an autoencoder has its name",
-    "training/recipes/reconstruction.py": "the task of an autoencoder has its name",
+    "training/recipes/media.py": "the task of an autoencoder has its name",
 }
 
 

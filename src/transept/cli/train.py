@@ -125,13 +125,14 @@ def train_main(args: argparse.Namespace) -> int:
 
     is_first = join() == 0
     with same_on_all():
-        run = Run(_settings(args), default_model=default_model(), told=partial(complain, kind="note") if is_first else str)
+        run = Run(_settings(args), default_model=default_model(), notify=partial(complain, kind="note") if is_first else str)
         run.prepare()
     if args.dry_run:
-        from transept.training.recipes.preview import preview
+        from transept.training.recipes.run import preview
 
-        found = preview(run)
-        print(json.dumps(found, ensure_ascii=False) if args.json else "\n".join(preview_lines(found, Style(sys.stdout))))
+        figures = preview(run)
+        lines = preview_lines(figures, Style(sys.stdout))
+        print(json.dumps(figures, ensure_ascii=False) if args.json else "\n".join(lines))
         return 0
     return _end(run, run.train(force=args.force), args)
 
@@ -195,7 +196,7 @@ def resume_main(args: argparse.Namespace) -> int:
         if digest_of(getattr(settings, name)) != known.sha256:
             complain(f"{getattr(settings, name)} changed since the run began: other rows are trained on from here.", "warning")
     with same_on_all():
-        run = Run(settings, told=partial(complain, kind="note") if is_first else str, start=str(last))
+        run = Run(settings, notify=partial(complain, kind="note") if is_first else str, start=str(last))
         run.prepare()
     return _end(run, run.train(resume=str(last)), args)
 
@@ -221,7 +222,7 @@ def eval_main(args: argparse.Namespace) -> int:
     settings.task, settings.model, settings.data = args.task or settings.task, args.model, args.data
     settings.columns, settings.settings = columns, settings.settings | dict(args.set)
     settings.format, settings.encoding, settings.config, settings.tokenizer = args.format, args.encoding, None, None
-    metrics, rows = evaluate_model(settings, told=partial(complain, kind="note"))
+    metrics, rows = evaluate_model(settings, notify=partial(complain, kind="note"))
     metrics = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     wanted = [name.strip() for name in args.metrics.split(",")] if args.metrics else list(metrics)
     missing = [name for name in wanted if name not in metrics]

@@ -54,7 +54,7 @@ def test_blocks_of_parts_and_of_several_texts(monkeypatch: pytest.MonkeyPatch) -
     assert [*language.blocks_of(map(np.array, ([1, 2, 3], [4, 5, 6])), 4)] == [[1, 2, 3, 4], [5, 6]]
     recipe: Any = CausalLM({"text": "text"}, {"max_length": 64})
     own, ends = reader("bytes"), []
-    recipe.reader, recipe.found = own, {"text": "text"}
+    recipe.processor, recipe.column_names = own, {"text": "text"}
     monkeypatch.setattr(type(recipe), "limit", 64)
     texts = [TEXT[:700], "short", "", TEXT[700:]]
     for text in texts:

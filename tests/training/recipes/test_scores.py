@@ -36,16 +36,16 @@ TEXTS = (
 )
 def test_what_is_written_is_measured(task: str, metrics: tuple[str, ...]) -> None:
     recipe: Any = recipe_named(task)()
-    recipe.reader = READER
-    found = recipe.scores(np.array(SAID), np.array(RIGHT))
+    recipe.processor = READER
+    found = recipe.compute_metrics(np.array(SAID), np.array(RIGHT))
     assert found == {name: value for metric in metrics for name, value in get_metric(metric)(*TEXTS).items()}
     assert all(value > 0 for value in found.values())
 
 
 def test_what_is_written_has_the_figures_that_counting_gives() -> None:
     recipe: Any = recipe_named("seq2seq")()
-    recipe.reader = READER
-    found = recipe.scores(np.array(SAID), np.array(RIGHT))
+    recipe.processor = READER
+    found = recipe.compute_metrics(np.array(SAID), np.array(RIGHT))
     assert found["rouge1"] == pytest.approx(5 / 6)
     assert found["rouge2"] == pytest.approx((3 / 5 + 4 / 5) / 2)
     assert found["rougeL"] == pytest.approx(5 / 6)
@@ -60,7 +60,7 @@ def logits_of(classes: list[int], size: int) -> torch.Tensor:
 
 def test_boxes_are_measured_by_their_mean_average_precision() -> None:
     recipe: Any = recipe_named("object-detection")()
-    recipe.reader = DetrImageProcessor()
+    recipe.processor = DetrImageProcessor()
     targets = [
         {"class_labels": torch.tensor([0]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.4]])},
         {"class_labels": torch.tensor([1, 0]), "boxes": torch.tensor([[0.3, 0.3, 0.2, 0.2], [0.7, 0.6, 0.3, 0.2]])},
@@ -78,14 +78,14 @@ def test_boxes_are_measured_by_their_mean_average_precision() -> None:
     logit_batches, label_batches = Gathered(None), Gathered(None)
     for first, last in ((0, 2), (2, 3)):  # batches of two sizes
         outputs = ({"loss_ce": torch.tensor(1.0)}, logits[first:last], boxes[first:last], torch.zeros(last - first, 2, 8))
-        logit_batches.add(recipe.reduce(outputs, None))
+        logit_batches.add(recipe.preprocess_logits(outputs, None))
         label_batches.add(targets[first:last])
     predicted, right = logit_batches.result(None, True), label_batches.result(None, True)
-    found = recipe.scores(predicted, right)
+    found = recipe.compute_metrics(predicted, right)
     assert found == {"map": 1.0, "map_50": 1.0, "map_75": 1.0, "mar_100": 1.0}
     predicted[1][0, 0] += 0.2  # a box that no longer overlaps enough
     # Of class 0 the surest box is wrong and the next one right: half of the boxes are found, at a precision of a half.
-    assert recipe.scores(predicted, right)["map_50"] == pytest.approx((51 / 101 / 2 + 1) / 2)
+    assert recipe.compute_metrics(predicted, right)["map_50"] == pytest.approx((51 / 101 / 2 + 1) / 2)
 
 
 def test_rows_of_mappings_come_back_in_their_order() -> None:

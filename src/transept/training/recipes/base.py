@@ -1,37 +1,40 @@
-"""What all recipes share: columns, rows for a model, batches, metrics, and settings of the trainer."""
+"""What recipes share: columns, rows for a model, rows of tokens, batches, metrics, and settings of the trainer."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from transept.core.auto import AutoModel
-from transept.errors import ConfigError, InputError
+from transept.errors import ConfigError, refuse
 from transept.fields import Count, Range, checked, specs
-from transept.files import PathName
+from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.preprocess.text.tokenizer import Tokenizer
+from transept.tables.arrow import RowWriter
 from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
-from transept.training.data.columns import Column, find_columns, find_pair, resolved, told
+from transept.training.data.checks import warn_of_tokenizer
+from transept.training.data.columns import Column, find_columns, find_pair, told
 from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 
-# Data sets with fewer rows are gone through more often.
-FEW_ROWS = 2_000
-# Models with fewer parameters learn faster.
-FEW_PARAMETERS = 50_000_000
+FEW_ROWS = 2_000  # data sets with fewer rows are trained on for more epochs
+FEW_PARAMETERS = 50_000_000  # models with fewer parameters learn at a higher rate
 MOST_LOGS = 100
+NO_LIMIT = 2**31
+END, UNKNOWN = "<|end|>", "<|unknown|>"
+MOST_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a recipe beside the trainer's settings; a subclass adds its own.
+    """Options of a recipe beside the trainer's settings; a subclass adds those of its task.
 
     Raises:
         ConfigError: a value of the wrong type or out of range.
@@ -50,17 +53,15 @@ class Options:
             if limits is not None and isinstance(value, int | float) and value not in limits:
                 raise ConfigError(f"`{name}` of the recipe must be {limits}, but is {value}.")
 
-    def own(self) -> dict[str, Any]:
+    def of_task(self) -> dict[str, Any]:
         """The options that the subclass adds, by name."""
-        shared = {field.name for field in fields(Options)}
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in shared}
+        return {name: value for name, value in vars(self).items() if name not in specs(Options)}
 
 
 class Recipe(ABC):
     """A task: which columns it reads, how a row is encoded, batches, the class of models, metrics and settings.
 
-    A run calls ``look`` with the rows to train on, makes the model with ``settings()``, gives it to ``take``, and then
-    encodes the rows.
+    A run calls ``inspect`` with the rows to train on, makes the model, calls ``set_model``, and encodes the rows.
 
     Args:
         columns: columns that were chosen by hand, by role.
@@ -68,109 +69,94 @@ class Recipe(ABC):
     """
 
     task: ClassVar[str]
-    tag: ClassVar[str | None] = None  # the task on the hub
-    auto: ClassVar[Any] = AutoModel
+    pipeline_tag: ClassVar[str | None] = None
+    model_class: ClassVar[Any] = AutoModel
     has_default_model: ClassVar[bool] = False
-    new_model: ClassVar[str | None] = None  # the type of new weights, where none is named and there is no default model
-    reader_class: ClassVar[Any] = AutoTokenizer  # what prepares inputs
+    has_perplexity: ClassVar[bool] = False  # whether the loss is that of tokens
+    new_model_type: ClassVar[str | None] = None  # of new weights, where neither a model nor a type is named
+    processor_class: ClassVar[Any] = AutoTokenizer
     columns: tuple[Column, ...]
     options_class: ClassVar[type[Options]] = Options
     collator_class: ClassVar[Any] = DataCollatorWithPadding
     trainer_class: ClassVar[type[Trainer]] = Trainer
     arguments_class: ClassVar[type[TrainingArguments]] = TrainingArguments
-    metric: str = "loss"  # the one that counts
-    less_is_better: ClassVar[bool] = False  # of a metric other than the loss
+    metric: str = "loss"  # by which the best model is chosen
+    lower_is_better: ClassVar[bool] = False  # of a metric other than the loss
     batch_size: ClassVar[int] = 16
-    sample_by: ClassVar[str] = "line"  # rows of a text
-    splits_encoded: bool = False  # held-out rows are taken after encoding
-    last_checkpoint: ClassVar[staticmethod[[PathName], Path | None]] = staticmethod(find_last_checkpoint)
-    # Logits and labels of a batch -> what is kept for the metrics: the classes, mostly.
-    reduce: Callable[[Any, Any], Any] | None = None
-    # What an evaluation predicted, and what is right -> metrics by name, where the loss does not tell all.
-    scores: Callable[[Any, Any], dict[str, float]] | None = None
+    sample_by: ClassVar[str] = "line"  # what a row of a text file is
+    splits_encoded: bool = False  # whether the held-out rows are chosen after encoding
+    last_checkpoint = staticmethod(find_last_checkpoint)
+    # Logits and labels of a batch -> what the metrics need of them: the classes, mostly.
+    preprocess_logits: Callable[[Any, Any], Any] | None = None
+    # Predictions and labels of an evaluation -> metrics by name; absent where the loss tells all.
+    compute_metrics: Callable[[Any, Any], dict[str, float]] | None = None
+    answers: Answers | None = None  # of a classifier's last evaluation, for the card
+    processor: Any = None
+    model: Any = None
 
-    def __init__(self, columns: Mapping[str, str | None] | None = None, options: Mapping[str, Any] | None = None) -> None:
-        self.given = dict(columns or {})
+    def __init__(self, columns: dict[str, str | None] | None = None, options: dict[str, Any] | None = None) -> None:
+        self.chosen_columns = dict(columns or {})
         self.options: Any = self.options_class(**(options or {}))
-        self.found: dict[str, str] = {}  # columns by role
-        self.reader: Any = None
-        self.model: Any = None
-        self.truncated = 0
+        self.column_names: dict[str, str] = {}  # by role
 
-    def look(self, dataset: TableDataset, config: Any = None) -> str | None:
-        """Find the columns in the rows to train on; a sentence about what was guessed.
+    def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
+        """Find the columns in the rows to train on; gives a sentence about what was guessed.
 
-        ``config`` is the model's, whose classes keep their numbers where they are the data's.
+        ``config`` is the model's. Where the data have the same classes, they keep their numbers.
         """
-        self.choose_columns(dataset)
-        return told(self.found, self.given)
+        self.find_columns(dataset)
+        return told(self.column_names, self.chosen_columns)
 
-    def choose_columns(self, dataset: TableDataset) -> None:
+    def find_columns(self, dataset: TableDataset) -> None:
         is_pair = any(column.role == "text_pair" for column in self.columns)
-        pair = find_pair(dataset, self.given) if is_pair else {}
-        self.found = find_columns(dataset, self.columns, {**pair, **self.given})
+        pair = find_pair(dataset, self.chosen_columns) if is_pair else {}
+        self.column_names = find_columns(dataset, self.columns, {**pair, **self.chosen_columns})
 
     def column(self, dataset: TableDataset, role: str) -> list[Any]:
         """The values of the column that has a role."""
-        return dataset.column(self.found[role])
+        return dataset.column(self.column_names[role])
 
-    def labelled(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
-        """The rows to train on, without those that have no label and are used in another way.
-
-        ``unlabelled`` has more of those; for most tasks they are an ``InputError``.
-        """
-        if unlabelled is not None:
-            raise InputError(f"the task {self.task!r} reads no rows without labels.", hint="Leave --unlabelled out.")
+    def take_unlabelled(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
+        """Put rows without a label aside, and give the others (``InputError``: the task reads no ``unlabelled``)."""
+        hint = "Leave --unlabelled out."
+        refuse(unlabelled is not None, f"the task {self.task!r} reads no rows without labels.", hint)
         return dataset
 
-    def settings(self) -> dict[str, Any]:
-        """Settings of the model that follow from the data."""
+    def model_settings(self, *, is_new: bool) -> dict[str, Any]:
+        """Settings of the model, which may have new weights, that follow from the data and the options."""
         return {}
 
-    def new_settings(self) -> dict[str, Any]:
-        """Settings of a model with new weights that follow from the data and the options."""
-        return {}
-
-    def take(self, reader: Any, model: Any) -> None:
-        """Take what prepares inputs, and the model."""
-        self.reader, self.model = reader, model
+    def set_model(self, processor: Any, model: Any) -> None:
+        """Set the model, and the tokenizer or processor of its inputs."""
+        self.processor, self.model = processor, model
 
     @abstractmethod
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         """Rows for the model, with labels."""
 
     def collator(self) -> Any:
-        """What makes a batch of rows."""
-        return self.collator_class(self.reader)
+        return self.collator_class(self.processor)
 
     def trainer_options(self) -> dict[str, Any]:
-        """Arguments of the trainer's class that are its own."""
+        """Arguments that only the trainer's class has."""
         return {}
 
-    def derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Figures that follow from others, such as the perplexity from the loss."""
-        return {}
-
-    def answers(self, predicted: Any, right: Any) -> Answers | None:
-        """What the card of a classifier tells."""
-        return None
-
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         """One row of a batch in words, for a person to check."""
         raise NotImplementedError
 
     def arguments(self, rows: int) -> dict[str, Any]:
-        """Settings of the trainer for so many rows in which the task differs from others."""
+        """Settings of the trainer in which the task differs from others, for so many rows."""
         return {}
 
-    def defaults(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
+    def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         """Settings of the trainer that work on two cores, by the numbers of rows and of parameters."""
-        epochs, batch = 4 if rows < FEW_ROWS else 2, min(self.batch_size, max(2, rows // 8))
-        updates = max(1, math.ceil(rows / batch) * epochs)
+        epochs, batch_size = 4 if rows < FEW_ROWS else 2, min(self.batch_size, max(2, rows // 8))
+        updates = max(1, math.ceil(rows / batch_size) * epochs)
         defaults: dict[str, Any] = {
             "num_train_epochs": epochs,
             "learning_rate": 1e-4 if parameters < FEW_PARAMETERS else 5e-5,
-            "per_device_train_batch_size": batch,
+            "per_device_train_batch_size": batch_size,
             "per_device_eval_batch_size": 2 * self.batch_size,
             "warmup_steps": 0.06,
             "weight_decay": 0.01,
@@ -182,36 +168,128 @@ class Recipe(ABC):
         if evaluated:
             defaults |= {"eval_strategy": "epoch", "eval_on_start": True, "load_best_model_at_end": True}
             defaults |= {"metric_for_best_model": self.metric}
-            defaults |= {"greater_is_better": False} if self.less_is_better else {}
+            defaults |= {"greater_is_better": False} if self.lower_is_better else {}
         return defaults | self.arguments(rows)
 
 
-class LazyRows(Sequence[Row]):
-    """Rows that are made of items when they are read: pictures and sounds would fill the memory."""
+class TextRecipe(Recipe):
+    """A recipe whose rows are tokens."""
 
-    def __init__(self, items: Sequence[Any], make: Callable[[Any], Row]) -> None:
-        self.items, self.make = items, make
+    batch_size = 32
+    needs_pad_token: ClassVar[bool] = False  # the end of text stands for padding, where there is no other token
+    truncated = 0  # rows that were cut
+
+    def set_model(self, processor: Any, model: Any) -> None:
+        super().set_model(processor, model)
+        if self.needs_pad_token:
+            if processor.pad_token is None:
+                hint = "Add one, and save it with the model."
+                refuse(processor.eos_token is None, "the tokenizer has no padding token.", hint)
+                processor.pad_token = processor.eos_token
+            if getattr(model.config, "pad_token_id", None) is None:
+                model.config.pad_token_id = processor.pad_token_id
+        warn_of_tokenizer(processor, model)
+
+    def encode(self, dataset: TableDataset) -> TableDataset:
+        return stored((row for chunk in dataset.chunks() for row in self.encode_rows(chunk)), dataset)
+
+    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
+        """Some of the rows for the model."""
+        raise NotImplementedError
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a row at most (``ConfigError``: more than the model has positions for)."""
+        positions = getattr(self.model.backbone, "trained_positions", None) or NO_LIMIT
+        max_length = self.options.max_length
+        if max_length is None:
+            return int(min(self.processor.model_max_length or NO_LIMIT, positions, 512))
+        what = f"`max_length` is {max_length}, but the model has positions for {positions} tokens."
+        refuse(max_length > positions, what, f"Pass max_length={positions} or less.", ConfigError)
+        return int(max_length)
+
+    def arguments(self, rows: int) -> dict[str, Any]:
+        return {"train_sampling_strategy": "group_by_length"}
+
+    def tokens(self, texts: list[Any], pairs: list[str] | None = None, **options: Any) -> Any:
+        """Texts as the tokenizer's columns, cut at the limit; the rows that are cut are counted."""
+        limit = self.limit
+        encoded = self.processor(texts, pairs, truncation=True, max_length=limit, **options)
+        for row, ids in enumerate(encoded["input_ids"]):
+            if len(ids) >= limit:
+                pair = None if pairs is None else pairs[row]
+                longer = self.processor(texts[row], pair, truncation=True, max_length=limit + 1, **options)
+                self.truncated += len(longer["input_ids"]) > limit
+        return encoded
+
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        ids, mask, labels = batch["input_ids"][index], batch.get("attention_mask"), batch.get("labels")
+        real = ids if mask is None else ids[mask[index].bool()]
+        words = {"text": self.processor.decode(real.tolist())}
+        words["tokens"] = f"{len(real)} of {ids.shape[-1]} in the batch"
+        return words if labels is None else words | {"labels": self.describe_labels(labels[index], ids)}
+
+    def describe_labels(self, labels: Any, ids: Any) -> str:
+        """The labels of a row in words."""
+        return str(self.processor.decode(labels[labels >= 0].tolist()))
+
+
+class LazyRows(Sequence[Row]):
+    """Rows that are made of the values of columns when they are read: pictures and sounds would fill the memory."""
+
+    def __init__(self, make: Callable[..., Row], *columns: Sequence[Any]) -> None:
+        self.make, self.columns = make, columns
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.columns[0])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.make(self.items[index])
+        return self.make(*(column[index] for column in self.columns))
 
 
-class MediaRecipe(Recipe):
-    """A recipe whose rows hold a picture or a sound, which is read when its turn comes."""
+def stored(rows: Iterable[Row], source: TableDataset) -> TableDataset:
+    """Rows that were made of a data set's, which are kept in files where they are many."""
+    writer = RowWriter()
+    for row in rows:
+        writer.add(row)
+    return TableDataset(writer.finish(), list(writer.columns), path=source.path)
 
-    media: ClassVar[str]  # the role of their column
 
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
-        media = [resolved(value, dataset.path) for value in self.column(dataset, self.media)]
-        return LazyRows([*zip(media, self.targets(dataset), map(dataset.place, range(len(dataset))))], self.load)
+def rows_from(encoded: Mapping[str, Any], **more: Sequence[Any]) -> list[Row]:
+    """Columns as rows."""
+    columns = {**encoded, **more}
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
-    @abstractmethod
-    def targets(self, dataset: TableDataset) -> list[Any]:
-        """What is to be learned of each row."""
 
-    @abstractmethod
-    def load(self, row: tuple[Any, Any, str]) -> Row:
-        """A row for the model, of its picture or sound, what is to be learned of it, and where it stands."""
+def most_likely(logits: Any, labels: Any) -> Any:
+    """The classes with the highest logits; other outputs are left out."""
+    return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
+
+
+def texts_of(tokenizer: Any, rows: Any, *, skip_special_tokens: bool = True, **options: Any) -> list[str]:
+    """Rows of tokens as texts, without padding of labels."""
+    ids = ([int(token) for token in row if token != IGNORED] for row in rows)
+    return [str(tokenizer.decode(row, skip_special_tokens=skip_special_tokens, **options)) for row in ids]
+
+
+def generation_arguments(model: Any, longest: int) -> dict[str, Any]:
+    """Settings of a trainer whose evaluations have the model write texts of so many tokens at most."""
+    positions = getattr(model.config, "max_target_positions", None) or longest
+    return {"predict_with_generate": True, "generation_max_length": min(longest, positions)}
+
+
+def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer with a token for the end of text, one for unknown characters, and one for each character of texts.
+
+    Raises:
+        InputError: there are no characters, or far too many different ones.
+    """
+    import tokenizers
+
+    characters = sorted(set().union(*texts))
+    what = f"the texts have {len(characters)} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary."
+    refuse(not 1 < len(characters) <= MOST_CHARACTERS, what)
+    vocabulary = {token: number for number, token in enumerate([END, UNKNOWN, *characters])}
+    backend: Any = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token=UNKNOWN))
+    backend.decoder = tokenizers.decoders.Fuse()
+    return Tokenizer(tokenizer_object=backend, eos_token=END, bos_token=END, pad_token=END, unk_token=UNKNOWN)

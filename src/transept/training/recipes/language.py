@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForCausalLM, AutoModelForMaskedLM
-from transept.errors import InputError
+from transept.errors import InputError, refuse
 from transept.fields import Share
 from transept.objectives.classification import IGNORED
 from transept.tables.dataset import Row, TableDataset
@@ -18,25 +17,24 @@ from transept.training.collate.language import DataCollatorForLanguageModeling, 
 from transept.training.collate.padding import DataCollatorForTokenClassification, DataCollatorWithFlattening
 from transept.training.data.checks import warn_of_unlearned_end
 from transept.training.data.columns import TEXT, Column, is_messages, is_text
-from transept.training.recipes.base import Options
-from transept.training.recipes.text import TextRecipe, stored
+from transept.training.recipes.base import Options, TextRecipe, stored
 
 MESSAGES = Column("messages", ("messages", "conversation", "conversations"), is_messages)
 PROMPT = Column("prompt", ("prompt", "instruction", "input"), is_text)
 COMPLETION = Column("completion", ("completion", "response", "answer", "output"), is_text)
 PACKED_TOKENS = 2048
-NO_ANSWER = "A chat template marks answers by {% generation %}; or pass train_on_prompts=true, or a larger max_length."
+MARKS = "A chat template marks answers by {% generation %}"
+NO_ANSWER = f"{MARKS}; or pass train_on_prompts=true, or a larger max_length."
 WINDOW = 2**18  # characters of a text that are encoded at once
-OVERLAP = 2**12  # of one window and the next
-AGREED = 8  # tokens on which two windows agree where one takes over from the other
+OVERLAP = 2**12  # characters that two windows share
+AGREEING = 8  # tokens on which two windows agree where the later one takes over
 Tokens = NDArray[Any]
-Encoded = tuple[Tokens, NDArray[Any]]  # and the places at which they begin
 
 
 class BlockRecipe(TextRecipe):
     """A recipe of language models over running text: all texts, with the end of text between them, in blocks.
 
-    The held-out rows are blocks: a text of one piece could not be split otherwise.
+    The held-out rows are blocks, since one long text has no rows to hold out.
     """
 
     columns: tuple[Column, ...] = (TEXT,)
@@ -44,38 +42,33 @@ class BlockRecipe(TextRecipe):
     splits_encoded = True
     batch_size = 16
     needs_pad_token = True
-    framed = 0  # special tokens around a block
+    has_perplexity = True
+    special_tokens = 0  # around a block
 
     def encode(self, dataset: TableDataset) -> TableDataset:
-        tokens = blocks_of(self.tokens_of_texts(dataset), self.limit - self.framed)
-        rows = stored(map(self.block, tokens), dataset)
-        if not len(rows):
-            raise InputError("the texts hold fewer than two tokens.", path=dataset.path)
+        blocks = blocks_of(self.tokens_of_texts(dataset), self.limit - self.special_tokens)
+        rows = stored(({"input_ids": self.block(ids)} for ids in blocks), dataset)
+        refuse(not len(rows), "the texts hold fewer than two tokens.", path=dataset.path)
         return rows
 
     def tokens_of_texts(self, dataset: TableDataset) -> Iterator[Tokens]:
         """The tokens of all texts, some at a time, with the end of text behind each where there are several."""
-        column, end = self.found["text"], self.reader.eos_token_id
+        column, end = self.column_names["text"], self.processor.eos_token_id
         if dataset.is_one_text:
-            yield from tokens_of(self.reader, dataset.values(column))
+            yield from tokens_of(self.processor, dataset.values(column))
             return
-        ends = [end] if end is not None and len(dataset) > 1 else []
+        ends = np.array([end] if end is not None and len(dataset) > 1 else [], np.int32)
         for chunk in dataset.chunks():
             texts = chunk.column(column)
             short = [text if len(text) <= WINDOW else "" for text in texts]
-            encoded = self.reader(short, add_special_tokens=False, verbose=False)["input_ids"]
+            encoded = self.processor(short, add_special_tokens=False, verbose=False)["input_ids"]
             for text, ids in zip(texts, encoded):
-                is_short = len(text) <= WINDOW
-                yield from [np.array(ids, np.int32)] if is_short else tokens_of(self.reader, [text])
-                yield np.array(ends, np.int32)
+                yield from [np.array(ids, np.int32)] if len(text) <= WINDOW else tokens_of(self.processor, [text])
+                yield ends
 
-    def block(self, ids: list[int]) -> Row:
-        """A block as a row for the model."""
-        return {"input_ids": ids}
-
-    def derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        loss = metrics.get("eval_loss")
-        return {} if loss is None or loss > 700 else {"eval_perplexity": math.exp(loss)}
+    def block(self, ids: list[int]) -> list[int]:
+        """A block with the special tokens around it."""
+        return ids
 
 
 class MaskedOptions(Options):
@@ -87,21 +80,21 @@ class MaskedLM(BlockRecipe):
     """Blocks of text, of which some tokens are masked and are to be found (Devlin et al. 2019)."""
 
     task = "masked-lm"
-    tag = "fill-mask"
-    auto = AutoModelForMaskedLM
+    pipeline_tag = "fill-mask"
+    model_class = AutoModelForMaskedLM
     options_class = MaskedOptions
     has_default_model = True
-    framed = 2
+    special_tokens = 2
 
-    def block(self, ids: list[int]) -> Row:
-        return {"input_ids": self.reader.build_inputs_with_special_tokens(ids)}
+    def block(self, ids: list[int]) -> list[int]:
+        return list(self.processor.build_inputs_with_special_tokens(ids))
 
     def collator(self) -> Any:
-        kind = DataCollatorForWholeWordMask if self.options.whole_words else DataCollatorForLanguageModeling
-        return kind(self.reader, mlm_probability=self.options.mlm_probability)
+        collator = DataCollatorForWholeWordMask if self.options.whole_words else DataCollatorForLanguageModeling
+        return collator(self.processor, mlm_probability=self.options.mlm_probability)
 
-    def shown_labels(self, labels: Any, ids: Any) -> str:
-        return " ".join(self.reader.convert_ids_to_tokens(labels[labels >= 0].tolist()))
+    def describe_labels(self, labels: Any, ids: Any) -> str:
+        return " ".join(self.processor.convert_ids_to_tokens(labels[labels >= 0].tolist()))
 
 
 class CausalOptions(Options):
@@ -116,51 +109,51 @@ class CausalLM(BlockRecipe):
     """
 
     task = "causal-lm"
-    tag = "text-generation"
-    auto = AutoModelForCausalLM
+    pipeline_tag = "text-generation"
+    model_class = AutoModelForCausalLM
     options_class = CausalOptions
-    kind = "text"
 
-    def look(self, dataset: TableDataset, config: Any = None) -> str | None:
-        names = {name.lower() for name in dataset.column_names} | {role for role, name in self.given.items() if name}
+    def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
+        names = {name.lower() for name in dataset.column_names}
+        names |= {role for role, name in self.chosen_columns.items() if name}
         if names & set(MESSAGES.names):
-            self.kind, self.columns = "messages", (MESSAGES,)
+            self.columns = (MESSAGES,)
         elif names & set(PROMPT.names) and names & set(COMPLETION.names):
-            self.kind, self.columns = "prompt", (PROMPT, COMPLETION)
-        self.splits_encoded = self.kind == "text"
-        return super().look(dataset, config)
+            self.columns = (PROMPT, COMPLETION)
+        self.splits_encoded = self.columns == (TEXT,)
+        return super().inspect(dataset, config)
 
     def encode(self, dataset: TableDataset) -> TableDataset:
-        if self.kind == "text":
+        if self.splits_encoded:
             return super().encode(dataset)
         rows = TextRecipe.encode(self, dataset)
-        warn_of_unlearned_end(rows.values("labels"), self.reader.eos_token_id)
+        warn_of_unlearned_end(rows.values("labels"), self.processor.eos_token_id)
         return rows
 
     def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
         """Prompts or chats as tokens, and the tokens of the answers as labels."""
-        tokens, limit = self.chat if self.kind == "messages" else self.answered_prompt, self.limit
+        tokens, limit = self.chat if self.columns == (MESSAGES,) else self.prompt_and_completion, self.limit
         for index, row in enumerate(dataset):
             ids, is_answer = tokens(row)
             self.truncated += len(ids) > limit
-            ids, is_learned = ids[:limit], [learned or self.options.train_on_prompts for learned in is_answer]
-            labels = [token if learned else IGNORED for token, learned in zip(ids, is_learned)]
+            is_learned = [answer or self.options.train_on_prompts for answer in is_answer]
+            labels = [token if learned else IGNORED for token, learned in zip(ids[:limit], is_learned)]
             if all(label == IGNORED for label in labels[1:]):
                 raise InputError("there is no answer to learn from.", path=dataset.place(index), hint=NO_ANSWER)
-            yield {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}
+            yield {"input_ids": ids[:limit], "attention_mask": [1] * len(labels), "labels": labels}
 
     def chat(self, row: Row) -> tuple[list[int], list[int]]:
         """The tokens of a chat, and which of them are the assistant's."""
-        messages = row[self.found["messages"]]
+        messages = row[self.column_names["messages"]]
         options = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
-        encoded = self.reader.apply_chat_template(messages, **options)
+        encoded = self.processor.apply_chat_template(messages, **options)
         return encoded["input_ids"], encoded["assistant_masks"]
 
-    def answered_prompt(self, row: Row) -> tuple[list[int], list[int]]:
+    def prompt_and_completion(self, row: Row) -> tuple[list[int], list[int]]:
         """The tokens of a prompt and its completion, and which of them are the completion's."""
-        prompt = self.reader(row[self.found["prompt"]])["input_ids"]
-        completion = self.reader(row[self.found["completion"]], add_special_tokens=False)["input_ids"]
-        ends = [] if self.reader.eos_token_id is None else [self.reader.eos_token_id]
+        prompt = self.processor(row[self.column_names["prompt"]])["input_ids"]
+        completion = self.processor(row[self.column_names["completion"]], add_special_tokens=False)["input_ids"]
+        ends = [] if self.processor.eos_token_id is None else [self.processor.eos_token_id]
         prompt = prompt[:-1] if ends and prompt[-1:] == ends else prompt
         answer = [*completion, *ends]
         return [*prompt, *answer], [0] * len(prompt) + [1] * len(answer)
@@ -168,9 +161,9 @@ class CausalLM(BlockRecipe):
     def collator(self) -> Any:
         if self.options.packing:
             return DataCollatorWithFlattening()
-        if self.kind == "text":
-            return DataCollatorForLanguageModeling(self.reader, mlm=False)
-        return DataCollatorForTokenClassification(self.reader)
+        if self.splits_encoded:
+            return DataCollatorForLanguageModeling(self.processor, mlm=False)
+        return DataCollatorForTokenClassification(self.processor)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         if not self.options.packing:
@@ -193,29 +186,31 @@ def blocks_of(tokens: Iterable[Tokens], size: int) -> Iterator[list[int]]:
         yield np.concatenate(waiting).tolist()
 
 
-def tokens_of(reader: Any, parts: Iterable[str]) -> Iterator[Tokens]:
+def tokens_of(tokenizer: Any, parts: Iterable[str]) -> Iterator[Tokens]:
     """The tokens of a text that comes in parts.
 
-    Long texts are encoded in windows that overlap. In the midst of what two windows share, the later one takes over, at a
-    token from which on they agree. Where they agree nowhere, the text is cut at the end of the earlier one.
+    Long texts are encoded in windows that overlap. In the middle of what two windows share, the later one takes over,
+    at a token from which on they agree. Where they agree nowhere, the text is cut at the end of the earlier one.
     """
-    ids = starts = np.zeros(0, np.int64)
-    if not reader.is_fast:  # such tokenizers do not tell where tokens begin
-        yield np.array(reader("".join(parts), add_special_tokens=False, verbose=False)["input_ids"], np.int32)
+    if not tokenizer.is_fast:  # such tokenizers do not tell where tokens begin
+        encoded = tokenizer("".join(parts), add_special_tokens=False, verbose=False)
+        yield np.array(encoded["input_ids"], np.int32)
         return
-    for place, text in _windows(parts):
-        new = _encoded(reader, text, place)
+    window = np.zeros((2, 0), np.int64)
+    for place, text in windows(parts):
+        following = encode_window(tokenizer, text, place)
         if place:
-            own, other = _meeting((ids, starts), new, place + OVERLAP // 2)
-            if own is None:
-                new, other = _encoded(reader, text[OVERLAP:], place + OVERLAP), 0
-            yield ids[:own]
-            new = new[0][other:], new[1][other:]
-        ids, starts = new
-    yield ids
+            meeting = find_meeting(window, following, place + OVERLAP // 2)
+            if meeting is None:
+                following = encode_window(tokenizer, text[OVERLAP:], place + OVERLAP)
+            end, begin = meeting or (None, 0)
+            yield window[0, :end]
+            following = following[:, begin:]
+        window = following
+    yield window[0]
 
 
-def _windows(parts: Iterable[str]) -> Iterator[tuple[int, str]]:
+def windows(parts: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Windows over a text, each with the place at which it begins."""
     text, place = "", 0
     for part in parts:
@@ -226,19 +221,18 @@ def _windows(parts: Iterable[str]) -> Iterator[tuple[int, str]]:
     yield place, text
 
 
-def _encoded(reader: Any, text: str, place: int) -> Encoded:
-    """The tokens of a text that begins at a place of a longer one, and the places at which they begin."""
-    encoded = reader(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
-    starts = np.array([start for start, _ in encoded["offset_mapping"]], np.int64)
-    return np.array(encoded["input_ids"], np.int32), starts + place
+def encode_window(tokenizer: Any, text: str, place: int) -> Tokens:
+    """The tokens (2, T) of a text that begins at a place of a longer one: their ids, and where they begin."""
+    encoded = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+    starts = [place + start for start, _ in encoded["offset_mapping"]]
+    return np.array([encoded["input_ids"], starts], np.int64)
 
 
-def _meeting(before: Encoded, after: Encoded, middle: int) -> tuple[int | None, int]:
-    """The tokens of two windows, by number, from which on they agree, behind a place that both have read."""
+def find_meeting(before: Tokens, after: Tokens, middle: int) -> tuple[int, int] | None:
+    """The tokens of two windows, by number, from which on they agree, behind the middle of what they share."""
     shared = np.intersect1d(before[1], after[1])
     for place in shared[shared >= middle]:
-        own, other = (int(np.searchsorted(starts, place)) for _, starts in (before, after))
-        pairs = [(one[own : own + AGREED], two[other : other + AGREED]) for one, two in zip(before, after)]
-        if all(np.array_equal(one, two) for one, two in pairs):
-            return own, other
-    return None, 0
+        end, begin = (int(np.searchsorted(window[1], place)) for window in (before, after))
+        if np.array_equal(before[:, end : end + AGREEING], after[:, begin : begin + AGREEING]):
+            return end, begin
+    return None

@@ -1,36 +1,44 @@
-"""Pictures and sounds: classes of pictures, boxes of things in them, and what is said in sounds."""
+"""Pictures, sounds and numbers: classes of pictures, boxes, speech, and rows that are made again from a code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from transept.core.auto import (
-    AutoModelForCTC,
-    AutoModelForImageClassification,
-    AutoModelForObjectDetection,
-    AutoModelForSpeechSeq2Seq,
-)
-from transept.errors import InputError
+from transept.core import auto
+from transept.errors import ConfigError, InputError, refuse
+from transept.fields import Count, Deviation
 from transept.metrics.detection import MeanAveragePrecision
+from transept.metrics.numbers import Regression
 from transept.metrics.texts import CharacterErrorRate, WordErrorRate
-from transept.objectives.classification import IGNORED
 from transept.objectives.matching import corners
 from transept.outputs import DetectionOutput
 from transept.preprocess.auto import AutoImageProcessor, AutoProcessor
 from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import Seq2SeqTrainingArguments
-from transept.training.collate.media import DataCollatorForObjectDetection
+from transept.training.collate.media import DataCollatorForAudio, DataCollatorForObjectDetection
 from transept.training.collate.padding import default_data_collator
-from transept.training.collate.rows import filled
-from transept.training.data.columns import LABEL, Column, heard, is_mapping, is_media, is_text, opened
-from transept.training.data.labels import Labels, find_labels
-from transept.training.recipes.base import MediaRecipe
-from transept.training.recipes.classification import ClassRecipe, LabelledRecipe
-from transept.training.recipes.text import texts_of, written_at_evaluation
+from transept.training.data.columns import (
+    LABEL,
+    Column,
+    heard,
+    is_mapping,
+    is_media,
+    is_text,
+    opened,
+    resolved,
+    told,
+    values_of,
+)
+from transept.training.data.labels import Labels, find_labels, is_number
+from transept.training.recipes.base import LazyRows, Options, Recipe, generation_arguments, most_likely, texts_of
+from transept.training.recipes.classification import LabelledRecipe
 from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
 IMAGE = Column("image", ("image", "img", "picture", "file_name", "path"), is_media)
@@ -39,36 +47,51 @@ TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sente
 LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 
 
-class ImageClassification(ClassRecipe, MediaRecipe):
-    """A class for each picture."""
+class MediaRecipe(Recipe):
+    """A recipe whose first column holds a picture or a sound, which is read when its row is."""
 
-    task = tag = "image-classification"
-    auto = AutoModelForImageClassification
-    reader_class = AutoImageProcessor
-    columns = (IMAGE, LABEL)
-    media = "image"
+    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+        media = [resolved(value, dataset.path) for value in self.column(dataset, self.columns[0].role)]
+        places = [dataset.place(index) for index in range(len(dataset))]
+        return LazyRows(self.load, media, self.targets(dataset), places)
 
-    def load(self, row: tuple[Any, Any, str]) -> Row:
-        image, label, place = row
-        return {"pixel_values": self.reader(opened(image, place), return_tensors="pt")["pixel_values"][0], "labels": label}
+    @abstractmethod
+    def targets(self, dataset: TableDataset) -> list[Any]:
+        """What is to be learned of each row."""
+
+    @abstractmethod
+    def load(self, media: Any, target: Any, place: str) -> Row:
+        """A row for the model, of its picture or sound and what is to be learned of it."""
 
     def collator(self) -> Any:
         return default_data_collator
 
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        pixels = batch["pixel_values"][index]
-        about = f"{tuple(pixels.shape)}, from {pixels.min():.2f} to {pixels.max():.2f}, mean {pixels.mean():.2f}"
-        return {"picture": about, "label": self.labels.id2label[int(batch["labels"][index])]}
+
+class ImageClassification(LabelledRecipe, MediaRecipe):
+    """A class for each picture."""
+
+    task = pipeline_tag = "image-classification"
+    model_class = auto.AutoModelForImageClassification
+    processor_class = AutoImageProcessor
+    columns = (IMAGE, LABEL)
+
+    def load(self, media: Any, target: Any, place: str) -> Row:
+        pixels = self.processor(opened(media, place), return_tensors="pt")["pixel_values"][0]
+        return {"pixel_values": pixels, "labels": target}
+
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        pixels, label = batch["pixel_values"][index], self.labels.id2label[int(batch["labels"][index])]
+        values = f"from {pixels.min():.2f} to {pixels.max():.2f}, mean {pixels.mean():.2f}"
+        return {"picture": f"{tuple(pixels.shape)}, {values}", "label": label}
 
 
 class ObjectDetection(LabelledRecipe, MediaRecipe):
-    """Pictures with ``objects``: boxes ``bbox`` (x, y, width, height in pixels) and their ``category``, as in COCO."""
+    """Pictures with ``objects``: their ``bbox`` (x, y, width, height in pixels) and ``category``, as in COCO."""
 
-    task = tag = "object-detection"
-    auto = AutoModelForObjectDetection
-    reader_class = AutoImageProcessor
+    task = pipeline_tag = "object-detection"
+    model_class = auto.AutoModelForObjectDetection
+    processor_class = AutoImageProcessor
     columns = (IMAGE, Column("objects", ("objects", "annotations"), is_mapping))
-    media = "image"
     batch_size = 4
 
     def find_labels(self, dataset: TableDataset, known: list[str] | None) -> Labels:
@@ -76,50 +99,48 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
         return find_labels(TableDataset(names, path=dataset.path), "category", known)
 
     def targets(self, dataset: TableDataset) -> list[Any]:
-        objects = self.column(dataset, "objects")
-        return [self.annotations(row, index, dataset.place(index)) for index, row in enumerate(objects)]
+        """The boxes of each picture in COCO's layout (``InputError``: one has no category or no size)."""
+        targets = []
+        for index, objects in enumerate(self.column(dataset, "objects")):
+            place, annotations = dataset.place(index), list[dict[str, Any]]()
+            boxes, names = list(objects.get("bbox", [])), list(objects.get("category", []))
+            what = f"there are {len(boxes)} boxes, but {len(names)} categories."
+            refuse(len(boxes) != len(names), what, path=place)
+            for box, name in zip(boxes, names):
+                if len(box) != 4 or not (box[2] > 0 and box[3] > 0):
+                    hint = "A box is x, y, width and height in pixels."
+                    raise InputError(f"the box {box} has no size.", path=place, hint=hint)
+                label = {"category_id": self.labels.number(name, place), "iscrowd": 0, "image_id": index}
+                annotations.append({"bbox": list(box), "area": box[2] * box[3], **label})
+            targets.append({"image_id": index, "annotations": annotations})
+        return targets
 
-    def annotations(self, objects: Mapping[str, Any], index: int, place: str) -> dict[str, Any]:
-        """The boxes of a picture in COCO's layout (``InputError``: a box that is none)."""
-        boxes, names = list(objects.get("bbox", [])), list(objects.get("category", []))
-        if len(boxes) != len(names):
-            raise InputError(f"there are {len(boxes)} boxes, but {len(names)} categories.", path=place)
-        annotations = []
-        for box, name in zip(boxes, names):
-            if len(box) != 4 or not (box[2] > 0 and box[3] > 0):
-                hint = "A box is x, y, width and height in pixels."
-                raise InputError(f"the box {box} has no size.", path=place, hint=hint)
-            about = {"category_id": self.labels.number(name, place), "iscrowd": 0, "image_id": index}
-            annotations.append({"bbox": list(box), "area": box[2] * box[3], **about})
-        return {"image_id": index, "annotations": annotations}
-
-    def load(self, row: tuple[Any, Any, str]) -> Row:
-        image, annotations, place = row
-        inputs = self.reader(opened(image, place), annotations=annotations, return_tensors="pt")
-        return {"pixel_values": inputs["pixel_values"][0], "labels": inputs["labels"][0]}
+    def load(self, media: Any, target: Any, place: str) -> Row:
+        inputs = self.processor(opened(media, place), annotations=target, return_tensors="pt")
+        return {name: inputs[name][0] for name in ("pixel_values", "labels")}
 
     def collator(self) -> Any:
-        return self.batch
+        return self.collate
 
-    def batch(self, rows: list[Row]) -> dict[str, Any]:
+    def collate(self, rows: list[Row]) -> dict[str, Any]:
         """Pictures of several sizes, padded to the largest; boxes may reach beyond their pictures."""
         pictures = DataCollatorForObjectDetection()([{"pixel_values": row["pixel_values"]} for row in rows])
         return {**pictures, "labels": [row["labels"] for row in rows]}
 
-    def reduce(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
-        """Logits and boxes, of which the loss's parts and the layers' states are others."""
+    def preprocess_logits(self, outputs: Any, labels: Any) -> tuple[Tensor, Tensor]:
+        """Logits and boxes, without the parts of the loss and the states of layers."""
         logits, boxes = [output for output in outputs if isinstance(output, Tensor)][:2]
         return logits, boxes
 
-    def scores(self, predicted: Any, right: Any) -> dict[str, float]:
+    def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
         """The mean average precision, of boxes as shares of their pictures."""
-        logits, boxes = map(torch.from_numpy, predicted)
+        logits, boxes = map(torch.from_numpy, predictions)
         outputs = DetectionOutput(logits=logits, pred_boxes=boxes)
-        answers = self.reader.post_process_object_detection(outputs, threshold=0.0)
-        targets = [{**row, "boxes": corners(torch.from_numpy(row["boxes"]))} for row in right]
-        return MeanAveragePrecision()(answers, targets)
+        detected = self.processor.post_process_object_detection(outputs, threshold=0.0)
+        targets = [{**row, "boxes": corners(torch.from_numpy(row["boxes"]))} for row in labels]
+        return MeanAveragePrecision()(detected, targets)
 
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         names = [self.labels.names[int(number)] for number in batch["labels"][index]["class_labels"]]
         return {"picture": str(tuple(batch["pixel_values"][index].shape)), "objects": ", ".join(names) or "(none)"}
 
@@ -127,89 +148,176 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
 class SpeechRecipe(MediaRecipe):
     """A sound and what is said in it; sounds are resampled to the rate that the model reads."""
 
-    tag = "automatic-speech-recognition"
-    reader_class = AutoProcessor
+    pipeline_tag = "automatic-speech-recognition"
+    processor_class = AutoProcessor
     columns = (AUDIO, TRANSCRIPT)
-    media = "audio"
     metric = "wer"
-    less_is_better = True
+    lower_is_better = True
     batch_size = 8
+    decoding: ClassVar[dict[str, bool]] = {}  # how labels become texts
 
     def targets(self, dataset: TableDataset) -> list[Any]:
-        texts = self.column(dataset, "transcript")
-        return [self.letters(text, dataset.place(index)) for index, text in enumerate(texts)]
+        """Transcripts as labels (``InputError``: one has no tokens)."""
+        labels = [list(self.processor.tokenizer(text)["input_ids"]) for text in self.column(dataset, "transcript")]
+        for index, ids in enumerate(labels):
+            refuse(not ids, "the transcript is empty.", path=dataset.place(index))
+        return labels
 
-    def letters(self, text: str, place: str) -> list[int]:
-        """A transcript as labels (``InputError``: nothing is left of it)."""
-        ids = list(self.reader.tokenizer(text)["input_ids"])
-        if not ids:
-            raise InputError("the transcript is empty.", path=place)
-        return ids
-
-    def load(self, row: tuple[Any, Any, str]) -> Row:
-        audio, labels, place = row
-        rate = int(self.reader.feature_extractor.sampling_rate)
-        inputs = self.reader.feature_extractor(heard(audio, rate, place), sampling_rate=rate)
-        return {name: inputs[name][0] for name in inputs} | {"labels": labels}
+    def load(self, media: Any, target: Any, place: str) -> Row:
+        extractor = self.processor.feature_extractor
+        rate = int(extractor.sampling_rate)
+        inputs = extractor(heard(media, rate, place), sampling_rate=rate)
+        return {name: inputs[name][0] for name in inputs} | {"labels": target}
 
     def collator(self) -> Any:
-        return self.batch
+        return DataCollatorForAudio(self.processor)
 
-    def batch(self, rows: list[Row]) -> dict[str, Any]:
-        """Sounds padded to the longest, and their labels."""
-        sounds = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
-        batch = self.reader.feature_extractor.pad(sounds, padding=True, return_tensors="pt")
-        return {**batch, "labels": filled("labels", [row["labels"] for row in rows])}
-
-    def scores(self, predicted: Any, right: Any) -> dict[str, float]:
-        pair = texts_of(self.reader.tokenizer, predicted), self.transcripts(right)
-        return WordErrorRate()(*pair) | CharacterErrorRate()(*pair)
-
-    def transcripts(self, labels: Any) -> list[str]:
-        """Labels as texts."""
-        return texts_of(self.reader.tokenizer, labels)
+    def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
+        tokenizer = self.processor.tokenizer
+        texts = texts_of(tokenizer, predictions), texts_of(tokenizer, labels, **self.decoding)
+        return WordErrorRate()(*texts) | CharacterErrorRate()(*texts)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         return {"include_num_input_tokens_seen": "no"}
 
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         name, labels = next(iter(batch)), batch["labels"][index : index + 1].numpy()
-        return {name: str(tuple(batch[name][index].shape)), "labels": self.transcripts(labels)[0]}
+        [text] = texts_of(self.processor.tokenizer, labels, **self.decoding)
+        return {name: str(tuple(batch[name][index].shape)), "labels": text}
 
 
 class CTC(SpeechRecipe):
-    """Letters of a sound (connectionist temporal classification, Graves et al. 2006); unknown ones are left out."""
+    """Letters of a sound (connectionist temporal classification, Graves et al. 2006), without unknown ones."""
 
     task = "ctc"
-    auto = AutoModelForCTC
+    model_class = auto.AutoModelForCTC
+    preprocess_logits = staticmethod(most_likely)
+    decoding = {"skip_special_tokens": False, "group_tokens": False}
 
-    def settings(self) -> dict[str, Any]:
+    def model_settings(self, *, is_new: bool) -> dict[str, Any]:
         return {"ctc_loss_reduction": "mean", "ctc_zero_infinity": True}
-
-    def reduce(self, logits: Any, labels: Any) -> Any:
-        return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
-
-    def transcripts(self, labels: Any) -> list[str]:
-        ids = ([int(token) for token in row if token != IGNORED] for row in labels)
-        return [str(self.reader.tokenizer.decode(row, group_tokens=False)) for row in ids]
 
 
 class SpeechToText(SpeechRecipe):
     """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
 
-    Evaluations have the model write each transcript, and compare what it wrote. The first token, with which every text
-    begins, is left to the model.
+    Evaluations have the model write each transcript. The first token, which is that of every text, is left to the model.
     """
 
     task = "speech-to-text"
-    auto = AutoModelForSpeechSeq2Seq
+    model_class = auto.AutoModelForSpeechSeq2Seq
     trainer_class = Seq2SeqTrainer
     arguments_class = Seq2SeqTrainingArguments
 
-    def letters(self, text: str, place: str) -> list[int]:
-        ids = super().letters(text, place)
+    def targets(self, dataset: TableDataset) -> list[Any]:
         start = getattr(self.model.config, "decoder_start_token_id", None)
-        return ids[1:] if ids[:1] == [start] else ids
+        return [ids[1:] if ids[:1] == [start] else ids for ids in super().targets(dataset)]
 
     def arguments(self, rows: int) -> dict[str, Any]:
-        return super().arguments(rows) | written_at_evaluation(self.model, LONGEST)
+        return super().arguments(rows) | generation_arguments(self.model, LONGEST)
+
+
+def is_numbers(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and {*map(type, value)} <= {int, float}
+
+
+class ReconstructionOptions(Options):
+    side: Count = 28  # pixels that pictures, in grey, are resized to, in both directions
+    # Settings of new weights, which have defaults of their own.
+    latent_size: Count | None = None  # numbers of a code
+    hidden_sizes: list[Count] | None = None  # layers between a row and its code
+    noise: Deviation | None = None  # that inputs are disturbed by in training (denoising)
+    variational: bool | None = None  # whether codes are drawn, and
+    beta: Deviation | None = None  # the weight of their divergence from a normal distribution
+
+    def of_model(self) -> dict[str, Any]:
+        """The settings of the model that are given."""
+        return {name: value for name, value in self.of_task().items() if name != "side" and value is not None}
+
+
+class Reconstruction(MediaRecipe):
+    """Rows that are to be made again: pictures, lists of numbers, or the numbers of all columns that hold some.
+
+    Grey values are from 0 to 1; other numbers are taken as they are.
+    """
+
+    task = "autoencoder"
+    model_class = auto.AutoModelForReconstruction
+    processor_class = None
+    new_model_type = "autoencoder"
+    columns = tuple(
+        replace(column, optional=True, by_kind=False)
+        for column in (IMAGE, Column("values", ("values", "features", "vector"), is_numbers))
+    )
+    options_class = ReconstructionOptions
+    batch_size = 32
+
+    def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
+        note, names = super().inspect(dataset, config), dataset.column_names
+        what, hint = f"the rows have both: {told(self.column_names, {})}", "Choose one with --image or --values."
+        refuse(len(self.column_names) > 1, what, hint, path=dataset.path)
+        self.numeric = []  # the columns of numbers, which are a row together
+        if not self.column_names:
+            self.numeric = [name for name in names if is_numbers(values_of(dataset, name))]
+            choice = f"--image and --values choose a column. Columns: {', '.join(names)}."
+            hint = f"Pass a folder of pictures, or numbers; {choice}"
+            refuse(not self.numeric, "no column holds pictures or numbers.", hint, path=dataset.path)
+        self.width = self.options.side**2 if "image" in self.column_names else len(self.numbers(dataset, 0))
+        return f"rows are the numbers of {', '.join(self.numeric)}." if self.numeric else note
+
+    def numbers(self, dataset: TableDataset, index: int) -> list[float]:
+        """The numbers of a row (``InputError``: one is missing or infinite)."""
+        row = dataset[index]
+        numbers = [row[name] for name in self.numeric] or row[self.column_names["values"]]
+        if not all(map(is_number, numbers)):
+            raise InputError(f"a row needs finite numbers, but has {numbers!s:.80}.", path=dataset.place(index))
+        return [float(number) for number in numbers]
+
+    def model_settings(self, *, is_new: bool) -> dict[str, Any]:
+        return {"input_size": self.width, **self.options.of_model()} if is_new else {}
+
+    def set_model(self, processor: Any, model: Any) -> None:
+        """Refuse data and options of another model (``InputError``, ``ConfigError``)."""
+        super().set_model(processor, model)
+        what = f"a row has {self.width} numbers, but the model reads {model.config.input_size}."
+        hint = "Pass data like those that it was trained on, or begin with new weights."
+        refuse(model.config.input_size != self.width, what, hint)
+        for name, value in self.options.of_model().items():
+            what = f"`{name}` is {value}, but the model has {getattr(model.config, name)}."
+            refuse(value != getattr(model.config, name), what, "It is of new weights only.", ConfigError)
+
+    def encode(self, dataset: TableDataset) -> Sequence[Row]:
+        if "image" in self.column_names:
+            return super().encode(dataset)
+        rows = [{"values": self.numbers(dataset, index)} for index in range(len(dataset))]
+        for index, row in enumerate(rows):
+            what = f"there are {len(row['values'])} numbers, but {self.width} in the first row."
+            refuse(len(row["values"]) != self.width, what, path=dataset.place(index))
+        return rows
+
+    def targets(self, dataset: TableDataset) -> list[Any]:
+        return [None] * len(dataset)
+
+    def load(self, media: Any, target: Any, place: str) -> Row:
+        """A picture as grey values from 0 to 1."""
+        side = self.options.side
+        picture = opened(media, place).convert("L").resize((side, side))
+        return {"values": np.asarray(picture, dtype=np.float32) / 255}
+
+    def preprocess_logits(self, outputs: Any, labels: Any) -> Tensor:
+        logits: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
+        return logits.sigmoid() if self.model.config.loss_type == "bernoulli" else logits
+
+    def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
+        """The mean squared error of a number, and the share of the rows' variance that is explained."""
+        error = Regression()(predictions, labels)["mse"]
+        variance = float(labels.reshape(len(labels), -1).astype(np.float64).var(axis=0).mean())
+        return {"mse": error, "explained_variance": 1 - error / variance if variance else float("nan")}
+
+    def arguments(self, rows: int) -> dict[str, Any]:
+        arguments = {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
+        return arguments | {"num_train_epochs": 20 if rows < 20_000 else 4}
+
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        row = batch["values"][index]
+        return {"values": f"{row.numel()}, from {row.min():.3g} to {row.max():.3g}, mean {row.mean():.3g}"}

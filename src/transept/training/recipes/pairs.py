@@ -1,22 +1,92 @@
-"""Pairs of texts: sentences that belong together or are alike by a score, and answers of which one is preferred."""
+"""Pairs of texts: a text from a text, sentences that are alike, and answers of which one is preferred."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, Literal
 
-from transept.core.auto import AutoModelForCausalLM
+from transept.core.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transept.fields import Count, Positive, Range
+from transept.metrics.base import Metric
+from transept.metrics.texts import Bleu, ChrF, Rouge
 from transept.tables.dataset import Row, TableDataset
-from transept.training.collate.padding import DataCollatorForPairs
-from transept.training.data.columns import Column, is_text
+from transept.training.arguments.training import Seq2SeqTrainingArguments
+from transept.training.collate.padding import DataCollatorForPairs, DataCollatorForSeq2Seq
+from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.labels import is_number
-from transept.training.recipes.base import Options
-from transept.training.recipes.text import TextRecipe, rows_from
+from transept.training.recipes.base import LazyRows, Options, TextRecipe, generation_arguments, rows_from, texts_of
 from transept.training.trainers.pairs import NAMES, DataCollatorForPreference, DPOTrainer, SentenceTrainer
+from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
+SOURCES = ("source", "document", "dialogue", "article", "input", "question", "src")
+TARGETS = ("target", "summary", "highlights", "output", "answer", "tgt")
 # Rows hold two texts, so that there is no one length to group by, nor one number of tokens.
 UNGROUPED = {"train_sampling_strategy": "random", "include_num_input_tokens_seen": "no"}
+
+
+class Seq2SeqOptions(Options):
+    max_target_length: Count = 128  # tokens of a target at most
+    prefix: str = ""  # what stands before each source, such as `summarize: `
+
+
+class Seq2Seq(TextRecipe):
+    """A target for each source; a column of translations by language is one of both (``--source en --target de``).
+
+    Evaluations have the model write a text for each source, and compare it with the target.
+    """
+
+    task = "seq2seq"
+    pipeline_tag = "text2text-generation"
+    model_class = AutoModelForSeq2SeqLM
+    options_class = Seq2SeqOptions
+    trainer_class = Seq2SeqTrainer
+    arguments_class = Seq2SeqTrainingArguments
+    columns = (Column("source", SOURCES, is_text), Column("target", TARGETS, is_text))
+    metrics: ClassVar[tuple[type[Metric], ...]] = (Bleu, ChrF, Rouge)
+    batch_size = 8
+
+    def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
+        return super().inspect(by_language(dataset), config)
+
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
+        dataset, longest = by_language(dataset), self.options.max_target_length
+        sources = [self.options.prefix + text for text in self.column(dataset, "source")]
+        targets = self.processor(text_target=self.column(dataset, "target"), truncation=True, max_length=longest)
+        return rows_from(self.tokens(sources), labels=targets["input_ids" if "input_ids" in targets else "labels"])
+
+    def collator(self) -> Any:
+        return DataCollatorForSeq2Seq(self.processor, model=self.model)
+
+    def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
+        texts = texts_of(self.processor, predictions), texts_of(self.processor, labels)
+        return {name: value for metric in self.metrics for name, value in metric()(*texts).items()}
+
+    def arguments(self, rows: int) -> dict[str, Any]:
+        return super().arguments(rows) | generation_arguments(self.model, self.options.max_target_length)
+
+
+class Translation(Seq2Seq):
+    """A text in another language; translations are compared by BLEU and chrF."""
+
+    task = pipeline_tag = "translation"
+    metrics = (Bleu, ChrF)
+
+
+class Summarization(Seq2Seq):
+    """A summary of a text; summaries are compared by ROUGE."""
+
+    task = pipeline_tag = "summarization"
+    metrics = (Rouge,)
+
+
+def by_language(dataset: TableDataset) -> TableDataset:
+    """Rows of one column ``translation`` of texts by language as rows with a column for each language."""
+    if dataset.column_names != ["translation"] or not is_mapping(dataset[0]["translation"]):
+        return dataset
+    languages = dict.fromkeys(language for texts in dataset.values("translation") for language in texts)
+    rows = LazyRows(itemgetter("translation"), dataset)
+    return TableDataset(rows, [*languages], path=dataset.path, lines=dataset.lines)
 
 
 class EmbeddingOptions(Options):
@@ -28,7 +98,7 @@ class SentenceEmbedding(TextRecipe):
     """Two texts a row that mean the same, each told from the others of its batch; or alike by a score a row."""
 
     task = "sentence-embedding"
-    tag = "sentence-similarity"
+    pipeline_tag = "sentence-similarity"
     columns = (
         Column("text", ("anchor", "query", "sentence1", "text1"), is_text),
         Column("text_pair", ("positive", "passage", "sentence2", "text2"), is_text),
@@ -40,25 +110,26 @@ class SentenceEmbedding(TextRecipe):
     has_default_model = True
 
     def trainer_options(self) -> dict[str, Any]:
-        loss = "cosent" if "label" in self.found else "multiple_negatives"
+        loss = "cosent" if "label" in self.column_names else "multiple_negatives"
         options = self.options
         return {"loss": loss, "options": {"scale": options.scale}, "mini_batch_size": options.mini_batch_size}
 
-    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
-        first, second = (rows_from(self.tokens(self.column(dataset, role))) for role in ("text", "text_pair"))
-        scores = map(float, self.column(dataset, "label")) if "label" in self.found else [None] * len(dataset)
-        for anchor, positive, score in zip(first, second, scores):
-            yield {"anchor": anchor, "positive": positive} | ({} if score is None else {"score": score})
+    def encode_rows(self, dataset: TableDataset) -> list[Row]:
+        anchors, positives = (self.tokens(self.column(dataset, role)) for role in ("text", "text_pair"))
+        columns: dict[str, Any] = {"anchor": rows_from(anchors), "positive": rows_from(positives)}
+        if "label" in self.column_names:
+            columns["score"] = [float(score) for score in self.column(dataset, "label")]
+        return rows_from(columns)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         return UNGROUPED
 
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        words = {}
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        texts = {}
         for name in ("anchor", "positive"):
             ids, mask = batch[f"{name}_input_ids"][index], batch[f"{name}_attention_mask"][index]
-            words[name] = str(self.reader.decode(ids[mask.bool()].tolist()))
-        return words | ({"score": str(float(batch["labels"][index]))} if "labels" in batch else {})
+            texts[name] = str(self.processor.decode(ids[mask.bool()].tolist()))
+        return texts | ({"score": str(float(batch["labels"][index]))} if "labels" in batch else {})
 
 
 class PreferenceOptions(Options):
@@ -71,8 +142,8 @@ class Preference(TextRecipe):
     """A prompt, the answer that people chose, and one that they rejected: direct preference optimization."""
 
     task = "preference"
-    tag = "text-generation"
-    auto = AutoModelForCausalLM
+    pipeline_tag = "text-generation"
+    model_class = AutoModelForCausalLM
     columns = tuple(Column(name, (name,), is_text, by_kind=False) for name in NAMES)
     options_class = PreferenceOptions
     trainer_class = DPOTrainer
@@ -80,22 +151,22 @@ class Preference(TextRecipe):
     needs_pad_token = True
 
     def trainer_options(self) -> dict[str, Any]:
-        return {**self.options.own()}
+        return dict(self.options.of_task())
 
     def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
         return rows_from({name: self.column(dataset, name) for name in NAMES})
 
     def collator(self) -> Any:
-        return DataCollatorForPreference(self.reader, max_length=self.limit)
+        return DataCollatorForPreference(self.processor, max_length=self.limit)
 
     def arguments(self, rows: int) -> dict[str, Any]:
         return UNGROUPED | {"learning_rate": 1e-6}
 
-    def shown(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        words = {}
+    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
+        texts = {}
         for name, row in (("chosen", index), ("rejected", index + len(batch["labels"]) // 2)):
             ids, labels = batch["input_ids"][row], batch["labels"][row]
             is_prompt = batch["attention_mask"][row].bool() & (labels < 0)
-            words["prompt"] = str(self.reader.decode(ids[is_prompt].tolist()))
-            words[name] = str(self.reader.decode(ids[labels >= 0].tolist()))
-        return words
+            texts["prompt"] = str(self.processor.decode(ids[is_prompt].tolist()))
+            texts[name] = str(self.processor.decode(ids[labels >= 0].tolist()))
+        return texts

@@ -1,21 +1,25 @@
-"""A run of a recipe: data, model and trainer put together; training, evaluation, and what the run's directory tells."""
+"""A run of a recipe: its data, model and trainer; training, evaluation, a dry run, and its `run.json` and card."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import math
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from transept.core.auto import AutoConfig
 from transept.environment import set_seed
-from transept.errors import ConfigError, InputError, TranseptWarning, nearest
+from transept.errors import ConfigError, TranseptWarning, nearest, refuse
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
 from transept.parallel.processes import everywhere, join, same_on_all
@@ -23,18 +27,22 @@ from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
 from transept.tables.files import digest_of, load_dataset_file
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.callbacks.reports import PlotCallback
-from transept.training.data.checks import warn_of_equal_rows, warn_of_tokenizer, warn_of_truncation
+from transept.training.data.checks import warn_of_equal_rows, warn_of_truncation
 from transept.training.files import check_empty, free_directory, run_directory
-from transept.training.model_card import Answers, Card, write_card
+from transept.training.model_card import Card, write_card
 from transept.training.recipes import recipe_named
-from transept.training.recipes.base import Recipe
+from transept.training.recipes.base import Recipe, TextRecipe, character_tokenizer
 from transept.training.recipes.settings import RUN_NAME, RunSettings
-from transept.training.recipes.text import TextRecipe, character_tokenizer
+from transept.training.run import RunLength
 from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 OLDER_NAMES = ("warmup_ratio", "evaluation_strategy", "group_by_length", "no_cuda")  # of settings of the trainer
-Told = Callable[[str], object]
+PACKAGES = ("torch", "transept")  # whose versions are told
+EXAMPLES = 3  # that a dry run shows
+TIMED = 3  # batches
+STATE_BYTES = 8  # of AdamW, a parameter
+Notify = Callable[[str], object]
 
 
 class Run:
@@ -43,57 +51,52 @@ class Run:
     Args:
         settings: see :class:`RunSettings`.
         default_model: the model of recipes that have a default one: where it is, and its name.
-        told: is called with sentences for a person: what was guessed, what is left out.
-        start: a checkpoint of the run, whose model is taken in place of the one that the settings name.
+        notify: is called with sentences for a person: what was guessed, what is left out.
+        start: a checkpoint of the run, whose model replaces the one that the settings name.
 
     Raises:
         TranseptError: files, columns, labels or settings that cannot be used; before anything slow begins.
     """
+
+    train_rows: Sequence[Row] = ()
+    eval_rows: Sequence[Row] = ()
+    trainer: Any = None
 
     def __init__(
         self,
         settings: RunSettings,
         *,
         default_model: tuple[str, str] | None = None,
-        told: Told = str,
+        notify: Notify = str,
         start: str | None = None,
     ) -> None:
-        self.settings, self.told = settings, told
-        kind = recipe_named(settings.task)
-        self.options, self.arguments = divided(kind, settings.settings)
-        self.recipe: Recipe = kind(settings.columns, self.options)
+        self.settings, self.notify = settings, notify
+        recipe_class = recipe_named(settings.task)
+        self.options, self.arguments = split_settings(recipe_class, settings.settings)
+        self.recipe: Recipe = recipe_class(settings.columns, self.options)
         self.source = self.base = settings.model
-        if default_model is not None and kind.has_default_model and settings.model is None and settings.config is None:
+        if default_model and recipe_class.has_default_model and settings.model is None and settings.config is None:
             self.source, self.base = default_model
         self.source = start or self.source
-        if self.source is None and settings.config is None and kind.new_model is None:
-            hint = "Pass --model PATH, or --config PATH for new weights."
-            raise InputError(f"the task {settings.task!r} has no default model.", hint=hint)
-        self.train_rows: Sequence[Row] = []
-        self.eval_rows: Sequence[Row] = []
-        self.files: dict[str, TableDataset] = {}
-        self.trainer: Any = None
-        self.values: dict[str, Any] = {}
-
-    # --- what it is made of ------------------------------------------------------------------------------------------
+        has_no_model = self.source is None and settings.config is None and recipe_class.new_model_type is None
+        hint = "Pass --model PATH, or --config PATH for new weights."
+        refuse(has_no_model, f"the task {settings.task!r} has no default model.", hint)
 
     def prepare(self) -> None:
         """Read the data, load the model, and encode the rows."""
         settings, recipe = self.settings, self.recipe
-        if settings.data is None:
-            raise InputError("there are no data to train on.", hint="Pass --data PATH.")
+        refuse(settings.data is None, "there are no data to train on.", "Pass --data PATH.")
         train = self.read(settings.data)
-        config = self.config()
-        self.say(recipe.look(train, config))
+        config = self.inspect(train)
         unlabelled = None if settings.unlabelled is None else self.read(settings.unlabelled)
-        train = recipe.labelled(train, unlabelled)
+        train = recipe.take_unlabelled(train, unlabelled)
         held_out = None if settings.eval_data is None else self.read(settings.eval_data)
         if held_out is not None:
             warn_of_equal_rows(train, held_out)
         elif not recipe.splits_encoded:
             train, held_out = split_by_hash(train, recipe.options.eval_share)
-        files = {"train": train, "eval": held_out, "unlabelled": unlabelled}
-        self.files = {name: dataset for name, dataset in files.items() if dataset is not None}
+        datasets = {"train": train, "eval": held_out, "unlabelled": unlabelled}
+        self.files = {use: data.path for use, data in datasets.items() if data is not None and data.path is not None}
         self.load(config, train)
         self.train_rows = recipe.encode(train)
         if held_out is not None:
@@ -103,65 +106,62 @@ class Run:
         if isinstance(recipe, TextRecipe):
             warn_of_truncation(recipe.truncated, len(self.train_rows) + len(self.eval_rows), recipe.limit)
 
-    def read(self, path: str) -> TableDataset:
+    def read(self, path: Any) -> TableDataset:
         """The rows of a file."""
-        how, encoding = self.settings.format, self.settings.encoding
-        dataset = load_dataset_file(path, sample_by=self.recipe.sample_by, format=how, encoding=encoding)
-        for note in dataset.notes:
-            self.told(note)
+        options: dict[str, Any] = {"format": self.settings.format, "encoding": self.settings.encoding}
+        dataset = load_dataset_file(path, sample_by=self.recipe.sample_by, **options)
+        self.tell(*dataset.notes)
         return dataset
 
-    def say(self, sentence: str | None) -> None:
-        if sentence is not None:
-            self.told(sentence)
+    def tell(self, *notes: str | None) -> None:
+        for note in filter(None, notes):
+            self.notify(note)
 
-    def config(self) -> Any:
-        """The configuration of the model to begin with."""
+    def inspect(self, dataset: TableDataset) -> Any:
+        """Let the recipe find its columns; gives the configuration of the model to begin with."""
         source = self.source or self.settings.config
         if isinstance(source, str):
-            return AutoConfig.from_pretrained(source)
-        values = dict(source or {})
-        if not isinstance(model_type := values.pop("model_type", self.recipe.new_model), str):
-            raise ConfigError("`config` names no `model_type`.")
-        return AutoConfig.for_model(model_type, **values)
+            config = AutoConfig.from_pretrained(source)
+        else:
+            values = {"model_type": self.recipe.new_model_type, **(source or {})}
+            refuse(not isinstance(values["model_type"], str), "`config` names no `model_type`.", kind=ConfigError)
+            config = AutoConfig.for_model(**values)
+        self.tell(self.recipe.inspect(dataset, config))
+        return config
 
     def load(self, config: Any, train: TableDataset) -> None:
-        """The model, with a head for the data, and what prepares its inputs."""
-        recipe, reader = self.recipe, self.load_reader(train)
+        """Load the model, with a head for the data, and what prepares its inputs."""
+        recipe, processor = self.recipe, self.load_processor(train)
         set_seed(self.arguments.get("seed", 42))  # new weights are drawn
-        settings = recipe.settings()
+        settings = recipe.model_settings(is_new=self.source is None)
         with warnings.catch_warnings():
             # The head is to be trained.
             warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)
             if self.source is None:
-                size = {"vocab_size": len(reader)} if hasattr(reader, "__len__") else {}
-                model = recipe.auto.from_config(config.with_settings(**size, **recipe.new_settings(), **settings))
+                size = {"vocab_size": len(processor)} if hasattr(processor, "__len__") else {}
+                model = recipe.model_class.from_config(config.with_settings(**size, **settings))
             else:
-                fresh = {"ignore_mismatched_sizes": True} if settings else {}
-                model = recipe.auto.from_pretrained(self.source, **settings, **fresh)
-        recipe.take(reader, model)
-        if isinstance(recipe, TextRecipe):
-            warn_of_tokenizer(reader, model)
+                head = {"ignore_mismatched_sizes": True} if settings else {}
+                model = recipe.model_class.from_pretrained(self.source, **settings, **head)
+        recipe.set_model(processor, model)
 
-    def load_reader(self, train: TableDataset) -> Any:
+    def load_processor(self, train: TableDataset) -> Any:
         """The tokenizer or processor, where the recipe's inputs need one."""
-        if self.recipe.reader_class is None:
-            return None
         name = self.settings.tokenizer
+        if self.recipe.processor_class is None:
+            return None
         if name == "characters" and self.source is None:
-            return character_tokenizer(train.values(self.recipe.found["text"]))
+            return character_tokenizer(train.values(self.recipe.column_names["text"]))
         source = self.source if name in (None, "characters") else name
-        if source is None:
-            raise InputError("a model with new weights needs a tokenizer.", hint="Pass --tokenizer PATH, or characters.")
-        return self.recipe.reader_class.from_pretrained(source)
-
-    # --- training ----------------------------------------------------------------------------------------------------
+        hint = "Pass --tokenizer PATH, or characters."
+        refuse(source is None, "a model with new weights needs a tokenizer.", hint)
+        return self.recipe.processor_class.from_pretrained(source)
 
     def make_trainer(self, output: str) -> Any:
         """The trainer, with the recipe's defaults below the settings that were given."""
-        recipe, scores = self.recipe, self.recipe.scores
-        parameters = recipe.model.num_parameters()
-        defaults = recipe.defaults(len(self.train_rows), parameters, evaluated=len(self.eval_rows) > 0)
+        recipe, metrics = self.recipe, self.recipe.compute_metrics
+        parameters, is_evaluated = recipe.model.num_parameters(), len(self.eval_rows) > 0
+        defaults = recipe.default_arguments(len(self.train_rows), parameters, evaluated=is_evaluated)
         if self.arguments.get("train_sampling_strategy") not in (None, "token_budget"):
             defaults.pop("max_tokens_per_batch", None)
         self.values = defaults | self.arguments
@@ -174,16 +174,16 @@ class Run:
             data_collator=recipe.collator(),
             train_dataset=self.train_rows,
             eval_dataset=self.eval_rows or None,
-            processing_class=recipe.reader,
-            compute_metrics=None if scores is None else lambda found: scores(found.predictions, found.label_ids),
-            preprocess_logits_for_metrics=recipe.reduce,
+            processing_class=recipe.processor,
+            compute_metrics=None if metrics is None else lambda output: metrics(output.predictions, output.label_ids),
+            preprocess_logits_for_metrics=recipe.preprocess_logits,
             **recipe.trainer_options(),
         )
-        if scores is None:
+        if metrics is None:
             args.prediction_loss_only = True
         if "console" in (args.report_to or []):
-            for shown in (ProgressCallback, PrinterCallback):
-                self.trainer.pop_callback(shown)
+            for callback in (ProgressCallback, PrinterCallback):
+                self.trainer.pop_callback(callback)
         return self.trainer
 
     def train(self, *, resume: str | bool | None = None, force: bool = False) -> dict[str, float]:
@@ -202,74 +202,77 @@ class Run:
             output = everywhere(free_directory(self.settings.task))[0]
         trainer = self.make_trainer(output)
         is_first = trainer.is_world_process_zero()
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             with same_on_all():
                 if is_first:
                     about = self.about()
-                    folder = held.enter_context(run_directory(output, lambda: trainer.state.global_step > 0))
+                    folder = stack.enter_context(run_directory(output, lambda: trainer.state.global_step > 0))
                     if resume is None:
-                        self.say(check_empty(folder, self.recipe.model, self.recipe.reader, force=force))
+                        self.tell(check_empty(folder, self.recipe.model, self.recipe.processor, force=force))
                     write_about(about, folder)
-            began = time.monotonic()
+            start = time.monotonic()
             trainer.train(resume_from_checkpoint=resume)
-            seconds = time.monotonic() - began
-            metrics, answers = self.evaluate(self.eval_rows) if len(self.eval_rows) else ({}, None)
+            seconds = time.monotonic() - start
+            metrics = self.evaluate(self.eval_rows) if len(self.eval_rows) else {}
             trainer.save_model(output)
             with same_on_all():
                 if is_first:
                     about["results"] = {"metrics": metrics, "seconds": seconds, "updates": trainer.state.global_step}
                     write_about(about, output)
-                    write_card(self.card(about, answers), output)
+                    write_card(self.card(about), output)
         return metrics
 
-    def evaluate(self, rows: Sequence[Row]) -> tuple[dict[str, float], Answers | None]:
-        """The metrics on some rows, and what a card tells of a classifier."""
-        answers = None
-        if self.recipe.scores is None:
+    def evaluate(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The metrics on some rows."""
+        if self.recipe.compute_metrics is None:
             values = self.trainer.evaluate(rows)
         else:
-            output = self.trainer.predict(rows, metric_key_prefix="eval")
-            values, answers = output.metrics, self.recipe.answers(output.predictions, output.label_ids)
+            values = self.trainer.predict(rows, metric_key_prefix="eval").metrics
         metrics = {name: value for name, value in values.items() if name != "epoch" and not name.endswith(NO_METRICS)}
-        return metrics | self.recipe.derived(metrics), answers
-
-    # --- what it tells -----------------------------------------------------------------------------------------------
+        if self.recipe.has_perplexity and not (loss := metrics.get("eval_loss", math.inf)) > 700:
+            metrics["eval_perplexity"] = math.exp(loss)
+        return metrics
 
     def about(self) -> dict[str, Any]:
-        """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, and parameters."""
-        model = self.recipe.model
-        paths = {name: data.path for name, data in self.files.items() if data.path is not None}
+        """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, parameters."""
+        model, files = self.recipe.model, self.files.items()
         return {
             "run": self.settings.to_dict(),
-            "columns": self.recipe.found,
-            "options": dataclasses.asdict(self.recipe.options),
+            "columns": self.recipe.column_names,
+            "options": vars(self.recipe.options),
             "arguments": {"given": self.arguments, "resolved": self.trainer.args.to_dict()},
-            "data": {name: {"path": os.path.abspath(path), "sha256": digest_of(path)} for name, path in paths.items()},
-            "rows": {"train": len(self.train_rows), "eval": len(self.eval_rows)},
+            "data": {use: {"path": os.path.abspath(path), "sha256": digest_of(path)} for use, path in files},
+            "rows": self.row_counts(),
             "model_class": type(model).__name__,
-            "parameters": parameter_counts(model),
-            "versions": {"python": platform.python_version(), "torch": version("torch"), "transept": version("transept")},
+            "parameters": self.parameter_counts(),
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "command": self.settings.command(),
         }
 
-    def card(self, about: dict[str, Any], answers: Answers | None) -> Card:
+    def row_counts(self) -> dict[str, int]:
+        return {"train": len(self.train_rows), "eval": len(self.eval_rows)}
+
+    def parameter_counts(self) -> dict[str, int]:
+        count = self.recipe.model.num_parameters
+        return {"all": count(), "trainable": count(only_trainable=True)}
+
+    def card(self, about: dict[str, Any]) -> Card:
         """The card of the trained model, by what ``run.json`` says at the end."""
         rows, results = about["rows"], about["results"]
+        metrics = {name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()}
         share = f"{self.recipe.options.eval_share:.0%} by a hash of the row"
         split = "a file of their own" if self.settings.eval_data else share
-        files = [
-            f"`{os.path.basename(file['path'])}` ({name}), SHA-256 `{file['sha256'][:16]}…`"
-            for name, file in about["data"].items()
-        ]
+        files = [(use, os.path.basename(file["path"]), file["sha256"][:16]) for use, file in about["data"].items()]
+        data = [f"`{name}` ({use}), SHA-256 `{digest}…`" for use, name, digest in files]
         return Card(
             title=f"A model for {self.settings.task}",
             base=self.base or f"new weights ({about['model_class']})",
-            metrics={name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()},
+            metrics=metrics,
             arguments=self.values | self.options,
-            matter={"pipeline_tag": self.recipe.tag},
+            matter={"pipeline_tag": self.recipe.pipeline_tag},
             rows=rows["eval"],
-            answers=answers,
-            data=[*files, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
+            answers=self.recipe.answers,
+            data=[*data, f"{rows['train']} rows to train on, {rows['eval']} to evaluate ({split})"],
             seconds=results["seconds"],
             updates=results["updates"],
             versions=about["versions"],
@@ -277,35 +280,98 @@ class Run:
         )
 
 
-def parameter_counts(model: Any) -> dict[str, int]:
-    return {"all": model.num_parameters(), "trainable": model.num_parameters(only_trainable=True)}
-
-
-def write_about(about: Mapping[str, Any], folder: PathName) -> None:
-    """Write ``run.json``, without secrets."""
-    write_text(Path(folder, RUN_NAME), dump_json(json_value(without_secrets(about), "run")))
-
-
-def evaluate_model(settings: RunSettings, *, told: Told = str) -> tuple[dict[str, float], int]:
-    """The metrics of ``settings.model`` on all rows of ``settings.data``, and their number."""
-    run = Run(settings, told=told)
-    data, config = run.read(settings.data or ""), run.config()
-    run.say(run.recipe.look(data, config))
-    run.load(config, data)
-    rows = run.recipe.encode(data)
-    run.arguments = {"report_to": "none", "disable_tqdm": True, "per_device_eval_batch_size": 2 * run.recipe.batch_size}
-    run.make_trainer(settings.output or "evaluation")
-    return run.evaluate(rows)[0], len(rows)
-
-
-def divided(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings as options of the recipe, and as arguments of the trainer."""
-    if "output_dir" in settings:
-        what = "`output_dir` is no setting of a run, which is written where --output says."
-        raise ConfigError(what, hint="Pass --output PATH.")
+    what = "`output_dir` is no setting of a run, which is written where --output says."
+    refuse("output_dir" in settings, what, "Pass --output PATH.", ConfigError)
     options, arguments = specs(recipe.options_class), specs(recipe.arguments_class)
     for name in settings:
         if name not in (*options, *arguments, *OLDER_NAMES):
             raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *arguments]))
-    own = {name: value for name, value in settings.items() if name in options}
-    return own, {name: value for name, value in settings.items() if name not in options}
+    values = settings.items()
+    return {k: v for k, v in values if k in options}, {k: v for k, v in values if k not in options}
+
+
+def write_about(about: dict[str, Any], folder: PathName) -> None:
+    """Write ``run.json``, without secrets."""
+    write_text(Path(folder, RUN_NAME), dump_json(json_value(without_secrets(about), "run")))
+
+
+def evaluate_model(settings: RunSettings, *, notify: Notify = str) -> tuple[dict[str, float], int]:
+    """The metrics of ``settings.model`` on all rows of ``settings.data``, and their number."""
+    run = Run(settings, notify=notify)
+    dataset = run.read(settings.data or "")
+    run.load(run.inspect(dataset), dataset)
+    rows = run.recipe.encode(dataset)
+    batch_size = 2 * run.recipe.batch_size
+    run.arguments = {"report_to": "none", "disable_tqdm": True, "per_device_eval_batch_size": batch_size}
+    run.make_trainer(settings.output or "evaluation")
+    return run.evaluate(rows), len(rows)
+
+
+def preview(run: Run) -> dict[str, Any]:
+    """Look at a prepared run without training it.
+
+    Returns:
+        ``examples``, three rows of a batch in words; ``rows``; ``parameters``, all and trainable; ``updates``;
+        ``tokens``, of an epoch, where rows are tokens; ``bytes``, expected of weights, gradients, optimizer and
+        activations, of a batch of the longest rows; ``seconds``, by three batches that were timed.
+    """
+    trainer = run.make_trainer(run.settings.output or "dry-run")
+    rows, args = run.train_rows, trainer.args
+    batch = trainer.data_collator([rows[index] for index in range(min(EXAMPLES, len(rows)))])
+    width = next(len(value) for value in batch.values() if isinstance(value, Tensor))  # packed rows are one
+    examples = [run.recipe.describe(batch, index) for index in range(min(EXAMPLES, len(rows), width))]
+    loader = trainer.get_train_dataloader()
+    updates = RunLength.of(args, loader).max_steps
+    lengths = [0] * len(rows)
+    if isinstance(rows, TableDataset) and "input_ids" in rows.column_names:
+        lengths = rows.lengths("input_ids").tolist()
+    longest = sorted(range(len(rows)), key=lambda index: -lengths[index])[: args.train_batch_size]
+    with torch.random.fork_rng():
+        activations, seconds = measure_pass(trainer, [rows[index] for index in longest], loader)
+    run.recipe.model.eval()
+    parameters, size = run.parameter_counts(), next(run.recipe.model.parameters()).element_size()
+    return {
+        "examples": examples,
+        "rows": run.row_counts(),
+        "parameters": parameters,
+        "updates": updates,
+        "tokens": sum(lengths) or None,
+        "bytes": {
+            "weights": parameters["all"] * size,
+            "gradients": parameters["trainable"] * size,
+            "optimizer": parameters["trainable"] * STATE_BYTES,
+            "activations": activations,
+        },
+        "seconds": seconds * updates * args.gradient_accumulation_steps,
+    }
+
+
+def measure_pass(trainer: Any, rows: list[Row], loader: Any) -> tuple[int, float]:
+    """The bytes that a forward pass of some rows keeps beside the weights, and the seconds of both passes."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in trainer.model.parameters()}
+    sizes: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def loss_of(batch: Any) -> Any:
+        if not trainer._takes_any:
+            names = {*trainer._signature_columns, *trainer.label_names}
+            batch = {name: value for name, value in batch.items() if name in names}
+        return trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))
+
+    trainer.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss_of(trainer.data_collator(rows))
+    seconds = []
+    for batch in islice(loader, TIMED):
+        start = time.perf_counter()
+        loss_of(batch).backward()
+        seconds.append(time.perf_counter() - start)
+    trainer.model.zero_grad(set_to_none=True)
+    return sum(sizes.values()), sorted(seconds)[len(seconds) // 2]

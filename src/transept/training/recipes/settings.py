@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from transept.errors import ConfigError, nearest
-from transept.fields import SECRETS, without_secrets
+from transept.errors import ConfigError, naming, nearest
+from transept.fields import SECRETS, checked, specs, without_secrets
 from transept.files import PathName
 from transept.schema import read_typed
 from transept.training.arguments.yaml_file import load_yaml
@@ -19,10 +18,11 @@ RUN_NAME = "run.json"
 # Settings that name where something is written or sent to. Only the command line says them, and no file.
 DESTINATIONS = SECRETS | {
     *("output_dir", "logging_dir", "report_to", "run_name", "project", "push_to_hub", "push_to_hub_model_id"),
-    *("push_to_hub_organization", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision", "hub_always_push"),
-    *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("push_to_hub_organization", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_revision"),
+    *("hub_always_push", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
 }
-_LOCAL = ("none", "console", "jsonl", "plot")  # reports that stay in the run's directory
+LOCAL_REPORTS = ("none", "console", "jsonl", "plot")  # which stay in the run's directory
+PATHS = ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "format", "encoding", "output")
 
 
 @dataclass(frozen=True)
@@ -41,50 +41,33 @@ class RunFile:
 
 @dataclass
 class RunSettings:
-    """What a run is made of.
+    """What a run is made of."""
 
-    Args:
-        task: the name of a recipe.
-        data, eval_data: files, or folders of pictures or sounds.
-        unlabelled: a file of more rows, without labels, for self-training.
-        model: a directory or repository to begin with.
-        config: settings of a model with new weights, by name, or the path of a ``config.json``.
-        tokenizer: another tokenizer than the model's: a path, or ``characters``, one token for each character of the data.
-        columns: columns by role, where they are not guessed.
-        settings: settings of the trainer and options of the recipe.
-        output: the directory of the run.
-        format, encoding: of the data, where the files do not tell.
-    """
-
-    task: str
-    data: str | None = None
+    task: str  # the name of a recipe
+    data: str | None = None  # a file, or a folder of pictures or sounds
     eval_data: str | None = None
-    unlabelled: str | None = None
-    model: str | None = None
-    config: dict[str, Any] | str | None = None
-    tokenizer: str | None = None
-    columns: dict[str, str | None] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    output: str | None = None
-    format: str | None = None
+    unlabelled: str | None = None  # a file of more rows, without labels, for self-training
+    model: str | None = None  # a directory or repository to begin with
+    config: dict[str, Any] | str | None = None  # settings of a model with new weights, or the path of a config.json
+    tokenizer: str | None = None  # the path of another than the model's, or `characters`: one token for each of the data
+    columns: dict[str, str | None] = field(default_factory=dict)  # by role, where they are not guessed
+    settings: dict[str, Any] = field(default_factory=dict)  # of the trainer, and options of the recipe
+    output: str | None = None  # the directory of the run
+    format: str | None = None  # of the data, where the files do not tell
     encoding: str | None = None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], path: PathName | None = None) -> RunSettings:
-        """From values by name (``ConfigError``: one that is not known or of the wrong type, or there is no task)."""
-        fields = {each.name: each for each in dataclasses.fields(cls)}
-        for name, value in values.items():
-            if name not in fields:
-                raise ConfigError(f"a recipe has no {name!r}.", path=path, hint=nearest(str(name), fields))
-            mapping = name in ("columns", "settings") or (name == "config" and isinstance(value, dict))
-            if value is not None and not isinstance(value, dict if mapping else str):
-                kind = "a mapping of names to values" if mapping else "a text"
-                raise ConfigError(f"`{name}` must be {kind}, but is {value!r:.80}.", path=path)
-        for role, column in (values.get("columns") or {}).items():
-            if not isinstance(role, str) or not isinstance(column, str | None):
-                raise ConfigError(f"`columns` must be texts by role, but hold {role!r:.80}: {column!r:.80}.", path=path)
-        if not values.get("task"):
-            raise ConfigError("a recipe needs a `task`.", path=path)
+        """From values by name (``ConfigError``: an unknown one, one of the wrong type, or there is no task)."""
+        fields = specs(cls)
+        with naming(path):
+            for name, value in values.items():
+                if name not in fields:
+                    raise ConfigError(f"a recipe has no {name!r}.", hint=nearest(str(name), fields))
+                if value is not None:
+                    checked(value, fields[name].kind, name, "a recipe")
+            if not values.get("task"):
+                raise ConfigError("a recipe needs a `task`.")
         return cls(**{name: value for name, value in values.items() if value is not None})
 
     @classmethod
@@ -92,22 +75,22 @@ class RunSettings:
         """From a recipe, a YAML file.
 
         Raises:
-            ConfigError: settings that are none, or that only the command line says.
+            ConfigError: unknown settings, or some that only the command line says.
             FileError, FormatError: it cannot be read.
         """
         values = load_yaml(path)
         if not isinstance(values, dict):
             raise ConfigError("a recipe holds values by name, such as `task: text-classification`.", path=path)
         settings = cls.of(values, path)
-        if named := settings.take_destinations():
-            hint = "Pass --output PATH." if "output_dir" in named else f"Pass --set {named[0]}=VALUE."
-            what = f"`{named[0]}` says where a run writes or sends something, which only the command line does."
+        if names := settings.take_destinations():
+            hint = "Pass --output PATH." if "output_dir" in names else f"Pass --set {names[0]}=VALUE."
+            what = f"`{names[0]}` says where a run writes or sends something, which only the command line does."
             raise ConfigError(what, path=path, hint=hint)
         return settings
 
     @classmethod
     def of_run(cls, path: PathName) -> tuple[RunSettings, list[str]]:
-        """From the ``run.json`` of a run; and the settings of it that are left out, since only the command line says them."""
+        """From a ``run.json``; also the names of settings that are left out, as only the command line says them."""
         settings = cls.of(read_typed(path, RunFile).run, path)
         settings.output = None
         return settings, settings.take_destinations()
@@ -115,26 +98,29 @@ class RunSettings:
     def take_destinations(self) -> list[str]:
         """Remove the settings that say where something is written or sent to; gives their names."""
         reports = self.settings.get("report_to")
-        stay = all(report in _LOCAL for report in (reports if isinstance(reports, list) else [reports]))
-        named = [name for name in self.settings if str(name).lower() in DESTINATIONS and not (name == "report_to" and stay)]
-        for name in named:
+        is_local = all(report in LOCAL_REPORTS for report in (reports if isinstance(reports, list) else [reports]))
+        names = [name for name in self.settings if str(name).lower() in DESTINATIONS]
+        names = [name for name in names if not (name == "report_to" and is_local)]
+        for name in names:
             del self.settings[name]
-        return named
+        return names
 
     def command(self) -> str:
         """The command that runs the same, without secrets."""
-        shown = self.to_dict()
+        values = self.to_dict()
+        options = {name: values[name] for name in PATHS} | self.columns
         words = ["transept", "train", self.task]
-        for name in ("data", "eval_data", "unlabelled", "model", "config", "tokenizer", "format", "encoding", "output"):
-            if (value := shown[name]) is not None:
-                words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value)]
-        for role, column in self.columns.items():
-            if column is not None:
-                words += [f"--{role.replace('_', '-')}", column]
-        for name, value in shown["settings"].items():
-            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        for name, value in options.items():
+            if value is not None:
+                words += [f"--{name.replace('_', '-')}", as_word(value)]
+        for name, value in values["settings"].items():
+            words += ["--set", f"{name}={as_word(value)}"]
         return shlex.join(words)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it without secrets, as it may be written."""
-        return without_secrets(dataclasses.asdict(self))
+        return without_secrets(asdict(self))
+
+
+def as_word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
