@@ -915,6 +915,7 @@ from transept.training.collate.language import (
     DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
     DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
     DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,
+    special_tokens as special_tokens,
 )
 from transept.training.collate.media import (
     DataCollatorForAudio as DataCollatorForAudio,
@@ -936,6 +937,7 @@ from transept.training.collate.padding import (
 from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
+    RestoringCollator as RestoringCollator,
 )
 from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
