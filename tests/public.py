@@ -146,7 +146,7 @@ SINGLE = {
     "preprocess.text.encoding": ["BatchEncoding"],
     "preprocess.text.tools": ["get_json_schema"],
     "tables.files": ["load_dataset_file"],
-    "training.arguments.parser": ["HfArgumentParser"],
+    "cli.dataclass_parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
     "pipelines.base": ["Pipeline"],
 }

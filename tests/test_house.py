@@ -249,7 +249,7 @@ SWALLOWS = {
     "installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",
     "preprocess/media.py": "an unreadable Exif block tells no orientation",
-    "parallel/trial.py": "what a machine cannot do is told, and the rest is tried",
+    "cli/parallel_trial.py": "what a machine cannot do is told, and the rest is tried",
 }
 
 

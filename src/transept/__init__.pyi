@@ -16,6 +16,7 @@ from transept.adapt.peft import (
     PeftModel as PeftModel,
     get_peft_model as get_peft_model,
 )
+from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -891,7 +892,6 @@ from transept.preprocess.text.classes import (
 from transept.preprocess.text.encoding import BatchEncoding as BatchEncoding
 from transept.preprocess.text.tools import get_json_schema as get_json_schema
 from transept.tables.files import load_dataset_file as load_dataset_file
-from transept.training.arguments.parser import HfArgumentParser as HfArgumentParser
 from transept.training.arguments.training import (
     Seq2SeqTrainingArguments as Seq2SeqTrainingArguments,
     TrainingArguments as TrainingArguments,

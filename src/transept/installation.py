@@ -148,11 +148,11 @@ def _processes() -> Iterator[Line]:
 
     number = torch.cuda.device_count() if torch.cuda.device_count() > 1 else 2
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number)]
-    command += ["-m", "transept.parallel.trial"]
+    command += ["-m", "transept.cli.parallel_trial"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)  # noqa: S603 (ours)
     if done.returncode:
         last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no message")
-        yield "torchrun", last.strip()[:200], OPTIONAL, "See `torchrun --nproc-per-node 2 -m transept.parallel.trial`."
+        yield "torchrun", last.strip()[:200], OPTIONAL, "See `torchrun --nproc-per-node 2 -m transept.cli.parallel_trial`."
         return
     found = parse_json(done.stdout)
     yield "torchrun", f"{found['processes']} processes met by {found['backend']}"

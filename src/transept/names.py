@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "image_processing_utils": ("preprocess.features",),
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
-    "hf_argparser": ("training.arguments.parser",),
+    "hf_argparser": ("cli.dataclass_parser",),
     "trainer": ("training.trainer", "training.arguments.training"),
     "trainer_callback": ("training.callbacks.base", "training.callbacks.progress", "training.state"),
     "trainer_utils": ("environment", "training.state", "training.checkpoint.directory"),

@@ -1,4 +1,4 @@
-"""Tries on this machine what processes can do together: ``torchrun --nproc-per-node 2 -m transept.parallel.trial``.
+"""Tries on this machine what processes can do together: ``torchrun --nproc-per-node 2 -m transept.cli.parallel_trial``.
 
 The first process prints the answers as JSON.
 """

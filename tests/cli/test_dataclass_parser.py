@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
+from transept.cli.dataclass_parser import HfArg, HfArgumentParser
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.training.arguments.parser import HfArg, HfArgumentParser
 from transept.training.arguments.yaml_file import load_yaml
 
 
