@@ -85,9 +85,9 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
     columns = (IMAGE, Column("objects", ("objects", "annotations"), is_mapping))
     batch_size = 4
 
-    def find_labels(self, dataset: TableDataset, known: list[str] | None) -> Labels:
+    def find_labels(self, dataset: TableDataset, model_classes: list[str] | None) -> Labels:
         names = [{"category": list(row.get("category", []))} for row in self.column(dataset, "objects")]
-        return find_labels(TableDataset(names, path=dataset.path), "category", known)
+        return find_labels(TableDataset(names, path=dataset.path), "category", model_classes)
 
     def targets(self, dataset: TableDataset) -> list[Any]:
         """The boxes of each picture in COCO's layout (``InputError``: one has no category or no size)."""
