@@ -192,7 +192,7 @@ class CTC(SpeechRecipe):
 class SpeechToText(SpeechRecipe):
     """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
 
-    Evaluations have the model write each transcript. The first token, which is that of every text, is left to the model.
+    Evaluations have the model write each transcript. It puts the first token, that of every text, there itself.
     """
 
     task = "speech-to-text"
