@@ -42,9 +42,9 @@ class LabelledRecipe(Recipe):
         self.labels = self.find_labels(dataset, None if unnamed else [names[number] for number in sorted(names)])
         return note
 
-    def find_labels(self, dataset: TableDataset, known: list[str] | None) -> Labels:
-        """The classes of the data; ``known`` are those of the model."""
-        labels = find_labels(dataset, self.column_names["label"], known)
+    def find_labels(self, dataset: TableDataset, model_classes: list[str] | None) -> Labels:
+        """The classes of the data; ``model_classes`` are the model's."""
+        labels = find_labels(dataset, self.column_names["label"], model_classes)
         self.metric = METRICS[labels.problem]
         return labels
 
@@ -178,8 +178,8 @@ class TokenClassification(LabelledRecipe, TextRecipe):
     collator_class = DataCollatorForTokenClassification
     has_default_model = True
 
-    def find_labels(self, dataset: TableDataset, known: list[str] | None) -> Labels:
-        labels = token_labels(dataset, self.column_names["tags"], known)
+    def find_labels(self, dataset: TableDataset, model_classes: list[str] | None) -> Labels:
+        labels = token_labels(dataset, self.column_names["tags"], model_classes)
         self.metric = "f1" if all(map(is_entity_tag, labels.names)) else "accuracy"
         return labels
 

@@ -94,9 +94,9 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
     columns = (IMAGE, Column("objects", ("objects", "annotations"), is_mapping))
     batch_size = 4
 
-    def find_labels(self, dataset: TableDataset, known: list[str] | None) -> Labels:
+    def find_labels(self, dataset: TableDataset, model_classes: list[str] | None) -> Labels:
         names = [{"category": list(row.get("category", []))} for row in self.column(dataset, "objects")]
-        return find_labels(TableDataset(names, path=dataset.path), "category", known)
+        return find_labels(TableDataset(names, path=dataset.path), "category", model_classes)
 
     def targets(self, dataset: TableDataset) -> list[Any]:
         """The boxes of each picture in COCO's layout (``InputError``: one has no category or no size)."""
@@ -201,7 +201,7 @@ class CTC(SpeechRecipe):
 class SpeechToText(SpeechRecipe):
     """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
 
-    Evaluations have the model write each transcript. The first token, which is that of every text, is left to the model.
+    Evaluations have the model write each transcript. It puts the first token, that of every text, there itself.
     """
 
     task = "speech-to-text"

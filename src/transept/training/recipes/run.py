@@ -38,7 +38,7 @@ from transept.training.state import json_value
 
 NO_METRICS = ("_runtime", "_tokens_seen", "_per_second", "_samples", "_preparation_time")
 OLDER_NAMES = ("warmup_ratio", "evaluation_strategy", "group_by_length", "no_cuda")  # of settings of the trainer
-PACKAGES = ("torch", "transept")  # whose versions are told
+PACKAGES = ("torch", "transept")  # whose versions run.json names
 EXAMPLES = 3  # that a dry run shows
 TIMED = 3  # batches
 STATE_BYTES = 8  # of AdamW, a parameter

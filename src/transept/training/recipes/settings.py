@@ -49,7 +49,7 @@ class RunSettings:
     unlabelled: str | None = None  # a file of more rows, without labels, for self-training
     model: str | None = None  # a directory or repository to begin with
     config: dict[str, Any] | str | None = None  # settings of a model with new weights, or the path of a config.json
-    tokenizer: str | None = None  # the path of another than the model's, or `characters`: one token for each of the data
+    tokenizer: str | None = None  # the path of one that is not the model's, or `characters`, one token for each
     columns: dict[str, str | None] = field(default_factory=dict)  # by role, where they are not guessed
     settings: dict[str, Any] = field(default_factory=dict)  # of the trainer, and options of the recipe
     output: str | None = None  # the directory of the run
