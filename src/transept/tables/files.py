@@ -282,8 +282,8 @@ def _read_table(name: str, kind: str, codec: str, header: bool | None) -> TableD
 
 
 def _typed(names: list[str], types: list[Callable[[str], Any]], cells: list[str]) -> Row:
-    values = (kind(cell) if kind is str or cell.strip() else None for kind, cell in zip(types, cells))
-    return dict(zip(names, values))
+    columns = zip(names, types, cells)
+    return {name: kind(cell) if kind is str or cell.strip() else None for name, kind, cell in columns}
 
 
 def _may_be_names(cells: list[str]) -> bool:
