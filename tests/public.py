@@ -44,7 +44,7 @@ INNER = {
     "GenerateOutput",
     "transition_scores",
 }
-INNER |= {"block_mask", "labels_of", "random_mask", "random_parts", "spread"}
+INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "spread"}
 INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {

@@ -232,8 +232,8 @@ class DataCollatorForNextSentencePrediction(DrawingCollator):
     """BERT's pretraining (Devlin et al. 2019): whether the second text of a row follows the first, and hidden tokens.
 
     Rows are ``first`` and ``second``, texts that follow each other. Some rows get another row's second text; where
-    rows have a ``document``, one of another document. ``next_sentence_label`` (``labels`` without ``mlm``) is 0 where it
-    follows and 1 elsewhere.
+    rows have a ``document``, one of another document. ``next_sentence_label`` (``labels`` without ``mlm``) is 0
+    where it follows and 1 elsewhere.
 
     Args:
         follow_probability: the share of rows that keep their second text.
