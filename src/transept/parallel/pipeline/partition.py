@@ -2,8 +2,8 @@
 
 The layers of all stacks stand one behind the other, an encoder's before a decoder's. Parameters outside layers belong
 where they are used, which a pass of shapes through the rest of the model shows: embeddings to the stage of the first
-layer, what follows the layers to that of the last, and what all layers share through the context (a bias for each
-distance, say) to all of them. A parameter that several stages need is on each of them, and its gradients are added up.
+layer, what follows the layers to that of the last, and what all layers share through the context (such as a bias for
+each distance) to all of them. A parameter that several stages need is on each, and its gradients are added up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Partition:
     """A model's stages.
 
     ``bounds`` are the numbers of the layers that stages begin with, and of all layers; ``sizes`` those of each stack.
-    ``stages`` maps the names of each parameter, tied ones too, to the stages that need it, and ``shares`` says whether
+    ``stages`` maps the names of each parameter, tied ones too, to the stages that need it; ``shares`` says whether
     layers of one stage share some.
     """
 

@@ -48,7 +48,7 @@ class Pipeline(Division):
     out of a model that was loaded is never read from the files, which are mapped.
 
     An update is a :meth:`step` for each of its batches, :meth:`finish_gradients`, :meth:`norm` to clip by, and the
-    step of an optimizer of :meth:`parameters`. Between processes that take other rows, add up the gradients before the
+    step of an optimizer of :meth:`parameters`. Between processes that take other rows, add up gradients before the
     norm; or, where a process has one stage, shard the layers of ``model``, and then each of ``stages``, by PyTorch's
     ``fully_shard``, and multiply the loss by their number (``scale``).
 
@@ -165,8 +165,8 @@ class Pipeline(Division):
             items: the numbers of items in the whole batch that this is a part of (see
                 :func:`transept.objectives.terms.total`); those of this batch when absent.
             parts: how many such batches, of all processes that take other rows together, make the whole.
-            scale: what multiplies the loss for its gradients, such as the number of processes that average them; 0 for
-                a batch that stands in where others have one more.
+            scale: what multiplies the loss for its gradients, such as the number of processes that average them; 0
+                for a batch that stands in where others have one more.
 
         Returns:
             The loss, a scalar, in all processes.

@@ -1,8 +1,8 @@
 """What goes through a pipeline: a batch in micro-batches of equal size, and the states that its stages pass on.
 
-A stage runs the model's own forward pass, from the states that it receives to those that it sends. Every stage gets the
-whole input and makes its context anew (masks, positions, rotary tables), so that states alone travel: those of the
-layers, and behind an encoder its output too. Shapes: B rows, T positions, D hidden size, M micro-batches.
+A stage runs the model's own forward pass, from the states that it receives to those that it sends. Every stage gets
+the whole input and makes its context anew (masks, positions, rotary tables), so that states alone travel: those of
+the layers, and behind an encoder its output too. Shapes: B rows, T positions, D hidden size, M micro-batches.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ class Stage(nn.Module):
     def expect(self, real: list[int], loss: Loss | None) -> None:
         """Begin a batch: ``real`` rows of each micro-batch are no padding, and ``loss`` gives its loss in training.
 
-        The last stage reads both. Without a loss it collects ``outputs``; it keeps its ``failure`` until all are done.
+        The last stage reads both. Without a loss it collects ``outputs``. It keeps a ``failure`` until all are done.
         """
         self.real, self.loss = real, loss
         self.failure: TranseptError | None = None
         self.outputs: list[ModelOutput] = []
 
     def forward(self, *received: Tensor, part: Tensor | None = None, **inputs: Any) -> Tensor | Wires:
-        """States or, of the last stage, the loss (1) of the micro-batch of number ``part`` (B); nothing without it."""
+        """States or, of the last stage, the loss (1) of micro-batch number ``part`` (B); nothing without that."""
         ids = inputs.get("input_ids", inputs.get("inputs_embeds"))
         self.grid = tuple(ids.shape[:2]) if isinstance(ids, Tensor) else ()
         if part is None:
