@@ -17,9 +17,9 @@ import transept
 from tests.thorough import crossed
 from transept.objectives.terms import total
 from transept.parallel.mesh import SCHEDULES, DistributedConfig
-from transept.parallel.pipeline.microbatches import padded_rows, spread_texts
 from transept.parallel.pipeline.partition import divide, partition
 from transept.parallel.pipeline.pipeline import Pipeline
+from transept.parallel.pipeline.stage import padded_rows, spread_texts
 from transept.parallel.processes import join
 
 from .ranks import Ranks

@@ -278,7 +278,7 @@ def test_dropout_of_parts_differs_and_all_go_on_alike(ranks: Ranks, sequence: bo
 
 def _masks() -> Tensor:
     join()
-    from transept.parallel.tensor.styles import PartDropout
+    from transept.parallel.tensor.apply import PartDropout
 
     mesh = DistributedConfig(tp_size=2).layout(2).mesh("cpu")["tp"]
     torch.manual_seed(3)

@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 
 from transept.objectives.terms import Items
 from transept.outputs import ModelOutput
-from transept.parallel.pipeline.microbatches import joined
 from transept.parallel.streams import Piece
 
 
@@ -185,4 +184,6 @@ def _gathered(outputs: Sequence[Any], device: Any) -> Any:
     """The output for a batch, of those for its rows on each device."""
     if not isinstance(outputs[0], ModelOutput):
         return nn.parallel.gather(outputs, device)
+    from transept.parallel.pipeline.stage import joined  # PyTorch's stages take a while to import
+
     return joined([pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), output) for output in outputs])

@@ -1,10 +1,9 @@
-"""Every process has other layers (pipeline parallelism), of which others that take other rows have copies or shards."""
+"""The form of a model in pipeline parallelism: processes have other layers."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from transept.objectives.terms import Items
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.pipeline.pipeline import Pipeline
+from transept.parallel.pipeline.stage import Precision
 from transept.parallel.sharded import Divided, Sharding
 from transept.parallel.streams import Piece
 from transept.parallel.tensor.apply import tensor_parallel
@@ -25,7 +25,7 @@ from transept.parallel.tensor.plan import Plan
 
 
 class Staged(Divided):
-    """A model whose layers are divided by a :class:`transept.parallel.pipeline.pipeline.Pipeline`.
+    """A model whose layers a :class:`Pipeline` divides; processes that take other rows have copies or shards of them.
 
     Args:
         config: the schedule, the plan of what is split within layers, and the numbers of processes.
@@ -34,13 +34,7 @@ class Staged(Divided):
         precision: makes the context of a forward pass.
     """
 
-    def __init__(
-        self,
-        config: DistributedConfig,
-        sharding: Sharding | None,
-        mesh: Any,
-        precision: Callable[[], contextlib.AbstractContextManager[Any]],
-    ) -> None:
+    def __init__(self, config: DistributedConfig, sharding: Sharding | None, mesh: Any, precision: Precision) -> None:
         super().__init__(config, sharding, mesh)
         self.precision = precision
 
@@ -57,48 +51,41 @@ class Staged(Divided):
         names, tensor = {*model.state_dict()}, self.mesh["tp"]
         plan = Plan.of(model, tensor.size(), self.config.tp_plan or "auto") if tensor.size() > 1 else None
         self.pipeline = Pipeline(model, self.mesh, self.config)
-        own, keys = model.state_dict(), model.checkpoint_names().keys
-        here = own.keys() | {keys.recipe(name).stored for name in keys.slots(own)}
+        state, keys = model.state_dict(), model.checkpoint_names().keys
         self.stored = self.pipeline.stored
-        self.elsewhere = (names | {*self.pipeline.stored}) - here
+        stored_here = {keys.recipe(name).stored for name in keys.slots(state)}
+        self.elsewhere = (names | {*self.stored}) - state.keys() - stored_here
         for stage in self.pipeline.stages:
             stage.precision = self.precision
         if plan is not None:
-            filled = {name for name, module in model.named_modules() if _has_weights(module)}
-            styles = {name: style for name, style in plan.styles.items() if name in filled}
-            tensor_parallel(model, tensor, replace(plan, styles=styles))
+            present = {name for name, module in model.named_modules() if _has_weights(module)}
+            plan.styles = {name: style for name, style in plan.styles.items() if name in present}
+            tensor_parallel(model, tensor, plan)
         if self.sharding is not None:
-            self._shard(self.sharding)
+            if len(self.pipeline.stages) > 1:
+                schedule = f"`pp_schedule={self.config.pp_schedule}`"
+                what = f"{schedule} gives processes two stages, whose weights cannot be sharded too."
+                raise UnsupportedError(what, hint="Use 1F1B or GPipe beside `fsdp`.")
+            layers = (layer for stack in model.stacks for layer in stack.layers)
+            self.sharding.blocks = [layer for layer in layers if _has_weights(layer)]
+            self.sharding.shard(self.pipeline.stages[0])
         self.take_whole(model)
         return model
 
-    def _shard(self, sharding: Sharding) -> None:
-        if len(self.pipeline.stages) > 1:
-            what = f"`pp_schedule={self.config.pp_schedule}` gives processes two stages, whose weights cannot be sharded too."
-            raise UnsupportedError(what, hint="Use 1F1B or GPipe beside `fsdp`.")
-        layers = (layer for stack in self.pipeline.model.stacks for layer in stack.layers)
-        sharding.blocks = [layer for layer in layers if _has_weights(layer)]
-        sharding.shard(self.pipeline.stages[0])
-
-    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    def added_up(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[Any]:
         return super().added_up(self.pipeline.stages[0], last)
 
-    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
+    def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: Any) -> Optimizer:
         return super().optimizer(kind, groups, options) if groups else kind([{"params": []}], **options)
 
-    def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
+    def passes(self, usual: Any, inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
         self.pipeline.train()
         factor = share if self.sharding is None else share * self.sharding.mesh.size()
         return self.pipeline.step(inputs, items, parts, factor) * share
 
     def answering(self, model: nn.Module) -> Any:
-        return self._answer
-
-    def _answer(self, **inputs: Any) -> Mapping[str, Any]:
-        """The outputs on the process of the last stage; a loss of 0, which nobody reads, on the others."""
-        return self.pipeline.evaluate(inputs) or {"loss": torch.zeros(())}
-
-    # --- gradients -----------------------------------------------------------------------------------------------------
+        # Processes without the last stage have no outputs, and nobody reads their loss.
+        return lambda **inputs: self.pipeline.evaluate(inputs) or {"loss": torch.zeros(())}
 
     @torch.no_grad()
     def finish_gradients(self) -> None:
@@ -107,7 +94,7 @@ class Staged(Divided):
         if axis.size() == 1 or self.sharding is not None:
             return
         weights = [weight for weight in self.pipeline.parameters() if weight.requires_grad]
-        used = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8, device=self.pipeline.device)
+        used = torch.tensor([int(weight.grad is not None) for weight in weights], device=self.pipeline.device)
         dist.all_reduce(used, dist.ReduceOp.MAX, group=axis.get_group())
         works = []
         for weight, is_used in zip(weights, used.tolist()):
@@ -120,8 +107,6 @@ class Staged(Divided):
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         return self.pipeline.norm()
 
-    # --- files ---------------------------------------------------------------------------------------------------------
-
     def _share_all(self, model: nn.Module, state: dict[str, Any], *args: Any) -> None:
         for name in state.keys() - {*self.mine(state)}:
             del state[name]
@@ -133,12 +118,14 @@ class Staged(Divided):
     def joined(self, document: dict[str, Any]) -> dict[str, Any]:
         documents = [document] * self.pipeline.size
         dist.all_gather_object(documents, document, group=self.pipeline.group)
-        groups, seen = list[Any](), set[str]()
+        groups, seen, state = list[Any](), set[str](), dict[str, Any]()
         for group in (group for of_stage in documents for group in of_stage["groups"]):
-            groups.append(group | {"params": [name for name in group["params"] if name not in seen]})
-            seen |= {*group["params"]}
-        state = {name: entries for of_stage in reversed(documents) for name, entries in of_stage["state"].items()}
-        return document | {"groups": [group for group in groups if group["params"]], "state": state}
+            if names := [name for name in group["params"] if name not in seen]:
+                groups.append(group | {"params": names})
+                seen.update(names)
+        for of_stage in reversed(documents):
+            state |= of_stage["state"]
+        return document | {"groups": groups, "state": state}
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:
         return self.pipeline.pieces(tensors)

@@ -1,36 +1,142 @@
-"""A stage of a pipeline: the model's own forward pass, from the states that were received to those that are sent.
+"""What goes through a pipeline: a batch in micro-batches of equal size, and the states that its stages pass on.
 
-Every stage is given the whole input and makes the context of it anew (masks, positions, rotary tables), so that states alone
-travel: those of the layers, and behind an encoder its output too. Shapes: B rows, T positions, D hidden size.
+A stage runs the model's own forward pass, from the states that it receives to those that it sends. Every stage gets
+the whole input and makes its context anew (masks, positions, rotary tables), so that states alone travel: those of
+the layers, and behind an encoder its output too. Shapes: B rows, T positions, D hidden size, M micro-batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.nn.utils.rnn import pad_sequence
 
+from transept.core.inputs import BOUNDS, Packing, given_states, places_within, told_texts
 from transept.core.model import Backbone, Model
-from transept.errors import TranseptError, UnsupportedError
-from transept.layers.context import Context
-from transept.objectives.terms import Items, total
+from transept.core.text import TextBackbone
+from transept.errors import InputError, TranseptError, UnsupportedError
+from transept.layers.context import Context, within
+from transept.objectives.classification import IGNORED
+from transept.objectives.terms import LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
+from transept.parallel.pipeline.partition import RECORDED
 
-Wires = tuple[Tensor, ...]  # without values, of the shapes and types of what travels
+States = tuple[tuple[int, ...], torch.dtype]  # the shape and the type of states
+Wires = tuple[Tensor, ...]  # states that travel together
+Loss = Callable[[Mapping[str, LossTerm]], Tensor]  # a scalar, of the terms of a micro-batch
+Precision = Callable[[], AbstractContextManager[Any]]  # makes the context of a forward pass
 
 
-class States(NamedTuple):
-    """The shape and the type of states."""
+def rows_of(model: Model, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a batch that are not absent: tensors with B rows each, and numbers.
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    Raises:
+        InputError: no tensor at all, tensors of other numbers of rows, or inputs that cannot be divided by rows.
+    """
+    inputs = {name: value for name, value in batch.items() if value is not None}
+    for name in ("past_key_values", "encoder_outputs", "lengths"):
+        if name in inputs:
+            raise InputError(f"`{name}` cannot go through a pipeline, whose micro-batches are rows of inputs.")
+    backbone = model.backbone
+    if isinstance(backbone, TextBackbone) and (texts := told_texts(inputs)) is not None:
+        inputs = {name: value for name, value in inputs.items() if name not in BOUNDS} | {"seq_idx": texts}
+        if "position_ids" in backbone.reads:
+            inputs = {"position_ids": places_within(texts) + backbone.first_position} | inputs
+    main = next((value for value in inputs.values() if isinstance(value, Tensor) and value.ndim > 1), None)
+    main = inputs.get(model.main_input_name, main)
+    if not isinstance(main, Tensor):
+        present = ", ".join(inputs) or "nothing"
+        raise InputError(f"the batch holds no tensor `{model.main_input_name}`, but {present}.")
+    for name, value in inputs.items():
+        if not isinstance(value, Tensor):
+            continue
+        if value.ndim == 0:
+            inputs[name] = value.item()
+        elif value.shape[0] == 1 < main.shape[0]:
+            inputs[name] = value.expand(main.shape[0], *value.shape[1:])
+        elif value.shape[0] != main.shape[0]:
+            what = f"`{name}` has the shape {tuple(value.shape)}, but the batch has {main.shape[0]} rows."
+            raise InputError(what, hint="A pipeline divides all inputs by rows.")
+    return inputs
+
+
+def spread_texts(model: Model, batch: dict[str, Any], parts: int) -> dict[str, Any]:
+    """A batch whose texts are packed into fewer rows than M, in M rows; unchanged where that could change the loss.
+
+    Raises:
+        UnsupportedError: packed texts for a family that has to unpack them, which makes states of varying shapes.
+    """
+    backbone = model.backbone
+    if not isinstance(backbone, TextBackbone):
+        return batch
+    # Stages make no cache, beside which texts would not be inferred.
+    texts = backbone.find_texts(batch | {"use_cache": False})
+    if texts is None:
+        return batch
+    states: Any = given_states(batch)
+    texts = texts.expand(len(states), -1)
+    packing = Packing.of_texts(texts, batch.get("attention_mask")) if texts.any() else None
+    if packing is None:
+        return batch
+    batch = batch | {"seq_idx": texts}  # inferred texts would not be found again beside a mask
+    if not backbone.ragged:
+        what = f"{type(backbone).__name__} cannot be trained on packed texts in a pipeline."
+        raise UnsupportedError(what, hint="Pass one text in each row.")
+    lengths, labels = torch.tensor(packing.lengths), batch.get("labels")
+    starts = lengths.cumsum(0) - lengths
+    if packing.shape[0] >= parts or len(lengths) < parts:
+        return batch
+    if isinstance(labels, Tensor) and (
+        labels.shape != packing.shape or bool((packing.flat(labels)[0, starts] != IGNORED).any())
+    ):
+        return batch  # the first token of a text may be predicted from the text before it
+    rows = ((starts + lengths / 2) * parts / lengths.sum()).long()
+    sizes = [size for row in range(parts) if (size := int(lengths[rows == row].sum()))]
+    padding = model.config.pad_token_id or 0
+    fill = {"labels": IGNORED, "input_ids": padding, "position_ids": backbone.first_position}
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.shape[:2] == packing.shape:
+            pieces = torch.split(packing.flat(value)[0], sizes)
+            batch[name] = pad_sequence(list(pieces), batch_first=True, padding_value=fill.get(name, 0))
+    device = packing.places.device
+    return batch | {"attention_mask": within(torch.tensor(sizes, device=device), max(sizes)).long()}
+
+
+def padded_rows(batch: Mapping[str, Any], parts: int) -> tuple[dict[str, Any], list[int]]:
+    """A batch whose rows are divisible by M, and how many rows of each micro-batch are real.
+
+    PyTorch's schedules would wait forever for rows that are left over. So the last row is repeated, and the last
+    stage leaves the copies out before there is a loss. ``part`` (B) is the number of each row's micro-batch.
+    """
+    by_row = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim}
+    first = next(iter(by_row.values()))
+    rows, size = len(first), -(-len(first) // parts)
+    if more := size * parts - rows:
+        by_row = {name: torch.cat([value, *[value[-1:]] * more]) for name, value in by_row.items()}
+    part = torch.arange(parts, device=first.device).repeat_interleave(size)
+    real = [min(max(rows - size * number, 0), size) for number in range(parts)]
+    return {**batch, **by_row, "part": part}, real
+
+
+def joined(outputs: list[ModelOutput]) -> ModelOutput:
+    """The output for a batch, of those for its micro-batches: rows behind one another, and sums of losses."""
+    fields = dict[str, Any]()
+    for name, value in outputs[0].items():
+        if name != "loss" and all(isinstance(leaf, Tensor) and leaf.ndim for leaf in pytree.tree_leaves(value)):
+            fields[name] = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(output[name] for output in outputs))
+    whole = type(outputs[0])(**fields)
+    if of_parts := [terms for output in outputs if (terms := getattr(output, "loss_terms", None))]:
+        summed = pytree.tree_map(lambda *leaves: torch.stack(leaves).sum(0), *of_parts)
+        whole["loss"], whole["loss_terms"] = total(summed), summed
+    return whole
 
 
 class _Leaving(Exception):  # noqa: N818 (no error: the rest of the forward pass belongs to another stage)
@@ -39,90 +145,72 @@ class _Leaving(Exception):  # noqa: N818 (no error: the rest of the forward pass
     def __init__(self, *states: Tensor) -> None:
         super().__init__()
         # What is sent is one piece of memory, and no view, which PyTorch could not take out of its graph.
-        own = (x.clone(memory_format=torch.contiguous_format) if x._is_view() or not x.is_contiguous() else x for x in states)
-        # PyTorch sends a gradient back for them, also where all that made them is frozen.
-        self.states = tuple(x if x.requires_grad or not torch.is_grad_enabled() else x.requires_grad_() for x in own)
-
-
-class _Received(torch.autograd.Function):
-    """States as they are, whose gradients are sent as one piece of memory, as processes need it to send them."""
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor) -> Tensor:
-        return states.view_as(states)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.contiguous()
-
-
-class Share(NamedTuple):
-    """What a forward pass of the last stage makes a loss of: see :func:`transept.objectives.terms.total`."""
-
-    items: Items | None = None
-    parts: int = 1
-    scale: float = 1.0
+        form = torch.contiguous_format
+        self.states = tuple(x.clone(memory_format=form) if x._is_view() else x.contiguous() for x in states)
+        if torch.is_grad_enabled():  # PyTorch sends a gradient back for them, also where all that made them is frozen
+            for x in self.states:
+                x.requires_grad_()
 
 
 class Stage(nn.Module):
-    """The layers ``ranges`` of the stacks of a model, which holds what this process has of it.
-
-    ``real`` are the rows of each micro-batch that are no padding, and ``share`` how its loss is divided; the last stage reads
-    both. It collects ``outputs`` where there is no share, and keeps its ``failure`` until all processes are through.
-    ``precision`` makes the context of a forward pass, such as that of mixed precision.
-    """
+    """The layers ``ranges`` of the stacks of a model, which holds what this process has of it."""
 
     def __init__(self, model: Model, ranges: Sequence[tuple[int, int]], is_last: bool) -> None:
         super().__init__()
         self.model, self.ranges, self.is_last = model, tuple(ranges), is_last
-        self.precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.precision: Precision = nullcontext
         self.expect([], None)
 
-    def expect(self, real: list[int], share: Share | None) -> None:
-        """Begin a batch."""
-        self.real, self.share = real, share
+    def expect(self, real: list[int], loss: Loss | None) -> None:
+        """Begin a batch: ``real`` rows of each micro-batch are no padding, and ``loss`` gives its loss in training.
+
+        The last stage reads both. Without a loss it collects ``outputs``. It keeps a ``failure`` until all are done.
+        """
+        self.real, self.loss = real, loss
         self.failure: TranseptError | None = None
         self.outputs: list[ModelOutput] = []
 
-    def forward(self, *received: Tensor, part: Tensor | None = None, **inputs: Any) -> Tensor | tuple[Tensor, ...]:
-        """States or, of the last stage, the loss (1) of the micro-batch that ``part`` (B) numbers; nothing without that."""
-        self.grid = _grid(inputs)
+    def forward(self, *received: Tensor, part: Tensor | None = None, **inputs: Any) -> Tensor | Wires:
+        """States or, of the last stage, the loss (1) of micro-batch number ``part`` (B); nothing without that."""
+        ids = inputs.get("input_ids", inputs.get("inputs_embeds"))
+        self.grid = tuple(ids.shape[:2]) if isinstance(ids, Tensor) else ()
         if part is None:
-            with _replaced(self.model.stacks, "run", [self._see] * (len(self.ranges) - 1) + [self._see_last]):
+            with _replaced(self.model.stacks, [{"run": partial(self._see, stack)} for stack in self.model.stacks]):
                 self._leave(inputs)
             return ()
-        received = tuple(_Received.apply(states) for states in received)  # type: ignore[no-untyped-call]
+        received = tuple(map(_with_whole_gradients, received))
         if not self.is_last:
             with self._cut(received):
                 return self._leave(inputs)
         real = self.real[int(part[0])]
         if self.failure is None:
             rows = real or 1  # padding alone is read, too, since weights may be collected for it with other processes
-            received = tuple(states[: states.shape[0] * rows // len(part)] for states in received)
+            states = tuple(x[: x.shape[0] * rows // len(part)] for x in received)
+            inputs = {name: value[:rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
             try:
-                given = {name: value[:rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
-                loss = self._answer(received, given, is_real=real > 0)
+                loss = self._answer(states, inputs, is_real=real > 0)
                 return loss if real else loss * 0.0
             except TranseptError as error:  # others would wait for this process
                 self.failure = error
         return torch.stack([states.sum() for states in received]).sum()[None] * 0.0
 
-    def _leave(self, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+    def _leave(self, inputs: dict[str, Any]) -> Wires:
         """What the model's forward pass leaves for the next stage."""
         try:
             with self.precision():
                 self.model(**inputs, return_dict=True)
         except _Leaving as leaving:
             return leaving.states
-        raise UnsupportedError(f"{type(self.model).__name__} runs its layers in its own way, and cannot be cut into stages.")
+        what = f"{type(self.model).__name__} runs its layers in its own way, and cannot be cut into stages."
+        raise UnsupportedError(what)
 
-    def _answer(self, received: tuple[Tensor, ...], inputs: dict[str, Any], is_real: bool) -> Tensor:
+    def _answer(self, received: Wires, inputs: dict[str, Any], is_real: bool) -> Tensor:
         """The loss (1) of rows, or zero where the output of real ones is collected."""
-        if self.share is None:
+        if self.loss is None:
             received = tuple(states.clone() for states in received)  # the memory of received states is used again
         with self._cut(received), self.precision():
             output: ModelOutput = self.model(**inputs, return_dict=True)
-        if self.share is None:
+        if self.loss is None:
             self.outputs += [output] if is_real else []
             return received[0].new_zeros(1)
         terms = getattr(output, "loss_terms", None)
@@ -132,49 +220,45 @@ class Stage(nn.Module):
             if not term.additive:
                 what = f"the term {name!r} of the loss is no sum over rows, which go through a pipeline apart."
                 raise UnsupportedError(what, hint="Train without it, or with fsdp_size in place of pp_size.")
-        loss = total(terms, self.share.items, self.share.parts) * self.share.scale
-        return loss.reshape(1)
+        return self.loss(terms).reshape(1)
 
     @torch.no_grad()
     def shapes(self, inputs: dict[str, Any]) -> list[States]:
-        """The states (B, T, D) of each stack for these inputs, and behind an encoder its output, from no layer at all."""
+        """The states (B, T, D) of each stack for these inputs, and behind an encoder its output; no layer runs."""
         self.seen: list[States] = []
         devices = [self.model.device] if self.model.device.type != "cpu" else []
         with torch.random.fork_rng(devices):
             self(**inputs)  # as it is called elsewhere, too, so that what wraps it gathers weights
         return self.seen
 
-    def _see(self, x: Tensor, ctx: Context) -> Tensor:
-        """Note what would travel in place of running layers."""
-        for name in ("hidden_states", "attentions", "router_logits", "stages"):
+    def _see(self, stack: Backbone, x: Tensor, ctx: Context) -> Tensor:
+        """Note what would travel in place of running layers; the last stack ends the pass."""
+        for name in RECORDED:
             if getattr(ctx, name) is not None:
                 what = f"`output_{name}` asks for what all layers record, which no stage of a pipeline has."
                 raise UnsupportedError(what, hint="Leave it out.")
         rows = self.grid if ctx.rows is not None else x.shape[:2]
-        self.seen.append(States((*rows, *x.shape[2:]), x.dtype))
+        self.seen.append(((*rows, *x.shape[2:]), x.dtype))
         if (states := ctx.encoder_states) is not None and len(self.ranges) > 1:
-            self.seen.append(States(tuple(states.shape), states.dtype))
+            self.seen.append((tuple(states.shape), states.dtype))
+        if stack is self.model.stacks[-1]:
+            raise _Leaving
         return x
 
-    def _see_last(self, x: Tensor, ctx: Context) -> Tensor:
-        self._see(x, ctx)
-        raise _Leaving
-
-    @contextmanager
-    def _cut(self, received: tuple[Tensor, ...]) -> Iterator[None]:
+    def _cut(self, received: Wires) -> AbstractContextManager[None]:
         """Inside, the stacks run the layers of this stage alone."""
-        stacks = self.model.stacks
-        runs, forwards = [], list[Any]()
-        for stack, (start, stop) in zip(stacks, self.ranges):
-            runs.append(partial(self._run, stack, start, stop, received))
+        replacements = []
+        for stack, (start, stop) in zip(self.model.stacks, self.ranges):
+            methods: dict[str, Any] = {"run": partial(self._run, stack, (start, stop), received)}
             if start == stop == len(stack.layers):  # an encoder before this stage, whose output was received
-                forwards.append(partial(_given, received[-1]))
-            else:
-                forwards.append(_leave_before if stop == 0 else None)
-        with _replaced(stacks, "run", runs), _replaced(stacks, "forward", forwards):
-            yield
+                methods["forward"] = lambda *args, **inputs: BackboneOutput(last_hidden_state=received[-1])
+            elif stop == 0:
+                methods["forward"] = _leave_before
+            replacements.append(methods)
+        return _replaced(self.model.stacks, replacements)
 
-    def _run(self, stack: Backbone, start: int, stop: int, received: tuple[Tensor, ...], x: Tensor, ctx: Context) -> Tensor:
+    def _run(self, stack: Backbone, layers: tuple[int, int], received: Wires, x: Tensor, ctx: Context) -> Tensor:
+        start, stop = layers
         if start > 0:
             x = received[0] if ctx.rows is None else received[0].flatten(0, 1)[None, : ctx.rows.total]
         out = Backbone.run(stack, x, ctx, start, stop)
@@ -187,14 +271,12 @@ class Stage(nn.Module):
         raise _Leaving(out.to(x.dtype), *(() if states is None else (states.view_as(states),)))
 
 
-def _grid(inputs: dict[str, Any]) -> tuple[int, int]:
-    """B and T of ids (B, T) or embeddings (B, T, D), where there are some."""
-    given = [inputs[name] for name in ("input_ids", "inputs_embeds") if isinstance(inputs.get(name), Tensor)]
-    return (given[0].shape[0], given[0].shape[1]) if given and given[0].ndim > 1 else (0, 0)
-
-
-def _given(states: Tensor, *args: Any, **inputs: Any) -> BackboneOutput:
-    return BackboneOutput(last_hidden_state=states)
+def _with_whole_gradients(states: Tensor) -> Tensor:
+    """States as they are, whose gradients are one piece of memory, as processes need it to send them."""
+    states = states.view_as(states)
+    if states.requires_grad:
+        states.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+    return states
 
 
 def _leave_before(*args: Any, encoder_hidden_states: Tensor, **inputs: Any) -> Any:
@@ -202,23 +284,20 @@ def _leave_before(*args: Any, encoder_hidden_states: Tensor, **inputs: Any) -> A
 
 
 @contextmanager
-def _replaced(stacks: Sequence[Backbone], name: str, methods: Sequence[Any]) -> Iterator[None]:
-    """Inside, stacks have other methods of a name, where one is given."""
-    for stack, method in zip(stacks, methods):
-        if method is not None:
-            vars(stack)[name] = method
+def _replaced(stacks: Sequence[Backbone], replacements: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+    """Inside, each stack has other methods, by name."""
+    for stack, methods in zip(stacks, replacements):
+        vars(stack).update(methods)
     try:
         yield
     finally:
         for stack in stacks:
-            vars(stack).pop(name, None)
+            for name in ("run", "forward"):
+                vars(stack).pop(name, None)
 
 
-# --- PyTorch's schedules ----------------------------------------------------------------------------------------------------
-
-
-class _Scheduled(PipelineStage):
-    """PyTorch's stage, which also evaluates where the next one is in the same process: there are no gradients to hand over."""
+class ScheduledStage(PipelineStage):
+    """PyTorch's stage, which can evaluate where the next one is in the same process: it hands over no gradients."""
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
@@ -226,32 +305,3 @@ class _Scheduled(PipelineStage):
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
         if self.has_backward:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
-
-
-def schedule_named(
-    name: str, stages: Iterable[tuple[int, Stage, Wires, Wires]], parts: int, *, training: bool, split: bool, **options: Any
-) -> Any:
-    """PyTorch's schedule of that name, of a process that has these stages, for so many micro-batches.
-
-    Args:
-        stages: their numbers and modules, what each receives and what it sends; PyTorch would run a pass to find that out.
-        training: whether there is a backward pass, of what the last stage gives.
-        split: whether gradients of weights may be left for later.
-        options: ``num_stages``, ``device`` and ``group``.
-    """
-    if not split:
-        options["dw_builder"] = _leave_nothing
-    own = [_Scheduled(stage, at, input_args=into, output_args=out, **options) for at, stage, into, out in stages]
-    kind: Any = get_schedule_class(name)
-    given = own if issubclass(kind, PipelineScheduleMulti) else own[0]
-    return kind(given, parts, loss_fn=_loss if training else None, scale_grads=False)
-
-
-def _loss(output: Tensor, target: Any) -> Tensor:
-    """What the last stage gives is the loss."""
-    return output.sum()
-
-
-def _leave_nothing() -> Callable[[], None]:
-    """What is left of a backward pass after one for states and weights at once."""
-    return lambda: None

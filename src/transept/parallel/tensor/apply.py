@@ -1,46 +1,67 @@
-"""Tensor parallelism (Shoeybi et al. 2019): several processes compute each layer together, by PyTorch's own styles.
+"""Tensor parallelism (Shoeybi et al. 2019): several processes compute each layer together, by PyTorch's styles.
 
-All of them read the same rows and give the same outputs. With sequence parallelism (Korthikanti et al. 2022) what lies
-between the split layers, norms and dropout, is split by positions.
+All of them read the same rows and give the same outputs. With sequence parallelism (Korthikanti et al. 2022), what is
+between the split layers (norms, dropout) is split by positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
+from torch.distributed.tensor.placement_types import Placement
 
 from transept.core.model import Backbone, Model
 from transept.errors import InputError, UnsupportedError
 from transept.layers.attention import Attention
 from transept.layers.block import Block
+from transept.layers.context import Attended, Context
 from transept.layers.mlp import MLP, GatedMLP
+from transept.objectives.classification import Entropy, is_scoring_apart, summed_entropy, widened
 from transept.parallel.tensor import plan as plans
-from transept.parallel.tensor.plan import Plan
-from transept.parallel.tensor.styles import (
-    WHOLE,
-    ExpertsParallel,
-    LogitsParallel,
-    PartDropout,
-    SharedHeads,
-    attend_by_parts,
-    share_parameters,
-    split,
-    whole,
-)
+from transept.parallel.tensor.plan import Plan, heads_of
+
+WHOLE, SUMMED = (Replicate(),), (Partial(),)
+
+
+def distributed(x: Tensor, mesh: DeviceMesh, placements: Sequence[Placement] = WHOLE) -> DTensor:
+    """The tensor of which each process has what the placements say; one that is distributed stays as it is."""
+    return x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, placements, run_check=False)
+
+
+def split(x: Tensor, mesh: DeviceMesh, axis: int) -> DTensor:
+    """What all processes have alike, each with its own part; the gradient is put together again."""
+    return distributed(x, mesh).redistribute(placements=(Shard(axis),))
+
+
+def whole(x: Tensor) -> Tensor:
+    """What is in parts, on all processes; each takes its own part of the gradient."""
+    return x.redistribute(placements=WHOLE).to_local() if isinstance(x, DTensor) else x
+
+
+def share_parameters(module: nn.Module, mesh: DeviceMesh, source: Any, axes: Mapping[str, int] | None = None) -> None:
+    """Distribute a module's own parameters, split along ``axes``; ``source`` is the rank whose values count."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        placement = Shard(axes[name]) if axes else Replicate()
+        placed = distribute_tensor(parameter, mesh, [placement], src_data_rank=source)
+        module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
 
 
 def tensor_parallel(
@@ -48,16 +69,14 @@ def tensor_parallel(
 ) -> Plan:
     """Split a model between the processes of a mesh of one axis, in place; all of them call this with the same model.
 
-    The values of the first process count.
-
     Args:
-        model: a model that has its weights.
+        model: a model that has its weights; those of the first process count.
         mesh: the processes, such as ``DistributedConfig(tp_size=2).layout(2).mesh("cpu")["tp"]``.
         plan: how, or rules for it (see :meth:`Plan.of`).
         sequence: split by positions what lies between the split layers.
 
     Returns:
-        The plan, whose ``explain`` tells what is where.
+        The plan, whose ``explain`` says what is where.
 
     Raises:
         ConfigError: as of :meth:`Plan.of`.
@@ -67,31 +86,34 @@ def tensor_parallel(
     if any(isinstance(tensor, DTensor) for tensor in model.parameters()):
         raise InputError("the model is split between processes already.", hint="Load it again to split it otherwise.")
     if model.device.type == "meta":
-        raise InputError("the model has no weights yet (it is on the meta device).", hint="Load or initialise it first.")
-    found = plan if isinstance(plan, Plan) else Plan.of(model, mesh.size(), plan)
+        what = "the model has no weights yet (it is on the meta device)."
+        raise InputError(what, hint="Load or initialise it first.")
+    plan = plan if isinstance(plan, Plan) else Plan.of(model, mesh.size(), plan)
     if sequence:
         check_sequence(model)
     if mesh.size() > 1:
-        apply(model, mesh, found, sequence=sequence)
+        apply(model, mesh, plan, sequence=sequence)
         from_first(mesh, (tensor for tensor in model.state_dict().values() if not isinstance(tensor, DTensor)))
-    return found
+    return plan
 
 
 def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False) -> None:
     """Put a plan into effect; parameters that are distributed ones already keep their values."""
     modules = {str(name): module for name, module in model.named_modules(remove_duplicate=False)}
-    heads = {name: plans.heads_of(m, "q_proj") for name, m in modules.items() if isinstance(m, Attention)}
     # Positions are split within the blocks alone.
-    inner = {id(m) for stack in model.stacks for block in stack.layers for m in block.modules()} if sequence else set()
+    blocks = [block for stack in model.stacks for block in stack.layers] if sequence else []
+    inner = {module for block in blocks for module in block.modules()}
     for name, style in plan.styles.items():
-        split_here = id(modules[name]) in inner
-        parallelize_module(modules[name], mesh, _style(style, modules, name, split_here, apart=not _shifts_logits(model)))
+        parallelize_module(modules[name], mesh, _style(style, model, name, modules[name] in inner))
     for name, module in modules.items():
-        if isinstance(module, Attention) and f"{name}.q_proj" in plan.styles:
-            attend_by_parts(module, mesh, heads[name])
-        if isinstance(module, MLP) and f"{name}.up_proj" in plan.styles:
+        is_split = not plan.styles.keys().isdisjoint((f"{name}.q_proj", f"{name}.up_proj"))
+        if isinstance(module, Attention) and is_split:
+            module.attend = partial(_attend, module, mesh)  # type: ignore[method-assign]
+        if isinstance(module, MLP) and is_split:
             module.dropout = PartDropout(module.dropout, mesh)
-        if _reads_once(module) and {f"{name}.q_proj", f"{name}.up_proj"} & plan.styles.keys():
+        # Where a layer's input goes into its projections alone, their gradients for it are added up at once.
+        attends = type(module).forward is Attention.forward and not getattr(module, "cross", False)
+        if is_split and (attends or type(module) in (MLP, GatedMLP)):
             module.register_forward_pre_hook(partial(_read, mesh))
     if sequence:
         for stack in model.stacks:
@@ -102,41 +124,32 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     model.__dict__.update(tp_size=mesh.size(), device_mesh=mesh, parallel_plan=plan)
 
 
-def _style(style: str, modules: Mapping[str, nn.Module], name: str, sequence: bool, apart: bool) -> ParallelStyle:
-    """PyTorch's style, or one of ours, for a name of one."""
-    if style == plans.SHARED_HEADS:
-        layer: Any = modules[name.rpartition(".")[0]]
-        return SharedHeads(*(plans.heads_of(layer, part) for part in ("q_proj", "k_proj")))
-    rows: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False} if sequence else {}
-    made: dict[str, Any] = {
-        plans.COLUMNS: ColwiseParallel,
-        plans.ROWS: partial(RowwiseParallel, **rows),
-        plans.VOCABULARY: partial(RowwiseParallel, input_layouts=Replicate()),
-        plans.LOGITS: partial(LogitsParallel, keeps_apart=apart),
-        plans.EXPERTS: partial(ExpertsParallel, plans.AXES[plans.EXPERTS]),
-        plans.BY_HEAD: partial(SequenceParallel, sequence_dim=1, use_local_output=True),  # whose axis is that of heads here
-    }
-    return made[style]()  # type: ignore[no-any-return]
-
-
-def _reads_once(module: nn.Module) -> bool:
-    """Whether a layer's input goes into its projections alone, so that their gradients for it can be added up at once."""
-    attends = type(module).forward is Attention.forward and not getattr(module, "cross", False)
-    return attends or type(module) in (MLP, GatedMLP)
+def _style(style: str, model: Model, name: str, sequence: bool) -> ParallelStyle:
+    """PyTorch's style, or one of ours, of a module; with ``sequence`` its positions are split."""
+    match style:
+        case plans.COLUMNS:
+            return ColwiseParallel()
+        case plans.ROWS:
+            return RowwiseParallel(output_layouts=Shard(1), use_local_output=False) if sequence else RowwiseParallel()
+        case plans.VOCABULARY:
+            return RowwiseParallel(input_layouts=Replicate())
+        case plans.LOGITS:  # a bias of all tokens may be added to logits, which must be whole then
+            return LogitsParallel(keeps_apart=getattr(model, "final_bias", None) is None)
+        case plans.EXPERTS:
+            return ExpertsParallel()
+        case plans.BY_HEAD:
+            return SequenceParallel(sequence_dim=1, use_local_output=True)  # whose axis is that of heads here
+        case _:
+            layer: Any = model.get_submodule(name.rpartition(".")[0])
+            return SharedHeads(heads_of(layer, "q_proj"), heads_of(layer, "k_proj"))
 
 
 def _read(mesh: DeviceMesh, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    x = inputs[0] if isinstance(inputs[0], DTensor) else DTensor.from_local(inputs[0], mesh, WHOLE, run_check=False)
-    return x.redistribute(placements=WHOLE), *inputs[1:]
-
-
-def _shifts_logits(model: nn.Module) -> bool:
-    """Whether something of all tokens is added to logits, which must be whole then."""
-    return getattr(model, "final_bias", None) is not None
+    return distributed(inputs[0], mesh).redistribute(placements=WHOLE), *inputs[1:]
 
 
 def _as_parameter(placements: Any, gradient: Any) -> Any:
-    """A gradient in the parts of its parameter: PyTorch leaves those of embeddings whole, and those of norms to be added up."""
+    """A gradient in its parameter's parts: PyTorch leaves those of embeddings whole, and of norms to be added up."""
     return gradient.redistribute(placements=placements) if gradient.placements != placements else gradient
 
 
@@ -148,25 +161,22 @@ def from_first(mesh: DeviceMesh, tensors: Iterable[Tensor]) -> None:
         dist.broadcast(tensor.data, src=dist.get_global_rank(group, 0), group=group)
 
 
-# --- positions ----------------------------------------------------------------------------------------------------------
-
-
 def check_sequence(model: Model) -> None:
     """Refuse to split positions of a model whose layers are not the standard blocks (``UnsupportedError``)."""
     for stack in model.stacks:
-        layers = getattr(stack, "layers", ())
-        other = next((layer for layer in layers if not isinstance(layer, Block)), None)
-        drops = [part for layer in layers for part in (getattr(layer, "dropout", None), getattr(layer, "mlp_dropout", None))]
-        other = other or next((part for part in drops if not isinstance(part, nn.Dropout)), None)
-        own = type(stack).run is not Backbone.run or not len(layers)  # which goes through the layers in another way
-        if other is not None or own:
-            found = type(stack).__name__ if other is None else type(other).__name__
-            what = f"positions of {type(model).__name__} cannot be split: it has {found}, and no standard blocks alone."
-            raise UnsupportedError(what, hint="Leave out `enable_sequence_parallel`.")
+        layers = list(getattr(stack, "layers", ()))
+        others = [layer for layer in layers if not isinstance(layer, Block)]
+        drops = [drop for layer in layers if isinstance(layer, Block) for drop in (layer.dropout, layer.mlp_dropout)]
+        others += [drop for drop in drops if not isinstance(drop, nn.Dropout)]
+        if others or not layers or type(stack).run is not Backbone.run:
+            kind = type(others[0] if others else stack).__name__
+            what = f"positions of {type(model).__name__} cannot be split"
+            hint = "Leave out `enable_sequence_parallel`."
+            raise UnsupportedError(f"{what}: it has {kind}, and no standard blocks alone.", hint=hint)
 
 
 def _split_positions(layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-    """Let states be split by positions from the first block to the last one, and be whole where positions are mixed."""
+    """Let states be split by positions from the first block to the last, and be whole where positions are mixed."""
     blocks = list(layers)
     for block in blocks:
         for name, part in block.named_children():
@@ -177,7 +187,7 @@ def _split_positions(layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
                 setattr(block, name, PartDropout(part, mesh))
             else:
                 for module in part.modules():
-                    share_parameters(module, mesh, lambda name: Replicate(), 0)
+                    share_parameters(module, mesh, 0)
         block.register_forward_pre_hook(partial(_enter_block, mesh))
     blocks[-1].register_forward_hook(lambda module, inputs, output: whole(output))
 
@@ -198,3 +208,135 @@ def _enter_block(mesh: DeviceMesh, module: nn.Module, inputs: tuple[Any, ...]) -
     if ctx.hidden_states:
         ctx.hidden_states[-1] = whole(ctx.hidden_states[-1])
     return _scatter(mesh, module, None, x), ctx, *rest
+
+
+class ExpertsParallel(ParallelStyle):
+    """Every expert's columns, and then its rows, are split, so that all have equal work whatever is chosen."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+            # Each process uses all of these for its own part of the result: their gradients are added up.
+            x, weights = (distributed(tensor, mesh).to_local(grad_placements=SUMMED) for tensor in inputs[:2])
+            return x, weights, inputs[2]
+
+        def leave(module: Any, output: Tensor, mesh: DeviceMesh) -> Any:
+            return whole(distributed(output, mesh, SUMMED))
+
+        share_parameters(module, device_mesh, self.src_data_rank, plans.AXES[plans.EXPERTS])
+        return distribute_module(module, device_mesh, None, enter, leave)
+
+
+class SharedHeads(ParallelStyle):
+    """Keys or values of fewer heads than processes: all have the weights, and each takes the heads that it needs.
+
+    ``heads`` are those of queries, and ``shared`` those of keys and values.
+    """
+
+    def __init__(self, heads: int, shared: int) -> None:
+        self.heads, self.shared = heads, shared
+
+    def needed(self, rank: int, size: int) -> list[int]:
+        """The heads of keys that a process needs, each for as many queries; where uneven, one for each query."""
+        queries = range(rank * self.heads // size, (rank + 1) * self.heads // size)
+        keys = [query * self.shared // self.heads for query in queries]
+        counts = Counter(keys)
+        return [*counts] if len({*counts.values()}) == 1 else keys
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+            return distributed(inputs[0], mesh)
+
+        def leave(module: Any, output: DTensor, mesh: DeviceMesh) -> Any:
+            local = output.to_local(grad_placements=SUMMED)
+            heads = local.view(*local.shape[:-1], self.shared, -1)
+            return heads[..., self.needed(mesh.get_local_rank(), mesh.size()), :].flatten(-2)
+
+        share_parameters(module, device_mesh, self.src_data_rank)
+        return distribute_module(module, device_mesh, None, enter, leave)
+
+
+class LogitsParallel(ColwiseParallel):
+    """A layer over the vocabulary, whose logits are put together unless a loss alone is wanted of them."""
+
+    def __init__(self, keeps_apart: bool) -> None:
+        super().__init__(use_local_output=False)
+        self.keeps_apart = keeps_apart
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        super()._apply(module, device_mesh).register_forward_hook(self._leave)
+        return module
+
+    def _leave(self, module: nn.Module, inputs: Any, output: DTensor) -> Any:
+        return output if self.keeps_apart and is_scoring_apart() else whole(output)
+
+
+class _SplitEntropy(torch.autograd.Function):
+    """The sum of cross-entropies of logits (N, C) that are split by classes, by PyTorch's ``loss_parallel``.
+
+    The gradient is made in the forward pass, since the other one would have to run within ``loss_parallel`` too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: DTensor, labels: Tensor) -> Tensor:
+        with torch.enable_grad(), loss_parallel():
+            leaf = logits.detach().requires_grad_()
+            loss: Any = F.cross_entropy(widened(leaf), labels, reduction="sum")
+            ctx.gradient = torch.autograd.grad(loss, leaf)[0] if logits.requires_grad else None
+        return loss.detach().to_local()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
+        saved = ctx.gradient
+        return saved * distributed(gradient[0].to(saved.dtype), saved.device_mesh), None
+
+
+@summed_entropy.register
+def _(logits: DTensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Without smoothing, which ``loss_parallel`` does not know, no process has all logits."""
+    if smoothing or len(labels) == 0:
+        return Entropy.apply(whole(logits), labels, smoothing)  # type: ignore[no-untyped-call, no-any-return]
+    return _SplitEntropy.apply(logits, labels)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _attend(
+    layer: Attention, mesh: DeviceMesh, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, ctx: Context
+) -> Attended:
+    """Attention whose heads are split takes its part of masks (B, H, T, S), and shows the weights of all heads.
+
+    All processes make biases of scores, learned or not, for all heads.
+    """
+    if mask is not None and mask.shape[1] == heads_of(layer, "q_proj"):
+        mask = split(mask, mesh, 1).to_local()
+    with apart(mesh) if layer.training and layer.dropout > 0 else nullcontext():
+        out, weights = type(layer).attend(layer, q, k, v, mask, causal, ctx)
+    if weights is not None and (ctx.attentions is not None or ctx.cross_attentions is not None):
+        weights = whole(distributed(weights, mesh, (Shard(1),)))
+    return out, weights
+
+
+@contextmanager
+def apart(mesh: DeviceMesh) -> Iterator[None]:
+    """Inside, each process draws its own random numbers; behind it all of them draw the same again."""
+    seed = int(torch.randint(2**48, ()))  # the same on all, which have drawn alike until now
+    devices: Sequence[int] = [torch.cuda.current_device()] if mesh.device_type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed + mesh.get_local_rank())
+        yield
+
+
+class PartDropout(nn.Dropout):
+    """Dropout of what is in parts, each of which has a mask of its own."""
+
+    def __init__(self, like: nn.Dropout, mesh: DeviceMesh) -> None:
+        super().__init__(like.p)
+        self.mesh = mesh
+        self.train(like.training)
+
+    def forward(self, input: Any) -> Tensor:
+        if not self.training or self.p == 0:
+            return input  # type: ignore[no-any-return]
+        with apart(self.mesh):
+            if not isinstance(input, DTensor):
+                return super().forward(input)
+            options: dict[str, Any] = {"run_check": False, "shape": input.shape, "stride": input.stride()}
+            return DTensor.from_local(super().forward(input.to_local()), self.mesh, input.placements, **options)
