@@ -67,7 +67,7 @@ class OptimizerNames(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> OptimizerNames:
-        raise InputError(f"no optimizer is called {value!r}.", hint=nearest(str(value), OPTIMIZERS))
+        raise InputError(f"no optimizer is called {value!r}.", hint=nearest(str(value), map(str, OPTIMIZERS)))
 
 
 # A name -> its class, and the arguments that are fixed for it.
@@ -87,11 +87,9 @@ NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._
 
 
 def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
-    """The class that ``args.optim`` names, and what to build it with beside the groups of parameters.
+    """The class that ``args.optim`` names, and its arguments beside the groups of parameters.
 
-    Raises:
-        InputError: an unknown name, or an argument in ``args.optim_args`` that the class does not have.
-        UnsupportedError: an optimizer of another package.
+    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: it is in another package.
     """
     name = OptimizerNames(args.optim)
     if name not in OPTIMIZERS:
@@ -157,9 +155,7 @@ def get_decay_parameter_names(model: nn.Module) -> list[str]:
 def layerwise_rates(groups: Sequence[Collection[str]], decay: float) -> dict[str, float]:
     """The factor of each parameter's learning rate: ``decay`` for each group that it is away from the last one.
 
-    Args:
-        groups: names of parameters, from the embeddings to the head.
-        decay: above 0 and at most 1, such as 0.9 or ULMFiT's 1/2.6 (Howard & Ruder 2018).
+    ``groups`` are names of parameters from the embeddings to the head. ULMFiT's decay is 1/2.6 (Howard & Ruder 2018).
     """
     refuse(not 0 < decay <= 1, f"`layerwise_lr_decay` must be above 0 and at most 1, but is {decay}.")
     return {name: decay ** (len(groups) - 1 - depth) for depth, names in enumerate(groups) for name in names}
@@ -169,19 +165,12 @@ def parameter_groups(
     model: nn.Module,
     learning_rate: float,
     weight_decay: float,
-    decayed: Collection[str],
-    rates: Mapping[str, float] | None = None,
+    decayed: Collection[str],  # names that weight decay applies to
+    rates: Mapping[str, float] | None = None,  # factors of the learning rate by name, where they are not 1
 ) -> list[dict[str, Any]]:
     """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``.
 
-    They are the groups of the reference, decayed and not, where no ``rates`` are given.
-
-    Args:
-        model: whose parameters with ``requires_grad`` they are.
-        learning_rate: for parameters that ``rates`` leaves as they are.
-        weight_decay: for the parameters named in ``decayed``; 0 for all others.
-        decayed: see :func:`get_decay_parameter_names`.
-        rates: factors of the learning rate by the parameters' names; 1 for those that are not named.
+    They are the groups of the reference, decayed and not, where no ``rates`` are passed.
     """
     decayed, rates = set(decayed), rates or {}
     members: dict[tuple[float, bool], dict[str, nn.Parameter]] = {}
@@ -203,19 +192,15 @@ def make_optimizer(
     options: Mapping[str, Any],
     make: Callable[..., Optimizer] | None = None,
 ) -> Optimizer:
-    """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is given.
+    """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is passed.
 
-    ``fused`` is left out where a parameter's device or type has no fused kernel.
-
-    Raises:
-        InputError: there is no parameter to train.
-        UnsupportedError: the class takes no such parameters, or no groups of them.
+    ``InputError``: there is nothing to train. ``UnsupportedError``: the class does not take these parameters or groups.
     """
     filled = [dict(group) for group in groups if group["params"]]
     parameters: list[Tensor] = [parameter for group in filled for parameter in group["params"]]
     trains = any(everywhere(bool(parameters)))  # a process may have frozen layers alone
     refuse(not trains, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
-    if not all(weight.device.type in FUSED and weight.is_floating_point() for weight in parameters):
+    if not all(weight.device.type in FUSED and weight.is_floating_point() for weight in parameters):  # no such kernel
         options = {name: value for name, value in options.items() if name != "fused"}
     try:
         return cls(filled, **options) if make is None else make(cls, filled, dict(options))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
+from transept.errors import InputError, InputTypeError, TranseptWarning, refuse
 from transept.training.optim.greedy import GreedyLR
+from transept.training.state import ExplicitEnum
 
 
-class SchedulerType(StrEnum):
+class SchedulerType(ExplicitEnum):
     """Names of schedules, as ``lr_scheduler_type`` takes them."""
 
     LINEAR = "linear"
@@ -36,10 +36,6 @@ class SchedulerType(StrEnum):
     COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
     WARMUP_STABLE_DECAY = "warmup_stable_decay"
     GREEDY = "greedy"
-
-    @classmethod
-    def _missing_(cls, value: object) -> SchedulerType:
-        raise InputError(f"no schedule is called {value!r}.", hint=nearest(str(value), [name.value for name in cls]))
 
 
 def _warmed(step: int, *, warmup: float, shape: Callable[[int], float]) -> float:
@@ -282,14 +278,7 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: Mapping[str, Any] | None = None,
 ) -> LRScheduler | GreedyLR:
-    """The schedule of that name.
-
-    Args:
-        name: one of :class:`SchedulerType`.
-        optimizer: whose rates it sets.
-        num_warmup_steps: updates of the warm-up, for schedules that have one.
-        num_training_steps: updates in all, for schedules that end.
-        scheduler_specific_kwargs: the other arguments of that schedule's own function.
+    """The schedule of that name; ``scheduler_specific_kwargs`` are the other arguments of its function.
 
     Raises:
         InputError: an unknown name, or a number of steps that is missing or negative.
