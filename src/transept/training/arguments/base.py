@@ -28,7 +28,6 @@ RENAMED = {
 # Settings that may be given as JSON texts.
 _JSON = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial"}
 
-
 _LIGER = ("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
 _TRACKIO = ("Trackio is not among the reports.", "Leave it out, and choose another in `report_to`.")
 _OPTIMIZER = "optimizers=(optimizer, None)"
@@ -53,10 +52,7 @@ LIMITS = {
     "torch_empty_cache_steps": ("caches are emptied when memory runs out.", "Leave it out."),
     "hub_always_push": ("every upload is waited for.", "Leave it out."),
     "packing": ("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
-    "average_tokens_across_devices": (
-        "a loss is divided by the items of all processes, whatever their number.",
-        "Leave it out.",
-    ),
+    "average_tokens_across_devices": ("a loss is divided by the items of all processes.", "Leave it out."),
     "optim_target_modules": (
         "only optimizers of other packages (GaLore, APOLLO) choose modules by it.",
         f"Leave it out; `freeze` chooses what is trained, and {_OPTIMIZER} passes an optimizer of your own.",
@@ -109,19 +105,9 @@ class ArgumentsBase(metaclass=_Renaming):
     def __setattr__(self, name: str, value: Any) -> None:
         name = RENAMED.get(name, name)
         spec = _library_fields(type(self)).get(name)
-        if spec is not None:
-            value = self._checked(name, value, spec)
-        object.__setattr__(self, name, value)
-        for rule in spec.rules if spec is not None else ():
-            rule.check(self, name)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in RENAMED:
-            return getattr(self, RENAMED[name])
-        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
-
-    def _checked(self, name: str, value: Any, spec: Spec) -> Any:
-        """The value as it is kept: of the field's type, and one that can be honoured."""
+        if spec is None:
+            object.__setattr__(self, name, value)
+            return
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
         if name in _JSON and isinstance(value, str):
@@ -132,7 +118,14 @@ class ArgumentsBase(metaclass=_Renaming):
         if name in LIMITS and value not in (spec.default(), None, [], {}) and _REFUSED.get(name, bool)(value):
             reason, remedy = LIMITS[name]
             raise UnsupportedError(f"`{name}={str(value)[:80]!r}` cannot be honoured: {reason}", hint=remedy)
-        return value
+        object.__setattr__(self, name, value)
+        for rule in spec.rules:
+            rule.check(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in RENAMED:
+            return getattr(self, RENAMED[name])
+        raise AttributeError(f"{type(self).__name__} has no setting {name!r}")
 
     def fail(self, name: str, rule: str, remedy: str | None = None) -> NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""

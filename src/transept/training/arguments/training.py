@@ -10,7 +10,10 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.distributed as dist
 
 from transept import tiles
 from transept.errors import TranseptWarning
@@ -21,9 +24,6 @@ from transept.training.arguments.groups import SettingGroups, programs
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
-
-if TYPE_CHECKING:
-    import torch
 
 Below1 = Annotated[float, Range(0, 1, ")")]
 Steps = Annotated[float, Range(0)]
@@ -38,12 +38,10 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
-        nan_policy: for an update whose gradients are not finite: ``error`` names the module, ``skip`` leaves it out
-            and counts it, ``ignore`` applies it.
+        nan_policy: updates that are not finite: ``error`` names the module, ``skip`` counts, ``ignore`` applies them.
         max_tokens_per_batch: the padded size up to which batches grow for ``train_sampling_strategy="token_budget"``.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
-        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see
-            :func:`transept.freeze`.
+        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names (:func:`freeze`).
         precompute: with ``freeze="backbone"``, compute its states of all rows once and train the head on these. The
             result is the same, as a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
@@ -54,9 +52,7 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 
-    Raises:
-        ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
-        UnsupportedError: a setting that cannot be honoured.
+    ``ConfigError``: wrong types or ranges, or contradictions. ``UnsupportedError``: a setting cannot be honoured.
     """
 
     output_dir: str | None = None
@@ -216,8 +212,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
-            import torch
-
             tiles.check()
             if uses_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                 message = "this processor has no bf16 products: training with bf16 is many times slower than without."
@@ -263,8 +257,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     @property
     def device(self) -> torch.device:
         """Where the model is trained: a GPU, where there is one and ``use_cpu`` is not set, else the processor."""
-        import torch
-
         if self.use_cpu:
             return torch.device("cpu")
         if torch.cuda.is_available():
@@ -279,14 +271,10 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     @property
     def world_size(self) -> int:
         """The number of processes of the group that was initialized, else 1."""
-        import torch.distributed as dist
-
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def process_index(self) -> int:
-        import torch.distributed as dist
-
         return dist.get_rank() if self.world_size > 1 else 0
 
     @property
@@ -322,8 +310,7 @@ class Seq2SeqTrainingArguments(TrainingArguments):
 
     Args:
         predict_with_generate: evaluate what ``generate`` writes, and not the logits.
-        generation_max_length: its ``max_length``, and
-        generation_num_beams: its ``num_beams``, where an evaluation is not given others.
+        generation_max_length, generation_num_beams: its ``max_length`` and ``num_beams``, unless others are passed.
         generation_config: the model's settings of ``generate``: an object, a directory, or the name of a repository.
     """
 

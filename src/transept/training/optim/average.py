@@ -16,10 +16,6 @@ class WeightAverage:
     """A moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
 
     After each update it is ``decay`` times itself plus ``1 - decay`` times the weights that are trained.
-
-    Args:
-        model: whose weights it begins with.
-        decay: at least 0 and below 1, such as 0.999.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -89,7 +89,7 @@ NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._
 def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
     """The class that ``args.optim`` names, and its arguments beside the groups of parameters.
 
-    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: it is in another package.
+    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: one of other packages.
     """
     name = OptimizerNames(args.optim)
     if name not in OPTIMIZERS:
@@ -130,16 +130,13 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _is_like(value: Any, default: Any) -> bool:
     """Whether a value is of the kind of an argument's default."""
-    match default:
-        case None:
-            return True
-        case bool():
-            return isinstance(value, bool)
-        case tuple():
-            return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
-        case int() | float():
-            return isinstance(value, int | float) and not isinstance(value, bool)
-    return not isinstance(value, bool)
+    if default is None:
+        return True
+    if isinstance(default, tuple):
+        return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
+    if isinstance(value, bool) or isinstance(default, bool):
+        return type(value) is type(default)
+    return isinstance(value, int | float) or not isinstance(default, int | float)
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
@@ -166,12 +163,9 @@ def parameter_groups(
     learning_rate: float,
     weight_decay: float,
     decayed: Collection[str],  # names that weight decay applies to
-    rates: Mapping[str, float] | None = None,  # factors of the learning rate by name, where they are not 1
+    rates: Mapping[str, float] | None = None,  # factors of learning rates, else 1
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``.
-
-    They are the groups of the reference, decayed and not, where no ``rates`` are passed.
-    """
+    """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``."""
     decayed, rates = set(decayed), rates or {}
     members: dict[tuple[float, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -200,7 +194,7 @@ def make_optimizer(
     parameters: list[Tensor] = [parameter for group in filled for parameter in group["params"]]
     trains = any(everywhere(bool(parameters)))  # a process may have frozen layers alone
     refuse(not trains, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
-    if not all(weight.device.type in FUSED and weight.is_floating_point() for weight in parameters):  # no such kernel
+    if not all(weight.device.type in FUSED and weight.is_floating_point() for weight in parameters):
         options = {name: value for name, value in options.items() if name != "fused"}
     try:
         return cls(filled, **options) if make is None else make(cls, filled, dict(options))

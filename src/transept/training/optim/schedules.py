@@ -155,10 +155,7 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall as a power of what is left to the rate ``lr_end``.
-
-    ``InputError``: it is not below the optimizer's rate.
-    """
+    """A straight rise from 0, then a fall as a power of the steps left to ``lr_end``, below the optimizer's rate."""
     rate = float(optimizer.defaults["lr"])
     refuse(not rate > lr_end, f"`lr_end` is {lr_end:g}, but must be below the learning rate, which is {rate:g}.")
     settings = {"total": num_training_steps, "power": power, "last": lr_end / rate}
@@ -168,10 +165,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall with the square root of the steps (Zhai et al. 2022).
-
-    Steps are counted in units of ``timescale``: unless it is given, the warm-up's steps, or 10,000 where it has none.
-    """
+    """A straight rise from 0, then a fall with the square root of the steps in ``timescale`` (Zhai et al. 2022)."""
     timescale = timescale or num_warmup_steps or 10_000
     return _schedule(optimizer, num_warmup_steps, last_epoch, _root, timescale=timescale)
 
@@ -185,10 +179,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """A straight rise from 0, then a cosine down to ``min_lr``, or to ``min_lr_rate`` times the optimizer's rate.
-
-    ``InputError``: not exactly one of the two is given.
-    """
+    """A straight rise from 0, then a cosine down to ``min_lr`` or else ``min_lr_rate`` times the optimizer's rate."""
     settings = {"total": num_training_steps, "cycles": num_cycles, "least": _least(optimizer, min_lr, min_lr_rate)}
     return _schedule(optimizer, num_warmup_steps, last_epoch, _cosine, **settings)
 
@@ -227,8 +218,7 @@ def get_wsd_schedule(
 ) -> LambdaLR:
     """Warm-up, a stable phase, and decay (Hu et al. 2024), from and to ``min_lr_ratio`` of the optimizer's rate.
 
-    ``num_stable_steps`` counts before ``num_training_steps``, which is the sum of the three phases; ``InputError``:
-    neither is given. The types are ``linear``, ``cosine`` and ``1-sqrt``.
+    ``num_training_steps`` is the sum of the three phases. The types are ``linear``, ``cosine`` and ``1-sqrt``.
     """
     for name, kind in {"warmup_type": warmup_type, "decay_type": decay_type}.items():
         refuse(kind not in _RAMPS, f"`{name}` is {kind!r}.", hint=f"It is one of: {', '.join(_RAMPS)}.")
