@@ -1,7 +1,4 @@
-"""The settings of a run: every field of the reference with its name and default, and a few of our own.
-
-A value is checked when it is set: its type, its range, and whether it can be honoured. One that cannot is an error.
-"""
+"""The settings of a run: every field of the reference with its name and default, and a few of our own."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.training.arguments.base import ArgumentsBase
-from transept.training.arguments.groups import SettingGroups, programs
+from transept.training.arguments.base import SettingGroups, programs
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
@@ -34,7 +30,7 @@ Sampling = Literal["random", "sequential", "group_by_length", "batch_rebalance",
 
 
 @dataclass(repr=False)
-class TrainingArguments(SettingGroups, ArgumentsBase):
+class TrainingArguments(SettingGroups):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
@@ -264,11 +260,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
     @property
-    def n_gpu(self) -> int:
-        """1 on a GPU, else 0: one process trains on one device."""
-        return int(self.device.type == "cuda")
-
-    @property
     def world_size(self) -> int:
         """The number of processes of the group that was initialized, else 1."""
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
@@ -281,10 +272,8 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     def local_process_index(self) -> int:
         return int(os.environ.get("LOCAL_RANK", 0)) if self.world_size > 1 else 0
 
-    @property
-    def parallel_mode(self) -> ParallelMode:
-        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
-
+    parallel_mode = property(lambda self: ParallelMode("distributed" if self.world_size > 1 else "not_parallel"))
+    n_gpu = property(lambda self: int(self.device.type == "cuda"), doc="1 on a GPU, else 0, for one process.")
     train_batch_size = property(lambda self: self.per_device_train_batch_size, doc="Rows of a micro-batch.")
     eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))

@@ -130,7 +130,9 @@ class ConsoleCallback(ProgressBars):
         else:
             titles = {"loss": "loss", "learning_rate": "rate", "grad_norm": "norm"}
             line = _line({titles[name]: logs[name] for name in titles if name in logs})
-            line = line and f"{line}  {self.speed(args, state)}  {self.time_left(state)}"
+            seconds = (time.monotonic() - self.start_time) / max(state.global_step - self.start_step, 1)
+            left = clock(seconds * (state.max_steps - state.global_step))
+            line = line and f"{line}  {self.speed(args, state)}  {left} left"
         if line:
             line = f"{state.global_step}/{state.max_steps}  epoch {state.epoch or 0:.2f}  {line}"
             tqdm.write(line, file=self.stream)
@@ -142,11 +144,6 @@ class ConsoleCallback(ProgressBars):
             return f"{tokens / seconds:,.0f} tokens/s"
         rows = (state.global_step - self.start_step) * args.train_batch_size * args.gradient_accumulation_steps
         return f"{rows / seconds:,.1f} rows/s"
-
-    def time_left(self, state: TrainerState) -> str:
-        """The time that the remaining updates take, at the speed so far."""
-        seconds = (time.monotonic() - self.start_time) / max(state.global_step - self.start_step, 1)
-        return f"{clock(seconds * (state.max_steps - state.global_step))} left"
 
 
 def metrics_line(logs: dict[str, Any]) -> str:

@@ -140,10 +140,7 @@ def _is_like(value: Any, default: Any) -> bool:
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
-    """Names of the parameters that weight decay applies to: all but biases and the weights of norms.
-
-    The reference's name of a parameter or the class of its module says which it is.
-    """
+    """Names of the parameters that weight decay applies to: all but biases and the weights of norms."""
     stored = reference_names(model) if isinstance(model, Loadable) else {}
     names = [name for name, _ in model.named_parameters() if not UNDECAYED.search(stored.get(name, name).lower())]
     return [name for name in names if not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)]
@@ -163,7 +160,7 @@ def parameter_groups(
     learning_rate: float,
     weight_decay: float,
     decayed: Collection[str],  # names that weight decay applies to
-    rates: Mapping[str, float] | None = None,  # factors of learning rates, else 1
+    rates: Mapping[str, float] | None = None,  # factors of the learning rate
 ) -> list[dict[str, Any]]:
     """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``."""
     decayed, rates = set(decayed), rates or {}
@@ -188,7 +185,7 @@ def make_optimizer(
 ) -> Optimizer:
     """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is passed.
 
-    ``InputError``: there is nothing to train. ``UnsupportedError``: the class does not take these parameters or groups.
+    ``InputError``: there is nothing to train. ``UnsupportedError``: the class takes no such parameters or groups.
     """
     filled = [dict(group) for group in groups if group["params"]]
     parameters: list[Tensor] = [parameter for group in filled for parameter in group["params"]]

@@ -270,9 +270,7 @@ def get_scheduler(
 ) -> LRScheduler | GreedyLR:
     """The schedule of that name; ``scheduler_specific_kwargs`` are the other arguments of its function.
 
-    Raises:
-        InputError: an unknown name, or a number of steps that is missing or negative.
-        InputTypeError: arguments that this schedule does not have.
+    ``InputError``: an unknown name, missing or negative steps. ``InputTypeError``: an argument it does not have.
     """
     name = SchedulerType(name)
     parameters = dict(signature(_FOLLOW_METRICS.get(name, SCHEDULES[name])).parameters)
