@@ -136,11 +136,9 @@ class ArgumentsBase(metaclass=_Renaming):
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types; secrets are left out."""
-        values = {}
-        for field in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            if field.init:
-                value = getattr(self, field.name)
-                values[field.name] = value.value if isinstance(value, Enum) else plain(value)
+        names = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]  # of dataclasses
+        values = {name: getattr(self, name) for name in names}
+        values = {name: value.value if isinstance(value, Enum) else plain(value) for name, value in values.items()}
         return {name: _hidden(name) if value == HIDDEN else value for name, value in without_secrets(values).items()}
 
     def to_json_string(self) -> str:
@@ -148,8 +146,7 @@ class ArgumentsBase(metaclass=_Renaming):
 
     def to_sanitized_dict(self) -> dict[str, Any]:
         """Settings and batch sizes as numbers, texts and booleans."""
-        settings = self.to_dict()
-        settings |= {name: getattr(self, name) for name in ("train_batch_size", "eval_batch_size")}
+        settings = self.to_dict() | {name: getattr(self, name) for name in ("train_batch_size", "eval_batch_size")}
         texts = {name: str(value) for name, value in settings.items() if not isinstance(value, int | float | str)}
         return settings | texts
 

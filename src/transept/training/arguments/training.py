@@ -24,7 +24,7 @@ from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode,
 Below1 = Annotated[float, Range(0, 1, ")")]
 Steps = Annotated[float, Range(0)]
 JsonObject = dict[str, Any] | str | None
-LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL, "passive": -1}
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL}
 Level = Literal["debug", "info", "warning", "error", "critical", "passive"]
 Sampling = Literal["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
 
@@ -34,7 +34,7 @@ class TrainingArguments(SettingGroups):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
-        nan_policy: updates that are not finite: ``error`` names the module, ``skip`` counts, ``ignore`` applies them.
+        nan_policy: non-finite updates: ``error`` names the module, ``skip`` leaves them out, ``ignore`` applies them.
         max_tokens_per_batch: the padded size up to which batches grow for ``train_sampling_strategy="token_budget"``.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
         freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names (:func:`freeze`).
@@ -43,8 +43,7 @@ class TrainingArguments(SettingGroups):
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
         use_cache: whether decoders cache keys and values in training; the model's own config stays as it is.
-        find_batch_size: when memory runs out, do an update again with half the rows at a time, which changes no
-            result; on by default where there is a GPU. ``auto_find_batch_size`` is the same.
+        find_batch_size: out of memory, do updates again with half the rows at a time; on where there is a GPU.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 
@@ -278,15 +277,11 @@ class TrainingArguments(SettingGroups):
     eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
     should_save = property(lambda self: self.process_index == 0)
-
-    @property
-    def should_log(self) -> bool:
-        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+    should_log = property(lambda self: self.local_process_index == 0 if self.log_on_each_node else self.should_save)
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""
-        level = LEVELS[self.log_level if self.should_log else self.log_level_replica]
-        return get_verbosity() if level == -1 else level
+        return LEVELS.get(self.log_level if self.should_log else self.log_level_replica, get_verbosity())
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """The updates of the warm-up; ``warmup_steps`` below 1 is a share of all."""

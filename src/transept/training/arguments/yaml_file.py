@@ -9,7 +9,6 @@ from typing import Any
 from transept.errors import FormatError, MissingExtraError
 from transept.files import PathName, read_text
 
-MAX_BYTES = 2**20
 MAX_DEPTH = 32
 # Numbers and truth values of YAML 1.2, and the characters that they begin with, in the order in which they are tried.
 # PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
@@ -29,10 +28,10 @@ def load_yaml(path: PathName) -> Any:
 
     ``FormatError``: it is no YAML, too large or too deep, has a key twice, an alias, or a value that is not plain.
     """
-    text = read_text(path, max_bytes=MAX_BYTES)
+    text = read_text(path, max_bytes=2**20)
     yaml, loader = _loader()
     try:
-        return yaml.load(text, Loader=loader)
+        return loader(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)

@@ -23,7 +23,6 @@ from transept.training.callbacks.progress import TIMINGS, ConsoleCallback
 from transept.training.state import TrainerState
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "plot.png"
-MAX_BYTES = 2**30
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9601a", "#8a8a8a"
 COLOURS = (ORANGE, "#2c8c4a", "#7d4cb0", "#b03060", BLUE, "#8a6d1d")
 # Seconds between two drawings, each of which takes about half of one.
@@ -61,7 +60,7 @@ def write_log(path: Path, logs: Iterable[dict[str, Any]]) -> None:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; without a last one that an interruption cut short, and none where there is no file."""
-    lines = read_text(path, max_bytes=MAX_BYTES).splitlines() if path.exists() else []
+    lines = read_text(path, max_bytes=2**30).splitlines() if path.exists() else []
     logs = []
     for number, text in enumerate(lines, 1):
         place = f"{path}:{number}"

@@ -87,12 +87,10 @@ class GreedyLR:
             self._recent = [*self._recent, current][-self.window_size :]
             current = sum(self._recent) / len(self._recent)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self.cooldown_counter > 0 or self.warmup_counter > 0:
-            if self.cooldown_counter > 0:
-                self.cooldown_counter -= 1
-            else:
-                self.warmup_counter -= 1
-            self.num_bad_epochs = self.num_good_epochs = 0
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+        elif self.warmup_counter > 0:
+            self.warmup_counter -= 1
         else:
             self._compare(current)
         self._last_lr = self._rates

@@ -1,4 +1,4 @@
-"""Optimizers by name, the groups of parameters that they get, and a moving average of the weights that they update."""
+"""Optimizers by name, the groups of parameters that they get, and a moving average of the updated weights."""
 
 from __future__ import annotations
 

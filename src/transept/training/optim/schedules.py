@@ -227,8 +227,7 @@ def get_wsd_schedule(
             raise InputError("this schedule needs `num_training_steps` or `num_stable_steps`.")
         num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
     elif num_training_steps is not None:
-        message = "`num_stable_steps` is given, so `num_training_steps` has no effect."
-        warnings.warn(message, TranseptWarning, stacklevel=2)
+        warnings.warn("`num_training_steps` has no effect beside `num_stable_steps`.", TranseptWarning, stacklevel=2)
     phases, types = (num_warmup_steps, num_stable_steps, num_decay_steps), (warmup_type, decay_type)
     shape = partial(_stable, phases=phases, types=types, least=min_lr_ratio, cycles=num_cycles)
     return LambdaLR(optimizer, shape, last_epoch)
