@@ -915,7 +915,6 @@ from transept.training.collate.language import (
     DataCollatorForNextSentencePrediction as DataCollatorForNextSentencePrediction,
     DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling,
     DataCollatorForWholeWordMask as DataCollatorForWholeWordMask,
-    special_tokens as special_tokens,
 )
 from transept.training.collate.media import (
     DataCollatorForAudio as DataCollatorForAudio,
@@ -937,7 +936,6 @@ from transept.training.collate.padding import (
 from transept.training.collate.spans import (
     DataCollatorForDenoising as DataCollatorForDenoising,
     DataCollatorForSpanCorruption as DataCollatorForSpanCorruption,
-    RestoringCollator as RestoringCollator,
 )
 from transept.training.objective import Objective as Objective
 from transept.training.optim.adafactor import (
@@ -945,9 +943,11 @@ from transept.training.optim.adafactor import (
     AdafactorSchedule as AdafactorSchedule,
     get_adafactor_schedule as get_adafactor_schedule,
 )
-from transept.training.optim.average import WeightAverage as WeightAverage
 from transept.training.optim.greedy import GreedyLR as GreedyLR
-from transept.training.optim.optimizers import OptimizerNames as OptimizerNames
+from transept.training.optim.optimizers import (
+    OptimizerNames as OptimizerNames,
+    WeightAverage as WeightAverage,
+)
 from transept.training.optim.schedules import (
     SchedulerType as SchedulerType,
     get_constant_schedule as get_constant_schedule,

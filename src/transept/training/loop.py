@@ -28,7 +28,7 @@ from transept.training.failed_updates import Halving, not_finite
 from transept.training.length_cuts import cost_of_pass, cut
 from transept.training.loss import backward
 from transept.training.objective import Batch, Counts
-from transept.training.optim.average import copy_weights
+from transept.training.optim.optimizers import copy_weights
 from transept.training.run import Place, TrainingRun, unfreeze_at
 from transept.training.state import SaveStrategy, TrainOutput
 

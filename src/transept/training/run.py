@@ -27,8 +27,8 @@ from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
 from transept.training.loss import PassShare
 from transept.training.objective import Objective, own_task, task_of
-from transept.training.optim.average import WeightAverage
 from transept.training.optim.greedy import GreedyLR
+from transept.training.optim.optimizers import WeightAverage
 from transept.training.state import TrainerState
 
 

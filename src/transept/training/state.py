@@ -25,7 +25,7 @@ class ExplicitEnum(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
-        raise InputError(f"{value!r} is no {cls.__name__}.", hint=nearest(str(value), list(cls)))
+        raise InputError(f"{value!r} is no {cls.__name__}.", hint=nearest(str(value), [name.value for name in cls]))
 
 
 class IntervalStrategy(ExplicitEnum):

@@ -32,7 +32,7 @@ from transept.training.loop import Loop
 from transept.training.model_card import card_of, listed, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
-from transept.training.optim.average import WeightAverage
+from transept.training.optim.optimizers import WeightAverage
 from transept.training.optim.schedules import get_scheduler
 from transept.training.run import RunLength, TrainingRun, prepared, unfreeze_at
 from transept.training.search import Space, search

@@ -33,7 +33,7 @@ from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged
 from transept.training.loss import PassShare, backward, check_sums, loss_of, precision, smoothed, takes_items
 from transept.training.objective import Counts, Objective, task_of, to_device
-from transept.training.optim.average import WeightAverage
+from transept.training.optim.optimizers import WeightAverage
 from transept.training.run import TrainingRun, all_callbacks
 from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState
 

@@ -97,7 +97,7 @@ WRONG: list[tuple[dict[str, Any], type[TranseptError], str]] = [
     ({"bf16": "yes"}, ConfigError, "must be bool"),
     ({"bf16": True, "fp16": True}, ConfigError, "contradicts"),
     ({"eval_strategy": "sometimes"}, InputError, "no IntervalStrategy"),
-    ({"lr_scheduler_type": "zigzag"}, InputError, "no schedule"),
+    ({"lr_scheduler_type": "zigzag"}, InputError, "no SchedulerType"),
     ({"optim": "magic"}, InputError, "no optimizer"),
     ({"optim": "adamw_bnb_8bit"}, UnsupportedError, "another package"),
     ({"logging_steps": 0}, ConfigError, "must not be zero"),

@@ -22,7 +22,7 @@ from transept.training.checkpoint.contents import Collected, checkpoint_bytes, l
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_checkpoint, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
-from transept.training.optim.average import WeightAverage
+from transept.training.optim.optimizers import WeightAverage
 
 TINY = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 

@@ -20,10 +20,10 @@ from tests.models.harness import classes, pair
 from transept.core.naming import reference_names
 from transept.errors import InputError, UnsupportedError
 from transept.training.optim.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
-from transept.training.optim.average import WeightAverage
 from transept.training.optim.optimizers import (
     OPTIMIZERS,
     OptimizerNames,
+    WeightAverage,
     get_decay_parameter_names,
     get_optimizer_cls_and_kwargs,
     layerwise_rates,

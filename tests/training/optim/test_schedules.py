@@ -142,7 +142,7 @@ def test_greedy_rates(mode: str, kind: str, smooth: bool, rate: float) -> None:
 
 def test_what_cannot_be_is_one_clear_error() -> None:
     cases: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
-        ("cosin", (0, 10), {}, "no schedule is called 'cosin'. Did you mean 'cosine'"),
+        ("cosin", (0, 10), {}, "'cosin' is no SchedulerType. Did you mean 'cosine'"),
         ("linear", (None, 10), {}, "'linear' needs `num_warmup_steps`"),
         ("linear", (0, None), {}, "'linear' needs `num_training_steps`"),
         ("linear", (-1, 10), {}, "`num_warmup_steps` must not be negative, but is -1"),

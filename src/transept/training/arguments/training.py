@@ -1,7 +1,4 @@
-"""The settings of a run: every field of the reference with its name and default, and a few of our own.
-
-A value is checked when it is set: its type, its range, and whether it can be honoured. One that cannot is an error.
-"""
+"""The settings of a run: every field of the reference with its name and default, and a few of our own."""
 
 from __future__ import annotations
 
@@ -10,53 +7,47 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.distributed as dist
 
 from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.training.arguments.base import ArgumentsBase
-from transept.training.arguments.groups import SettingGroups, programs
+from transept.training.arguments.base import SettingGroups, programs
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
 
-if TYPE_CHECKING:
-    import torch
-
 Below1 = Annotated[float, Range(0, 1, ")")]
 Steps = Annotated[float, Range(0)]
 JsonObject = dict[str, Any] | str | None
-LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL, "passive": -1}
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL}
 Level = Literal["debug", "info", "warning", "error", "critical", "passive"]
 Sampling = Literal["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
 
 
 @dataclass(repr=False)
-class TrainingArguments(SettingGroups, ArgumentsBase):
+class TrainingArguments(SettingGroups):
     """The settings of a run. The fields are the reference's, with its defaults, and those below.
 
     Args:
-        nan_policy: for an update whose gradients are not finite: ``error`` names the module, ``skip`` leaves it out
-            and counts it, ``ignore`` applies it.
+        nan_policy: non-finite updates: ``error`` names the module, ``skip`` leaves them out, ``ignore`` applies them.
         max_tokens_per_batch: the padded size up to which batches grow for ``train_sampling_strategy="token_budget"``.
         layerwise_lr_decay: the learning rate times this for each layer further from the head.
-        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names; see
-            :func:`transept.freeze`.
+        freeze: what is not trained: ``embeddings``, ``backbone``, a number of layers, or names (:func:`freeze`).
         precompute: with ``freeze="backbone"``, compute its states of all rows once and train the head on these. The
             result is the same, as a frozen backbone drops out nothing; rows must be the same whenever they are read.
         unfreeze_schedule: what is trained from which epoch on; see :func:`transept.gradual_unfreezing`.
         save_on_signal: SIGTERM and Ctrl-C save a checkpoint and end the run.
         use_cache: whether decoders cache keys and values in training; the model's own config stays as it is.
-        find_batch_size: when memory runs out, do an update again with half the rows at a time, which changes no
-            result; on by default where there is a GPU. ``auto_find_batch_size`` is the same.
+        find_batch_size: out of memory, do updates again with half the rows at a time; on where there is a GPU.
         ema_decay: the decay of an exponential mean of the weights, which is evaluated and saved in their place.
         deterministic: the same as ``full_determinism``.
 
-    Raises:
-        ConfigError: a value of the wrong type or out of range, or settings that contradict each other.
-        UnsupportedError: a setting that cannot be honoured.
+    ``ConfigError``: wrong types or ranges, or contradictions. ``UnsupportedError``: a setting cannot be honoured.
     """
 
     output_dir: str | None = None
@@ -216,8 +207,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
-            import torch
-
             tiles.check()
             if uses_bf16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                 message = "this processor has no bf16 products: training with bf16 is many times slower than without."
@@ -263,8 +252,6 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
     @property
     def device(self) -> torch.device:
         """Where the model is trained: a GPU, where there is one and ``use_cpu`` is not set, else the processor."""
-        import torch
-
         if self.use_cpu:
             return torch.device("cpu")
         if torch.cuda.is_available():
@@ -272,44 +259,29 @@ class TrainingArguments(SettingGroups, ArgumentsBase):
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
     @property
-    def n_gpu(self) -> int:
-        """1 on a GPU, else 0: one process trains on one device."""
-        return int(self.device.type == "cuda")
-
-    @property
     def world_size(self) -> int:
         """The number of processes of the group that was initialized, else 1."""
-        import torch.distributed as dist
-
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
     @property
     def process_index(self) -> int:
-        import torch.distributed as dist
-
         return dist.get_rank() if self.world_size > 1 else 0
 
     @property
     def local_process_index(self) -> int:
         return int(os.environ.get("LOCAL_RANK", 0)) if self.world_size > 1 else 0
 
-    @property
-    def parallel_mode(self) -> ParallelMode:
-        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
-
+    parallel_mode = property(lambda self: ParallelMode("distributed" if self.world_size > 1 else "not_parallel"))
+    n_gpu = property(lambda self: int(self.device.type == "cuda"), doc="1 on a GPU, else 0, for one process.")
     train_batch_size = property(lambda self: self.per_device_train_batch_size, doc="Rows of a micro-batch.")
     eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
     should_save = property(lambda self: self.process_index == 0)
-
-    @property
-    def should_log(self) -> bool:
-        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+    should_log = property(lambda self: self.local_process_index == 0 if self.log_on_each_node else self.should_save)
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""
-        level = LEVELS[self.log_level if self.should_log else self.log_level_replica]
-        return get_verbosity() if level == -1 else level
+        return LEVELS.get(self.log_level if self.should_log else self.log_level_replica, get_verbosity())
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """The updates of the warm-up; ``warmup_steps`` below 1 is a share of all."""
@@ -322,8 +294,7 @@ class Seq2SeqTrainingArguments(TrainingArguments):
 
     Args:
         predict_with_generate: evaluate what ``generate`` writes, and not the logits.
-        generation_max_length: its ``max_length``, and
-        generation_num_beams: its ``num_beams``, where an evaluation is not given others.
+        generation_max_length, generation_num_beams: its ``max_length`` and ``num_beams``, unless others are passed.
         generation_config: the model's settings of ``generate``: an object, a directory, or the name of a repository.
     """
 

@@ -9,7 +9,6 @@ from typing import Any
 from transept.errors import FormatError, MissingExtraError
 from transept.files import PathName, read_text
 
-MAX_BYTES = 2**20
 MAX_DEPTH = 32
 # Numbers and truth values of YAML 1.2, and the characters that they begin with, in the order in which they are tried.
 # PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
@@ -27,20 +26,13 @@ _PATTERNS = {
 def load_yaml(path: PathName) -> Any:
     """Read a YAML document (the core schema of YAML 1.2) of at most one MiB.
 
-    Raises:
-        FileError: it cannot be read.
-        FormatError: it is no YAML, too large or too deep, has a key twice, an alias, or a value that is not plain.
-        MissingExtraError: PyYAML is not installed.
+    ``FormatError``: it is no YAML, too large or too deep, has a key twice, an alias, or a value that is not plain.
     """
-    text = read_text(path, max_bytes=MAX_BYTES)
-    loader, error_class = _loader()
+    text = read_text(path, max_bytes=2**20)
+    yaml, loader = _loader()
     try:
-        reader = loader(text)
-        try:
-            return reader.get_single_data()
-        finally:
-            reader.dispose()
-    except error_class as error:
+        return loader(text).get_single_data()
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         problem = getattr(error, "problem", None) or str(error)
@@ -51,7 +43,7 @@ def load_yaml(path: PathName) -> Any:
 
 @cache
 def _loader() -> tuple[Any, Any]:
-    """PyYAML's safe loader, without aliases, each key once, and values of YAML 1.2; and the class of its errors."""
+    """PyYAML, and its safe loader without aliases, with each key once and values of YAML 1.2."""
     try:
         import yaml
     except ImportError as error:
@@ -85,4 +77,4 @@ def _loader() -> tuple[Any, Any]:
     Plain.add_constructor("tag:yaml.org,2002:int", lambda reader, node: int(node.value))  # 012 is twelve
     for kind, (first, pattern) in _PATTERNS.items():
         Plain.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
-    return Plain, yaml.YAMLError
+    return yaml, Plain

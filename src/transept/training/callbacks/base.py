@@ -156,8 +156,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         early_stopping_patience: evaluations without improvement that end it.
         early_stopping_threshold: by how much the metric must be better than the best to count as improved.
 
-    Raises:
-        ConfigError: when training begins without ``metric_for_best_model``, or without evaluations.
+    ``ConfigError``: training begins without ``metric_for_best_model``, or without evaluations.
     """
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
@@ -173,9 +172,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             hint = 'Pass eval_strategy="epoch" or "steps".'
             raise ConfigError("EarlyStoppingCallback needs evaluations.", hint=hint)
         if not args.load_best_model_at_end:
-            kept = "the last model is kept, not the best one."
-            message = f"EarlyStoppingCallback without `load_best_model_at_end`: {kept}"
-            warnings.warn(message, TranseptWarning, stacklevel=2)
+            text = "EarlyStoppingCallback without `load_best_model_at_end`: the last model is kept, not the best one."
+            warnings.warn(text, TranseptWarning, stacklevel=2)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         name = metric_name(args)

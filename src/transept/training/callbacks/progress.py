@@ -22,10 +22,8 @@ class ProgressBars(TrainerCallback):
     stream: Any = None  # standard error
     training_options: ClassVar[dict[str, Any]] = {}
     evaluation_options: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self) -> None:
-        self.training_bar: Any = None
-        self.prediction_bar: Any = None
+    training_bar: Any = None
+    prediction_bar: Any = None
 
     def is_shown(self, args: Any, state: TrainerState) -> bool:
         return state.is_world_process_zero
@@ -66,7 +64,6 @@ class ProgressCallback(ProgressBars):
     """Shows progress bars, and logs above them; texts longer than ``max_str_len`` are left out of the logs."""
 
     def __init__(self, max_str_len: int = 100) -> None:
-        super().__init__()
         self.max_str_len = max_str_len
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -90,11 +87,7 @@ def _rounded(logs: dict[str, Any]) -> dict[str, Any]:
 
 
 class ConsoleCallback(ProgressBars):
-    """Shows updates, loss, tokens a second and the time left: a bar on a terminal, elsewhere a line for each log.
-
-    Args:
-        stream: where to; standard error when absent.
-    """
+    """Shows updates, loss, tokens a second and the time left: a bar on a terminal, elsewhere a line for each log."""
 
     training_options: ClassVar = {
         "desc": "train",
@@ -104,7 +97,6 @@ class ConsoleCallback(ProgressBars):
     evaluation_options: ClassVar = {"desc": "evaluate", "leave": False}
 
     def __init__(self, stream: Any = None) -> None:
-        super().__init__()
         self.stream = stream or sys.stderr
         self.start_time = 0.0
         self.start_step = self.start_tokens = 0
@@ -138,7 +130,9 @@ class ConsoleCallback(ProgressBars):
         else:
             titles = {"loss": "loss", "learning_rate": "rate", "grad_norm": "norm"}
             line = _line({titles[name]: logs[name] for name in titles if name in logs})
-            line = line and f"{line}  {self.speed(args, state)}  {self.time_left(state)}"
+            seconds = (time.monotonic() - self.start_time) / max(state.global_step - self.start_step, 1)
+            left = clock(seconds * (state.max_steps - state.global_step))
+            line = line and f"{line}  {self.speed(args, state)}  {left} left"
         if line:
             line = f"{state.global_step}/{state.max_steps}  epoch {state.epoch or 0:.2f}  {line}"
             tqdm.write(line, file=self.stream)
@@ -150,11 +144,6 @@ class ConsoleCallback(ProgressBars):
             return f"{tokens / seconds:,.0f} tokens/s"
         rows = (state.global_step - self.start_step) * args.train_batch_size * args.gradient_accumulation_steps
         return f"{rows / seconds:,.1f} rows/s"
-
-    def time_left(self, state: TrainerState) -> str:
-        """The time that the remaining updates take, at the speed so far."""
-        seconds = (time.monotonic() - self.start_time) / max(state.global_step - self.start_step, 1)
-        return f"{clock(seconds * (state.max_steps - state.global_step))} left"
 
 
 def metrics_line(logs: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from transept.training.callbacks.progress import TIMINGS, ConsoleCallback
 from transept.training.state import TrainerState
 
 LOG_NAME, PLOT_NAME = "log.jsonl", "plot.png"
-MAX_BYTES = 2**30
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9601a", "#8a8a8a"
 COLOURS = (ORANGE, "#2c8c4a", "#7d4cb0", "#b03060", BLUE, "#8a6d1d")
 # Seconds between two drawings, each of which takes about half of one.
@@ -61,7 +60,7 @@ def write_log(path: Path, logs: Iterable[dict[str, Any]]) -> None:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; without a last one that an interruption cut short, and none where there is no file."""
-    lines = read_text(path, max_bytes=MAX_BYTES).splitlines() if path.exists() else []
+    lines = read_text(path, max_bytes=2**30).splitlines() if path.exists() else []
     logs = []
     for number, text in enumerate(lines, 1):
         place = f"{path}:{number}"
@@ -209,31 +208,27 @@ class _Program(_Optional):
 
     def __init__(self) -> None:
         self.require()
-        self.run: Any = None
+        self.log: Callable[[dict[str, float], int], Any] | None = None
+        self.end: Callable[[], Any] | None = None
 
-    def begin(self, args: Any, settings: dict[str, Any]) -> Any:
-        """Begin a run, and give the object that logs it."""
+    def begin(self, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
+        """Begin a run, and return ``log(numbers, step)`` and ``end()``, or ``None`` where it stays open."""
         raise NotImplementedError
-
-    def log(self, numbers: dict[str, float], step: int) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Leave the run open for the evaluation after training."""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero and self.run is None:
+        if state.is_world_process_zero and self.log is None:
             config: Any = getattr(model, "config", None)
             settings = config.to_dict() if hasattr(config, "to_dict") else {}
-            self.run = self.begin(args, settings | args.to_dict())
+            self.log, self.end = self.begin(args, settings | args.to_dict())
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if self.run is not None:
+        if self.log is not None:
             self.log(sorted_by_split(logs), state.global_step)
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        if self.run is not None:
+        if self.end is not None:
             self.end()
+            self.log = self.end = None
 
 
 class TensorBoardCallback(_Program):
@@ -241,21 +236,18 @@ class TensorBoardCallback(_Program):
 
     package = "tensorboard"
 
-    def begin(self, args: Any, settings: dict[str, Any]) -> Any:
+    def begin(self, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
         from torch.utils.tensorboard import SummaryWriter
 
         writer = SummaryWriter(log_dir=str(Path(args.output_dir, "runs")))
         writer.add_text("args", args.to_json_string())
-        return writer
 
-    def log(self, numbers: dict[str, float], step: int) -> None:
-        for name, value in numbers.items():
-            self.run.add_scalar(name, value, step)
-        self.run.flush()
+        def log(numbers: dict[str, float], step: int) -> None:
+            for name, value in numbers.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
 
-    def end(self) -> None:
-        self.run.close()
-        self.run = None
+        return log, writer.close
 
 
 class WandbCallback(_Program):
@@ -263,14 +255,12 @@ class WandbCallback(_Program):
 
     package = "wandb"
 
-    def begin(self, args: Any, settings: dict[str, Any]) -> Any:
+    def begin(self, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "transept")
-        return wandb.run or wandb.init(project=project, name=args.run_name, config=settings)
-
-    def log(self, numbers: dict[str, float], step: int) -> None:
-        self.run.log({**numbers, "train/global_step": step})
+        run = wandb.run or wandb.init(project=project, name=args.run_name, config=settings)
+        return lambda numbers, step: run.log({**numbers, "train/global_step": step}), None  # evaluations may follow
 
 
 class MLflowCallback(_Program):
@@ -279,7 +269,7 @@ class MLflowCallback(_Program):
     package = "mlflow"
     most_parameters, longest = 100, 250  # of one call, and of one value
 
-    def begin(self, args: Any, settings: dict[str, Any]) -> Any:
+    def begin(self, args: Any, settings: dict[str, Any]) -> tuple[Any, Any]:
         import mlflow  # type: ignore[import-not-found, unused-ignore]
 
         if "MLFLOW_EXPERIMENT_NAME" in os.environ:
@@ -289,14 +279,11 @@ class MLflowCallback(_Program):
         parameters = [(name, str(value)) for name, value in settings.items() if len(str(value)) <= self.longest]
         for start in range(0, len(parameters), self.most_parameters):
             mlflow.log_params(dict(parameters[start : start + self.most_parameters]))
-        return mlflow
 
-    def log(self, numbers: dict[str, float], step: int) -> None:
-        self.run.log_metrics({name.replace("/", "_"): value for name, value in numbers.items()}, step=step)
+        def log(numbers: dict[str, float], step: int) -> None:
+            mlflow.log_metrics({name.replace("/", "_"): value for name, value in numbers.items()}, step=step)
 
-    def end(self) -> None:
-        self.run.end_run()
-        self.run = None
+        return log, mlflow.end_run
 
 
 REPORTS: dict[str, type[TrainerCallback]] = {
@@ -312,9 +299,7 @@ REPORTS: dict[str, type[TrainerCallback]] = {
 def report_callbacks(names: list[str]) -> list[type[TrainerCallback]]:
     """The callbacks that ``report_to`` names; ``all`` is those whose packages are installed.
 
-    Raises:
-        InputError: a name that is none of them.
-        MissingExtraError, UnsupportedError: one whose package is not installed.
+    ``InputError``: a name that is none of them. ``MissingExtraError``, ``UnsupportedError``: a package is missing.
     """
     if names == ["all"]:
         return [report for report in REPORTS.values() if not issubclass(report, _Optional) or report.is_available()]

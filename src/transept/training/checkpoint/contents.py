@@ -22,7 +22,7 @@ from transept.training.checkpoint import serialization
 from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.serialization import tensors_beside
 from transept.training.objective import carriers
-from transept.training.optim.average import WeightAverage, copy_weights
+from transept.training.optim.optimizers import WeightAverage, copy_weights
 from transept.training.run import TrainingRun
 
 # A part is a file, such as `average.safetensors`, or tensors in shards, such as `average.head.weight`.

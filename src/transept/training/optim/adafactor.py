@@ -19,19 +19,15 @@ class Adafactor(Optimizer):
     """Adafactor with the reference's arguments, numbers and state.
 
     Args:
-        params: parameters or groups of them.
-        lr: the learning rate; none where ``relative_step`` sets it.
+        lr: none where ``relative_step`` sets it: to the inverse square root of the step, and 0.01 at most.
         eps: what is added to squared gradients, and the least scale of a parameter.
         clip_threshold: the root mean square that an update is brought down to.
         decay_rate: the power of the step by which the second moments' decay rises to 1.
         beta1: decay of the first moment; none is kept without it.
-        weight_decay: as in AdamW.
         scale_parameter: multiply the rate by the parameter's root mean square.
-        relative_step: the rate is the inverse square root of the step, and 0.01 at most.
         warmup_init: the relative rate begins at one millionth of the step.
 
-    Raises:
-        InputError: a rate beside ``relative_step``, none without it, or ``warmup_init`` without it.
+    ``InputError``: a rate beside ``relative_step``, none without it, or ``warmup_init`` without it.
     """
 
     def __init__(
@@ -64,9 +60,7 @@ class Adafactor(Optimizer):
         return loss
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        if gradient.is_sparse:
-            hint = "Make the embeddings with `sparse=False`."
-            raise InputError("Adafactor cannot use sparse gradients.", hint=hint)
+        refuse(gradient.is_sparse, "Adafactor cannot use sparse gradients.", "Use embeddings with `sparse=False`.")
         weights: Tensor = parameter
         if parameter.dtype in (torch.float16, torch.bfloat16):
             gradient, weights = gradient.float(), parameter.float()

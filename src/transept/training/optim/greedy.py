@@ -18,7 +18,6 @@ class GreedyLR:
     """Divides the rate by ``factor`` after better metrics, and multiplies it after worse ones, if they come in a row.
 
     Args:
-        optimizer: whose rates it sets.
         mode: ``min`` where less is better, ``max`` where more is.
         factor: below 1.
         patience: how many metrics in a row change nothing yet.
@@ -26,13 +25,10 @@ class GreedyLR:
         cooldown, warmup: metrics that are passed over after the rate fell, or rose.
         min_lr, max_lr: the bounds of the rate, one number for all groups or one for each.
         eps: the least change of a rate that is made.
-        verbose: log each change.
         smooth: look at the mean of the last ``window_size`` metrics.
         reset_start: how often the rate may be about to fall below ``min_lr`` before it starts anew.
 
-    Raises:
-        InputError: a setting out of its range.
-        InputTypeError: what is no optimizer.
+    ``InputError``: a setting is out of its range. ``InputTypeError``: what is passed is no optimizer.
     """
 
     def __init__(
@@ -91,12 +87,10 @@ class GreedyLR:
             self._recent = [*self._recent, current][-self.window_size :]
             current = sum(self._recent) / len(self._recent)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self.cooldown_counter > 0 or self.warmup_counter > 0:
-            if self.cooldown_counter > 0:
-                self.cooldown_counter -= 1
-            else:
-                self.warmup_counter -= 1
-            self.num_bad_epochs = self.num_good_epochs = 0
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+        elif self.warmup_counter > 0:
+            self.warmup_counter -= 1
         else:
             self._compare(current)
         self._last_lr = self._rates

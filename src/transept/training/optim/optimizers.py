@@ -1,14 +1,16 @@
-"""Optimizers by name, the groups of parameters that they get, and what they are made with."""
+"""Optimizers by name, the groups of parameters that they get, and a moving average of the updated weights."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from inspect import signature
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 
@@ -16,6 +18,7 @@ from transept.checkpoint.load import Loadable
 from transept.core.naming import reference_names
 from transept.errors import InputError, TranseptError, UnsupportedError, nearest, refuse
 from transept.layers.norm import RMSNorm
+from transept.parallel.forms import local
 from transept.parallel.processes import everywhere
 from transept.training.optim.adafactor import Adafactor
 
@@ -67,7 +70,7 @@ class OptimizerNames(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> OptimizerNames:
-        raise InputError(f"no optimizer is called {value!r}.", hint=nearest(str(value), OPTIMIZERS))
+        raise InputError(f"no optimizer is called {value!r}.", hint=nearest(str(value), map(str, OPTIMIZERS)))
 
 
 # A name -> its class, and the arguments that are fixed for it.
@@ -87,11 +90,9 @@ NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._
 
 
 def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
-    """The class that ``args.optim`` names, and what to build it with beside the groups of parameters.
+    """The class that ``args.optim`` names, and its arguments beside the groups of parameters.
 
-    Raises:
-        InputError: an unknown name, or an argument in ``args.optim_args`` that the class does not have.
-        UnsupportedError: an optimizer of another package.
+    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: one of other packages.
     """
     name = OptimizerNames(args.optim)
     if name not in OPTIMIZERS:
@@ -132,23 +133,17 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _is_like(value: Any, default: Any) -> bool:
     """Whether a value is of the kind of an argument's default."""
-    match default:
-        case None:
-            return True
-        case bool():
-            return isinstance(value, bool)
-        case tuple():
-            return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
-        case int() | float():
-            return isinstance(value, int | float) and not isinstance(value, bool)
-    return not isinstance(value, bool)
+    if default is None:
+        return True
+    if isinstance(default, tuple):
+        return isinstance(value, tuple | list) and all(isinstance(number, int | float) for number in value)
+    if isinstance(value, bool) or isinstance(default, bool):
+        return type(value) is type(default)
+    return isinstance(value, int | float) or not isinstance(default, int | float)
 
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
-    """Names of the parameters that weight decay applies to: all but biases and the weights of norms.
-
-    The reference's name of a parameter or the class of its module says which it is.
-    """
+    """Names of the parameters that weight decay applies to: all but biases and the weights of norms."""
     stored = reference_names(model) if isinstance(model, Loadable) else {}
     names = [name for name, _ in model.named_parameters() if not UNDECAYED.search(stored.get(name, name).lower())]
     return [name for name in names if not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)]
@@ -157,9 +152,7 @@ def get_decay_parameter_names(model: nn.Module) -> list[str]:
 def layerwise_rates(groups: Sequence[Collection[str]], decay: float) -> dict[str, float]:
     """The factor of each parameter's learning rate: ``decay`` for each group that it is away from the last one.
 
-    Args:
-        groups: names of parameters, from the embeddings to the head.
-        decay: above 0 and at most 1, such as 0.9 or ULMFiT's 1/2.6 (Howard & Ruder 2018).
+    ``groups`` are names of parameters from the embeddings to the head. ULMFiT's decay is 1/2.6 (Howard & Ruder 2018).
     """
     refuse(not 0 < decay <= 1, f"`layerwise_lr_decay` must be above 0 and at most 1, but is {decay}.")
     return {name: decay ** (len(groups) - 1 - depth) for depth, names in enumerate(groups) for name in names}
@@ -169,20 +162,10 @@ def parameter_groups(
     model: nn.Module,
     learning_rate: float,
     weight_decay: float,
-    decayed: Collection[str],
-    rates: Mapping[str, float] | None = None,
+    decayed: Collection[str],  # names that weight decay applies to
+    rates: Mapping[str, float] | None = None,  # factors of the learning rate
 ) -> list[dict[str, Any]]:
-    """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``.
-
-    They are the groups of the reference, decayed and not, where no ``rates`` are given.
-
-    Args:
-        model: whose parameters with ``requires_grad`` they are.
-        learning_rate: for parameters that ``rates`` leaves as they are.
-        weight_decay: for the parameters named in ``decayed``; 0 for all others.
-        decayed: see :func:`get_decay_parameter_names`.
-        rates: factors of the learning rate by the parameters' names; 1 for those that are not named.
-    """
+    """The parameters that are trained, in groups of one weight decay and one rate, with their ``param_names``."""
     decayed, rates = set(decayed), rates or {}
     members: dict[tuple[float, bool], dict[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -203,13 +186,9 @@ def make_optimizer(
     options: Mapping[str, Any],
     make: Callable[..., Optimizer] | None = None,
 ) -> Optimizer:
-    """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is given.
+    """The optimizer of these groups, made by ``make(cls, groups, options)`` where that is passed.
 
-    ``fused`` is left out where a parameter's device or type has no fused kernel.
-
-    Raises:
-        InputError: there is no parameter to train.
-        UnsupportedError: the class takes no such parameters, or no groups of them.
+    ``InputError``: there is nothing to train. ``UnsupportedError``: the class takes no such parameters or groups.
     """
     filled = [dict(group) for group in groups if group["params"]]
     parameters: list[Tensor] = [parameter for group in filled for parameter in group["params"]]
@@ -224,3 +203,61 @@ def make_optimizer(
     except ValueError as error:
         hint = f"Set `optim` to one that takes any parameters: {', '.join(OPTIMIZERS)}."
         raise UnsupportedError(f"{cls.__name__} cannot be made for this model: {error}", hint=hint) from error
+
+
+class WeightAverage:
+    """A moving average of a model's floating-point weights, in float32 at least (Polyak & Juditsky 1992).
+
+    After each update it is ``decay`` times itself plus ``1 - decay`` times the weights that are trained.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        refuse(not 0 <= decay < 1, f"`ema_decay` must be at least 0 and below 1, but is {decay}.")
+        self.decay = decay
+        self.weights: dict[str, Tensor] = {}
+        for name, weight in _trained(model).items():
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            self.weights[name] = weight.detach().to(dtype, copy=True)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the average towards the weights, after an update of these."""
+        weights = _trained(model)
+        means = [local(mean) for mean in self.weights.values()]
+        values = [local(weights[name].detach()).to(mean) for name, mean in zip(self.weights, means)]
+        if means:
+            torch._foreach_lerp_(means, values, 1 - self.decay)
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """The model with the averaged weights, to evaluate or save it; its own are put back at the end."""
+        weights = dict(model.named_parameters())
+        before = {name: weights[name].detach().clone() for name in self.weights}
+        try:
+            copy_weights(self.weights, weights)
+            yield
+        finally:
+            copy_weights(before, weights)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages by the parameters' names."""
+        return dict(self.weights)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over averages (``InputError``: names or shapes are not those of the parameters)."""
+        shapes, others = ({(name, weight.shape) for name, weight in part.items()} for part in (self.weights, state))
+        for name, _ in sorted(shapes ^ others):
+            raise InputError(f"the averaged weights are those of another model: {name!r} differs.")
+        copy_weights(state, self.weights)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    weights = dict(model.named_parameters())
+    return {name: weight for name, weight in weights.items() if weight.requires_grad and weight.is_floating_point()}
+
+
+@torch.no_grad()
+def copy_weights(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    """Put tensors into those of the same names, in place."""
+    for name, value in source.items():
+        target[name].copy_(value)

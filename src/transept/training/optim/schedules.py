@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -17,11 +16,12 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
+from transept.errors import InputError, InputTypeError, TranseptWarning, refuse
 from transept.training.optim.greedy import GreedyLR
+from transept.training.state import ExplicitEnum
 
 
-class SchedulerType(StrEnum):
+class SchedulerType(ExplicitEnum):
     """Names of schedules, as ``lr_scheduler_type`` takes them."""
 
     LINEAR = "linear"
@@ -36,10 +36,6 @@ class SchedulerType(StrEnum):
     COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
     WARMUP_STABLE_DECAY = "warmup_stable_decay"
     GREEDY = "greedy"
-
-    @classmethod
-    def _missing_(cls, value: object) -> SchedulerType:
-        raise InputError(f"no schedule is called {value!r}.", hint=nearest(str(value), [name.value for name in cls]))
 
 
 def _warmed(step: int, *, warmup: float, shape: Callable[[int], float]) -> float:
@@ -159,10 +155,7 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall as a power of what is left to the rate ``lr_end``.
-
-    ``InputError``: it is not below the optimizer's rate.
-    """
+    """A straight rise from 0, then a fall as a power of the steps left to ``lr_end``, below the optimizer's rate."""
     rate = float(optimizer.defaults["lr"])
     refuse(not rate > lr_end, f"`lr_end` is {lr_end:g}, but must be below the learning rate, which is {rate:g}.")
     settings = {"total": num_training_steps, "power": power, "last": lr_end / rate}
@@ -172,10 +165,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """A straight rise from 0, then a fall with the square root of the steps (Zhai et al. 2022).
-
-    Steps are counted in units of ``timescale``: unless it is given, the warm-up's steps, or 10,000 where it has none.
-    """
+    """A straight rise from 0, then a fall with the square root of the steps in ``timescale`` (Zhai et al. 2022)."""
     timescale = timescale or num_warmup_steps or 10_000
     return _schedule(optimizer, num_warmup_steps, last_epoch, _root, timescale=timescale)
 
@@ -189,10 +179,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """A straight rise from 0, then a cosine down to ``min_lr``, or to ``min_lr_rate`` times the optimizer's rate.
-
-    ``InputError``: not exactly one of the two is given.
-    """
+    """A straight rise from 0, then a cosine down to ``min_lr`` or else ``min_lr_rate`` times the optimizer's rate."""
     settings = {"total": num_training_steps, "cycles": num_cycles, "least": _least(optimizer, min_lr, min_lr_rate)}
     return _schedule(optimizer, num_warmup_steps, last_epoch, _cosine, **settings)
 
@@ -231,8 +218,7 @@ def get_wsd_schedule(
 ) -> LambdaLR:
     """Warm-up, a stable phase, and decay (Hu et al. 2024), from and to ``min_lr_ratio`` of the optimizer's rate.
 
-    ``num_stable_steps`` counts before ``num_training_steps``, which is the sum of the three phases; ``InputError``:
-    neither is given. The types are ``linear``, ``cosine`` and ``1-sqrt``.
+    ``num_training_steps`` is the sum of the three phases. The types are ``linear``, ``cosine`` and ``1-sqrt``.
     """
     for name, kind in {"warmup_type": warmup_type, "decay_type": decay_type}.items():
         refuse(kind not in _RAMPS, f"`{name}` is {kind!r}.", hint=f"It is one of: {', '.join(_RAMPS)}.")
@@ -241,8 +227,7 @@ def get_wsd_schedule(
             raise InputError("this schedule needs `num_training_steps` or `num_stable_steps`.")
         num_stable_steps = num_training_steps - num_warmup_steps - num_decay_steps
     elif num_training_steps is not None:
-        message = "`num_stable_steps` is given, so `num_training_steps` has no effect."
-        warnings.warn(message, TranseptWarning, stacklevel=2)
+        warnings.warn("`num_training_steps` has no effect beside `num_stable_steps`.", TranseptWarning, stacklevel=2)
     phases, types = (num_warmup_steps, num_stable_steps, num_decay_steps), (warmup_type, decay_type)
     shape = partial(_stable, phases=phases, types=types, least=min_lr_ratio, cycles=num_cycles)
     return LambdaLR(optimizer, shape, last_epoch)
@@ -282,18 +267,9 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: Mapping[str, Any] | None = None,
 ) -> LRScheduler | GreedyLR:
-    """The schedule of that name.
+    """The schedule of that name; ``scheduler_specific_kwargs`` are the other arguments of its function.
 
-    Args:
-        name: one of :class:`SchedulerType`.
-        optimizer: whose rates it sets.
-        num_warmup_steps: updates of the warm-up, for schedules that have one.
-        num_training_steps: updates in all, for schedules that end.
-        scheduler_specific_kwargs: the other arguments of that schedule's own function.
-
-    Raises:
-        InputError: an unknown name, or a number of steps that is missing or negative.
-        InputTypeError: arguments that this schedule does not have.
+    ``InputError``: an unknown name, missing or negative steps. ``InputTypeError``: an argument it does not have.
     """
     name = SchedulerType(name)
     parameters = dict(signature(_FOLLOW_METRICS.get(name, SCHEDULES[name])).parameters)
