@@ -47,7 +47,9 @@ class BlockRecipe(TextRecipe):
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         blocks = blocks_of(self.tokens_of_texts(dataset), self.limit - self.special_tokens)
-        rows = stored(({"input_ids": self.block(ids)} for ids in blocks), dataset)
+        if self.special_tokens:
+            blocks = map(self.processor.build_inputs_with_special_tokens, blocks)
+        rows = stored(({"input_ids": ids} for ids in blocks), dataset)
         refuse(not len(rows), "the texts hold fewer than two tokens.", path=dataset.path)
         return rows
 
@@ -66,10 +68,6 @@ class BlockRecipe(TextRecipe):
                 yield from [np.array(ids, np.int32)] if len(text) <= WINDOW else tokens_of(self.processor, [text])
                 yield ends
 
-    def block(self, ids: list[int]) -> list[int]:
-        """A block with the special tokens around it."""
-        return ids
-
 
 class MaskedOptions(Options):
     mlm_probability: Share = 0.15  # of the tokens, which are to be found
@@ -85,9 +83,6 @@ class MaskedLM(BlockRecipe):
     options_class = MaskedOptions
     has_default_model = True
     special_tokens = 2
-
-    def block(self, ids: list[int]) -> list[int]:
-        return list(self.processor.build_inputs_with_special_tokens(ids))
 
     def collator(self) -> Any:
         collator = DataCollatorForWholeWordMask if self.options.whole_words else DataCollatorForLanguageModeling
@@ -122,6 +117,12 @@ class CausalLM(BlockRecipe):
             self.columns = (PROMPT, COMPLETION)
         self.splits_encoded = self.columns == (TEXT,)
         return super().inspect(dataset, config)
+
+    def set_model(self, processor: Any, model: Any) -> None:
+        super().set_model(processor, model)
+        if self.options.packing:
+            most = max(PACKED_TOKENS, self.limit)
+            self.trainer_settings = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": most}
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         if self.splits_encoded:
@@ -164,11 +165,6 @@ class CausalLM(BlockRecipe):
         if self.splits_encoded:
             return DataCollatorForLanguageModeling(self.processor, mlm=False)
         return DataCollatorForTokenClassification(self.processor)
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        if not self.options.packing:
-            return super().arguments(rows)
-        return {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": max(PACKED_TOKENS, self.limit)}
 
 
 def blocks_of(tokens: Iterable[Tokens], size: int) -> Iterator[list[int]]:

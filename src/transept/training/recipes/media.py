@@ -37,14 +37,13 @@ from transept.training.data.columns import (
     values_of,
 )
 from transept.training.data.labels import Labels, find_labels, is_number
-from transept.training.recipes.base import LazyRows, Options, Recipe, generation_arguments, most_likely, texts_of
+from transept.training.recipes.base import LazyRows, Options, Recipe, most_likely, texts_of
 from transept.training.recipes.classification import LabelledRecipe
 from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
 IMAGE = Column("image", ("image", "img", "picture", "file_name", "path"), is_media)
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
 TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sentence"), is_text)
-LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 
 
 class MediaRecipe(Recipe):
@@ -55,9 +54,9 @@ class MediaRecipe(Recipe):
         places = [dataset.place(index) for index in range(len(dataset))]
         return LazyRows(self.load, media, self.targets(dataset), places)
 
-    @abstractmethod
     def targets(self, dataset: TableDataset) -> list[Any]:
-        """What is to be learned of each row."""
+        """What is to be learned of each row, beside its medium."""
+        return [None] * len(dataset)
 
     @abstractmethod
     def load(self, media: Any, target: Any, place: str) -> Row:
@@ -154,6 +153,7 @@ class SpeechRecipe(MediaRecipe):
     metric = "wer"
     lower_is_better = True
     batch_size = 8
+    trainer_settings = {"include_num_input_tokens_seen": "no"}
     decoding: ClassVar[dict[str, bool]] = {}  # how labels become texts
 
     def targets(self, dataset: TableDataset) -> list[Any]:
@@ -176,9 +176,6 @@ class SpeechRecipe(MediaRecipe):
         tokenizer = self.processor.tokenizer
         texts = texts_of(tokenizer, predictions), texts_of(tokenizer, labels, **self.decoding)
         return WordErrorRate()(*texts) | CharacterErrorRate()(*texts)
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return {"include_num_input_tokens_seen": "no"}
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         name, labels = next(iter(batch)), batch["labels"][index : index + 1].numpy()
@@ -208,13 +205,11 @@ class SpeechToText(SpeechRecipe):
     model_class = auto.AutoModelForSpeechSeq2Seq
     trainer_class = Seq2SeqTrainer
     arguments_class = Seq2SeqTrainingArguments
+    longest_output = 128
 
     def targets(self, dataset: TableDataset) -> list[Any]:
         start = getattr(self.model.config, "decoder_start_token_id", None)
         return [ids[1:] if ids[:1] == [start] else ids for ids in super().targets(dataset)]
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return super().arguments(rows) | generation_arguments(self.model, LONGEST)
 
 
 def is_numbers(value: Any) -> bool:
@@ -251,6 +246,7 @@ class Reconstruction(MediaRecipe):
     )
     options_class = ReconstructionOptions
     batch_size = 32
+    trainer_settings = {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
         note, names = super().inspect(dataset, config), dataset.column_names
@@ -295,14 +291,15 @@ class Reconstruction(MediaRecipe):
             refuse(len(row["values"]) != self.width, what, path=dataset.place(index))
         return rows
 
-    def targets(self, dataset: TableDataset) -> list[Any]:
-        return [None] * len(dataset)
-
     def load(self, media: Any, target: Any, place: str) -> Row:
         """A picture as grey values from 0 to 1."""
         side = self.options.side
         picture = opened(media, place).convert("L").resize((side, side))
         return {"values": np.asarray(picture, dtype=np.float32) / 255}
+
+    def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
+        defaults = super().default_arguments(rows, parameters, evaluated=evaluated)
+        return defaults | {"num_train_epochs": 20 if rows < 20_000 else 4}
 
     def preprocess_logits(self, outputs: Any, labels: Any) -> Tensor:
         logits: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
@@ -313,10 +310,6 @@ class Reconstruction(MediaRecipe):
         error = Regression()(predictions, labels)["mse"]
         variance = float(labels.reshape(len(labels), -1).astype(np.float64).var(axis=0).mean())
         return {"mse": error, "explained_variance": 1 - error / variance if variance else float("nan")}
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        arguments = {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
-        return arguments | {"num_train_epochs": 20 if rows < 20_000 else 4}
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         row = batch["values"][index]

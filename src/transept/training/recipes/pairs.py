@@ -15,7 +15,7 @@ from transept.training.arguments.training import Seq2SeqTrainingArguments
 from transept.training.collate.padding import DataCollatorForPairs, DataCollatorForSeq2Seq
 from transept.training.data.columns import Column, is_mapping, is_text
 from transept.training.data.labels import is_number
-from transept.training.recipes.base import LazyRows, Options, TextRecipe, generation_arguments, rows_from, texts_of
+from transept.training.recipes.base import LazyRows, Options, TextRecipe, rows_from, texts_of
 from transept.training.trainers.pairs import NAMES, DataCollatorForPreference, DPOTrainer, SentenceTrainer
 from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
@@ -47,6 +47,7 @@ class Seq2Seq(TextRecipe):
     batch_size = 8
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
+        self.longest_output = self.options.max_target_length
         return super().inspect(by_language(dataset), config)
 
     def encode_rows(self, dataset: TableDataset) -> list[Row]:
@@ -61,9 +62,6 @@ class Seq2Seq(TextRecipe):
     def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
         texts = texts_of(self.processor, predictions), texts_of(self.processor, labels)
         return {name: value for metric in self.metrics for name, value in metric()(*texts).items()}
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return super().arguments(rows) | generation_arguments(self.model, self.options.max_target_length)
 
 
 class Translation(Seq2Seq):
@@ -107,12 +105,12 @@ class SentenceEmbedding(TextRecipe):
     options_class = EmbeddingOptions
     collator_class = DataCollatorForPairs
     trainer_class = SentenceTrainer
+    trainer_settings = UNGROUPED
     has_default_model = True
 
     def trainer_options(self) -> dict[str, Any]:
-        loss = "cosent" if "label" in self.column_names else "multiple_negatives"
-        options = self.options
-        return {"loss": loss, "options": {"scale": options.scale}, "mini_batch_size": options.mini_batch_size}
+        loss, size = "cosent" if "label" in self.column_names else "multiple_negatives", self.options.mini_batch_size
+        return {"loss": loss, "options": {"scale": self.options.scale}, "mini_batch_size": size}
 
     def encode_rows(self, dataset: TableDataset) -> list[Row]:
         anchors, positives = (self.tokens(self.column(dataset, role)) for role in ("text", "text_pair"))
@@ -121,14 +119,11 @@ class SentenceEmbedding(TextRecipe):
             columns["score"] = [float(score) for score in self.column(dataset, "label")]
         return rows_from(columns)
 
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return UNGROUPED
-
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         texts = {}
         for name in ("anchor", "positive"):
             ids, mask = batch[f"{name}_input_ids"][index], batch[f"{name}_attention_mask"][index]
-            texts[name] = str(self.processor.decode(ids[mask.bool()].tolist()))
+            texts[name] = self.decode(ids[mask.bool()])
         return texts | ({"score": str(float(batch["labels"][index]))} if "labels" in batch else {})
 
 
@@ -147,6 +142,7 @@ class Preference(TextRecipe):
     columns = tuple(Column(name, (name,), is_text, by_kind=False) for name in NAMES)
     options_class = PreferenceOptions
     trainer_class = DPOTrainer
+    trainer_settings = UNGROUPED | {"learning_rate": 1e-6}
     batch_size = 8
     needs_pad_token = True
 
@@ -159,14 +155,10 @@ class Preference(TextRecipe):
     def collator(self) -> Any:
         return DataCollatorForPreference(self.processor, max_length=self.limit)
 
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return UNGROUPED | {"learning_rate": 1e-6}
-
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        texts = {}
+        texts = dict[str, str]()
         for name, row in (("chosen", index), ("rejected", index + len(batch["labels"]) // 2)):
             ids, labels = batch["input_ids"][row], batch["labels"][row]
             is_prompt = batch["attention_mask"][row].bool() & (labels < 0)
-            texts["prompt"] = str(self.processor.decode(ids[is_prompt].tolist()))
-            texts[name] = str(self.processor.decode(ids[labels >= 0].tolist()))
+            texts |= {"prompt": self.decode(ids[is_prompt]), name: self.decode(ids[labels >= 0])}
         return texts

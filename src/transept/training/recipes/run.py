@@ -23,6 +23,7 @@ from transept.errors import ConfigError, TranseptWarning, nearest, refuse
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
 from transept.parallel.processes import everywhere, join, same_on_all
+from transept.preprocess.text.tokenizer import character_tokenizer
 from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
 from transept.tables.files import digest_of, load_dataset_file
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
@@ -31,7 +32,7 @@ from transept.training.data.checks import warn_of_equal_rows, warn_of_truncation
 from transept.training.files import check_empty, free_directory, run_directory
 from transept.training.model_card import Card, write_card
 from transept.training.recipes import recipe_named
-from transept.training.recipes.base import Recipe, TextRecipe, character_tokenizer
+from transept.training.recipes.base import Recipe, TextRecipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings
 from transept.training.run import RunLength
 from transept.training.state import json_value
@@ -305,7 +306,7 @@ def evaluate_model(settings: RunSettings, *, notify: Notify = str) -> tuple[dict
     rows = run.recipe.encode(dataset)
     batch_size = 2 * run.recipe.batch_size
     run.arguments = {"report_to": "none", "disable_tqdm": True, "per_device_eval_batch_size": batch_size}
-    run.make_trainer(settings.output or "evaluation")
+    run.make_trainer(settings.output or "evaluation").pop_callback(PrinterCallback)  # the caller prints the metrics
     return run.evaluate(rows), len(rows)
 
 
