@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -31,10 +30,7 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a recipe beside the trainer's settings (``ConfigError``: a value that an option cannot have).
-
-    A subclass adds those of its task.
-    """
+    """Options of a recipe beside the trainer's settings; a subclass adds those of its task."""
 
     max_length: Count | None = None  # tokens of a row; what the model allows, at most 512, when absent
     eval_share: Annotated[float, Range(0, 1, "()")] = 0.1  # of the rows, held out where no others are given
@@ -54,7 +50,7 @@ class Options:
         return {name: value for name, value in vars(self).items() if name not in specs(Options)}
 
 
-class Recipe(ABC):
+class Recipe:
     """A task: which columns it reads, how a row is encoded, batches, the class of models, metrics and settings.
 
     A run calls ``inspect`` with the rows to train on, makes the model, calls ``set_model``, and encodes the rows.
@@ -80,6 +76,9 @@ class Recipe(ABC):
     sample_by: ClassVar[str] = "line"  # what a row of a text file is
     splits_encoded: bool = False  # whether the held-out rows are chosen after encoding
     last_checkpoint = staticmethod(find_last_checkpoint)
+    encode: Callable[[TableDataset], Sequence[Row]]  # rows for the model, with labels
+    # A batch and the number of a row of it -> the row in words, for a person to check.
+    describe: Callable[[Mapping[str, Any], int], dict[str, str]]
     # Logits and labels of a batch -> what the metrics need of them: the classes, mostly.
     preprocess_logits: Callable[[Any, Any], Any] | None = None
     # Predictions and labels of an evaluation -> metrics by name; absent where the loss tells all.
@@ -94,7 +93,7 @@ class Recipe(ABC):
         self.column_names: dict[str, str] = {}  # by role
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
-        """Find the columns in the rows to train on; gives a sentence about what was guessed. ``config`` is the model's."""
+        """Find the columns in the rows to train on, with the model's ``config``; gives a sentence about guesses."""
         self.find_columns(dataset)
         return told(self.column_names, self.chosen_columns)
 
@@ -121,10 +120,6 @@ class Recipe(ABC):
         """Set the model, and the tokenizer or processor of its inputs."""
         self.processor, self.model = processor, model
 
-    @abstractmethod
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
-        """Rows for the model, with labels."""
-
     def collator(self) -> Any:
         return self.collator_class(self.processor)
 
@@ -132,14 +127,9 @@ class Recipe(ABC):
         """Arguments that only the trainer's class has."""
         return {}
 
-    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        """One row of a batch in words, for a person to check."""
-        raise NotImplementedError
-
     def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         """Settings of the trainer that work on two cores, by the numbers of rows and of parameters."""
         epochs, batch_size = 4 if rows < FEW_ROWS else 2, min(self.batch_size, max(2, rows // 8))
-        updates = max(1, math.ceil(rows / batch_size) * epochs)
         defaults: dict[str, Any] = {
             "num_train_epochs": epochs,
             "learning_rate": 1e-4 if parameters < FEW_PARAMETERS else 5e-5,
@@ -147,7 +137,7 @@ class Recipe(ABC):
             "per_device_eval_batch_size": 2 * self.batch_size,
             "warmup_steps": 0.06,
             "weight_decay": 0.01,
-            "logging_steps": max(1, updates // MOST_LOGS),
+            "logging_steps": max(1, math.ceil(rows / batch_size) * epochs // MOST_LOGS),
             "save_strategy": "epoch",
             "save_total_limit": 2,
             "include_num_input_tokens_seen": "non_padding",
@@ -168,6 +158,7 @@ class TextRecipe(Recipe):
 
     batch_size = 32
     trainer_settings: Mapping[str, Any] = {"train_sampling_strategy": "group_by_length"}
+    encode_rows: Callable[[TableDataset], Iterable[Row]]  # some of the rows for the model
     needs_pad_token: ClassVar[bool] = False  # the end of text stands for padding, where there is no other token
     limit = NO_LIMIT  # tokens of a row at most
     truncated = 0  # rows that were cut
@@ -190,10 +181,6 @@ class TextRecipe(Recipe):
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         return stored((row for chunk in dataset.chunks() for row in self.encode_rows(chunk)), dataset)
-
-    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
-        """Some of the rows for the model."""
-        raise NotImplementedError
 
     def tokens(self, texts: list[Any], pairs: list[str] | None = None, **options: Any) -> Any:
         """Texts as the tokenizer's columns, cut at the limit; the rows that are cut are counted."""

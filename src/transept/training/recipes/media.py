@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -49,6 +48,9 @@ TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sente
 class MediaRecipe(Recipe):
     """A recipe whose first column holds a picture or a sound, which is read when its row is."""
 
+    # A picture or sound, what is to be learned of it, and its place -> a row for the model.
+    load: Callable[[Any, Any, str], Row]
+
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         media = [resolved(value, dataset.path) for value in self.column(dataset, self.columns[0].role)]
         places = [dataset.place(index) for index in range(len(dataset))]
@@ -57,10 +59,6 @@ class MediaRecipe(Recipe):
     def targets(self, dataset: TableDataset) -> list[Any]:
         """What is to be learned of each row, beside its medium."""
         return [None] * len(dataset)
-
-    @abstractmethod
-    def load(self, media: Any, target: Any, place: str) -> Row:
-        """A row for the model, of its picture or sound and what is to be learned of it."""
 
     def collator(self) -> Any:
         return default_data_collator
@@ -225,16 +223,9 @@ class ReconstructionOptions(Options):
     variational: bool | None = None  # whether codes are drawn, and
     beta: Deviation | None = None  # the weight of their divergence from a normal distribution
 
-    def of_model(self) -> dict[str, Any]:
-        """The settings of the model that are given."""
-        return {name: value for name, value in self.of_task().items() if name != "side" and value is not None}
-
 
 class Reconstruction(MediaRecipe):
-    """Rows that are to be made again: pictures, lists of numbers, or the numbers of all columns that hold some.
-
-    Grey values are from 0 to 1; other numbers are taken as they are.
-    """
+    """Rows that are to be made again: pictures in grey, lists of numbers, or the numbers of all columns that hold some."""
 
     task = "autoencoder"
     model_class = auto.AutoModelForReconstruction
@@ -250,6 +241,8 @@ class Reconstruction(MediaRecipe):
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
         note, names = super().inspect(dataset, config), dataset.column_names
+        options = self.options.of_task().items()
+        self.new_settings = {name: value for name, value in options if name != "side" and value is not None}
         what, hint = f"the rows have both: {told(self.column_names, {})}", "Choose one with --image or --values."
         refuse(len(self.column_names) > 1, what, hint, path=dataset.path)
         self.numeric = []  # the columns of numbers, which are a row together
@@ -270,7 +263,7 @@ class Reconstruction(MediaRecipe):
         return [float(number) for number in numbers]
 
     def model_settings(self, *, is_new: bool) -> dict[str, Any]:
-        return {"input_size": self.width, **self.options.of_model()} if is_new else {}
+        return {"input_size": self.width, **self.new_settings} if is_new else {}
 
     def set_model(self, processor: Any, model: Any) -> None:
         """Refuse data and options of another model (``InputError``, ``ConfigError``)."""
@@ -278,7 +271,7 @@ class Reconstruction(MediaRecipe):
         what = f"a row has {self.width} numbers, but the model reads {model.config.input_size}."
         hint = "Pass data like those that it was trained on, or begin with new weights."
         refuse(model.config.input_size != self.width, what, hint)
-        for name, value in self.options.of_model().items():
+        for name, value in self.new_settings.items():
             what = f"`{name}` is {value}, but the model has {getattr(model.config, name)}."
             refuse(value != getattr(model.config, name), what, "It is of new weights only.", ConfigError)
 

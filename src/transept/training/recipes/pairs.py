@@ -1,4 +1,4 @@
-"""Pairs of texts: a text from a text, sentences that are alike, preferred answers, and answers that stand in a text."""
+"""Pairs of texts: a text from a text, sentences that are alike, preferred answers, and answers in a context."""
 
 from __future__ import annotations
 
@@ -202,17 +202,20 @@ class QuestionAnswering(TextRecipe):
         options: dict[str, Any] = {"truncation": "only_second", "max_length": self.limit}
         options |= {"stride": min(self.options.stride, self.limit // 4), "return_overflowing_tokens": True}
         for index, (question, context, answer) in enumerate(zip(*columns)):
-            texts, span = read_answer(answer, context, dataset.place(index))
+            texts, start, end = read_answer(answer, context, dataset.place(index))
             self.right_answers.append(texts)
             encoded = self.processor([question], [context], return_offsets_mapping=True, **options)
             for window, pairs in enumerate(encoded["offset_mapping"]):
                 sequences = encoded.sequence_ids(window)
                 offsets = [pair if sequence == 1 else None for pair, sequence in zip(pairs, sequences)]
                 self.windows.append((len(self.right_answers) - 1, offsets))
-                start, end = answer_tokens(offsets, span)
+                # The tokens of the answer; twice the first token where the window lacks a part of it.
+                inside = [(token, at) for token, at in enumerate(offsets) if at and at[0] < end and at[1] > start]
+                is_whole = inside and inside[0][1][0] <= start and inside[-1][1][1] >= end
+                first, last = (inside[0][0], inside[-1][0]) if is_whole else (0, 0)
                 names = [name for name in self.processor.model_input_names if name in encoded]
                 inputs = {name: encoded[name][window] for name in names}
-                yield inputs | {"start_positions": start, "end_positions": end}
+                yield inputs | {"start_positions": first, "end_positions": last}
 
     def compute_metrics(self, predictions: Any, labels: Any) -> dict[str, float]:
         """Exact matches, and the F1 of words, of the best span of all windows of each row; ``labels`` are tokens."""
@@ -226,40 +229,30 @@ class QuestionAnswering(TextRecipe):
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         start, end = int(batch["start_positions"][index]), int(batch["end_positions"][index])
-        answer = self.processor.decode(batch["input_ids"][index][start : end + 1].tolist())
+        answer = self.decode(batch["input_ids"][index][start : end + 1])
         return super().describe(batch, index) | {"answer": answer if start else "(not in this window)"}
 
 
-def read_answer(answer: Mapping[str, Any], context: str, place: str) -> tuple[list[str], tuple[int, int] | None]:
-    """The texts that are right, one that is empty where there is none, and the characters of the first.
+def read_answer(answer: Mapping[str, Any], context: str, place: str) -> tuple[list[str], int, int]:
+    """The right texts, and the characters of the first one (``InputError``: it does not stand there).
 
-    Raises:
-        InputError: the first one does not stand where it should.
+    Where there is no answer, it is an empty text at the beginning.
     """
     texts, starts = answer.get("text", []), answer.get("answer_start", [])
     texts = [texts] if isinstance(texts, str) else list(texts) or [""]
     starts = [starts] if isinstance(starts, int) else starts
     if not len(starts):
-        return texts, None
+        return texts, 0, 0
     start, end = starts[0], starts[0] + len(texts[0])
     what = f"the answer {texts[0]!r:.60} does not stand at character {start} of its context"
     refuse(context[start:end] != texts[0], f"{what}, but {context[start:end]!r:.60}.", path=place)
-    return texts, (start, end)
-
-
-def answer_tokens(offsets: Offsets, span: tuple[int, int] | None) -> tuple[int, int]:
-    """The first and last token of a span of characters; twice the first token where a window lacks a part of it."""
-    start, end = span or (0, 0)
-    inside = [(token, at) for token, at in enumerate(offsets) if at is not None and at[0] < end and at[1] > start]
-    if not inside or inside[0][1][0] > start or inside[-1][1][1] < end:
-        return 0, 0
-    return inside[0][0], inside[-1][0]
+    return texts, start, end
 
 
 def best_span(start: Any, end: Any, offsets: Offsets) -> tuple[float, tuple[int, int] | None]:
-    """The score of a window's best answer, and its characters, which are none where the first token is likelier.
+    """The score of a window's best answer, and its characters; ``None`` if the window has no token of the context.
 
-    The span is ``None`` where the window has no token of the context.
+    It has no characters where the first token is likelier.
     """
     tokens = np.array([token for token, at in enumerate(offsets) if at is not None and at[1] > at[0]], dtype=int)
     if not len(tokens):

@@ -47,10 +47,7 @@ Notify = Callable[[str], object]
 
 
 class Run:
-    """A recipe with its data, model and trainer.
-
-    Files, columns, labels or settings that cannot be used are refused before anything slow begins.
-    """
+    """A recipe with its data, model and trainer; what cannot be used is refused before anything slow begins."""
 
     train_rows: Sequence[Row] = ()
     eval_rows: Sequence[Row] = ()
@@ -185,10 +182,9 @@ class Run:
         return self.trainer
 
     def train(self, *, resume: str | bool | None = None, force: bool = False) -> dict[str, float]:
-        """Train, keep the best model, and write what the run's directory tells; gives the metrics of the evaluation.
+        """Train, keep the best model, and write the run's directory; gives the metrics of the evaluation.
 
-        ``resume`` is the checkpoint to go on from. A directory that holds a run already, or files that no run wrote, is
-        refused unless ``force`` is set.
+        ``resume`` is the checkpoint to go on from. Without ``force`` a directory that holds other files is refused.
         """
         output, about = self.settings.output, dict[str, Any]()
         if output is None:  # the first process chooses
