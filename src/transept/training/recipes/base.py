@@ -77,8 +77,7 @@ class Recipe:
     splits_encoded: bool = False  # whether the held-out rows are chosen after encoding
     last_checkpoint = staticmethod(find_last_checkpoint)
     encode: Callable[[TableDataset], Sequence[Row]]  # rows for the model, with labels
-    # A batch and the number of a row of it -> the row in words, for a person to check.
-    describe: Callable[[Mapping[str, Any], int], dict[str, str]]
+    describe: Callable[[Mapping[str, Any], int], dict[str, str]]  # a row of a batch in words, for a person to check
     # Logits and labels of a batch -> what the metrics need of them: the classes, mostly.
     preprocess_logits: Callable[[Any, Any], Any] | None = None
     # Predictions and labels of an evaluation -> metrics by name; absent where the loss tells all.
@@ -174,10 +173,9 @@ class TextRecipe(Recipe):
                 model.config.pad_token_id = processor.pad_token_id
         warn_of_tokenizer(processor, model)
         positions = getattr(model.backbone, "trained_positions", None) or NO_LIMIT
-        longest = self.options.max_length or min(processor.model_max_length or NO_LIMIT, positions, 512)
-        what = f"`max_length` is {longest}, but the model has positions for {positions} tokens."
-        refuse(longest > positions, what, f"Pass max_length={positions} or less.", ConfigError)
-        self.limit = int(longest)
+        self.limit = int(self.options.max_length or min(processor.model_max_length or NO_LIMIT, positions, 512))
+        what = f"`max_length` is {self.limit}, but the model has positions for {positions} tokens."
+        refuse(self.limit > positions, what, f"Pass max_length={positions} or less.", ConfigError)
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         return stored((row for chunk in dataset.chunks() for row in self.encode_rows(chunk)), dataset)

@@ -23,8 +23,7 @@ MESSAGES = Column("messages", ("messages", "conversation", "conversations"), is_
 PROMPT = Column("prompt", ("prompt", "instruction", "input"), is_text)
 COMPLETION = Column("completion", ("completion", "response", "answer", "output"), is_text)
 PACKED_TOKENS = 2048
-MARKS = "A chat template marks answers by {% generation %}"
-NO_ANSWER = f"{MARKS}; or pass train_on_prompts=true, or a larger max_length."
+UNMARKED = "A chat template marks answers by {% generation %}; or pass train_on_prompts=true, or a larger max_length."
 WINDOW = 2**18  # characters of a text that are encoded at once
 OVERLAP = 2**12  # characters that two windows share
 AGREEING = 8  # tokens on which two windows agree where the later one takes over
@@ -32,14 +31,11 @@ Tokens = NDArray[Any]
 
 
 class BlockRecipe(TextRecipe):
-    """A recipe of language models over running text: all texts, with the end of text between them, in blocks.
-
-    The held-out rows are blocks, since one long text has no rows to hold out.
-    """
+    """A recipe of language models over running text: all texts, with the end of text between them, in blocks."""
 
     columns: tuple[Column, ...] = (TEXT,)
     sample_by = "part"
-    splits_encoded = True
+    splits_encoded = True  # one long text has no rows to hold out
     batch_size = 16
     needs_pad_token = True
     has_perplexity = True
@@ -94,14 +90,11 @@ class MaskedLM(BlockRecipe):
 
 class CausalOptions(Options):
     packing: bool = False  # rows of several lengths are laid end to end without seeing each other, and not padded
-    train_on_prompts: bool = False  # prompts, and what users say, are learned too
+    train_on_prompts: bool = False  # whether more is learned than answers: prompts, and what users say
 
 
 class CausalLM(BlockRecipe):
-    """The next token of a ``text``, of a ``completion`` after its ``prompt``, or of the assistant's ``messages``.
-
-    In the latter two only the answers count in the loss, unless ``train_on_prompts`` is set.
-    """
+    """The next token of a ``text``, of a ``completion`` after its ``prompt``, or of the assistant's ``messages``."""
 
     task = "causal-lm"
     pipeline_tag = "text-generation"
@@ -140,7 +133,7 @@ class CausalLM(BlockRecipe):
             is_learned = [answer or self.options.train_on_prompts for answer in is_answer]
             labels = [token if learned else IGNORED for token, learned in zip(ids[:limit], is_learned)]
             if all(label == IGNORED for label in labels[1:]):
-                raise InputError("there is no answer to learn from.", path=dataset.place(index), hint=NO_ANSWER)
+                raise InputError("there is no answer to learn from.", path=dataset.place(index), hint=UNMARKED)
             yield {"input_ids": ids[:limit], "attention_mask": [1] * len(labels), "labels": labels}
 
     def chat(self, row: Row) -> tuple[list[int], list[int]]:

@@ -50,6 +50,7 @@ class MediaRecipe(Recipe):
 
     # A picture or sound, what is to be learned of it, and its place -> a row for the model.
     load: Callable[[Any, Any, str], Row]
+    collate: Callable[[list[Row]], Any] = staticmethod(default_data_collator)
 
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         media = [resolved(value, dataset.path) for value in self.column(dataset, self.columns[0].role)]
@@ -61,7 +62,7 @@ class MediaRecipe(Recipe):
         return [None] * len(dataset)
 
     def collator(self) -> Any:
-        return default_data_collator
+        return self.collate
 
 
 class ImageClassification(LabelledRecipe, MediaRecipe):
@@ -115,9 +116,6 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
     def load(self, media: Any, target: Any, place: str) -> Row:
         inputs = self.processor(opened(media, place), annotations=target, return_tensors="pt")
         return {name: inputs[name][0] for name in ("pixel_values", "labels")}
-
-    def collator(self) -> Any:
-        return self.collate
 
     def collate(self, rows: list[Row]) -> dict[str, Any]:
         """Pictures of several sizes, padded to the largest; boxes may reach beyond their pictures."""
@@ -194,10 +192,7 @@ class CTC(SpeechRecipe):
 
 
 class SpeechToText(SpeechRecipe):
-    """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
-
-    Evaluations have the model write each transcript. It puts the first token, that of every text, there itself.
-    """
+    """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022)."""
 
     task = "speech-to-text"
     model_class = auto.AutoModelForSpeechSeq2Seq
@@ -206,7 +201,7 @@ class SpeechToText(SpeechRecipe):
     longest_output = 128
 
     def targets(self, dataset: TableDataset) -> list[Any]:
-        start = getattr(self.model.config, "decoder_start_token_id", None)
+        start = getattr(self.model.config, "decoder_start_token_id", None)  # which the model puts there itself
         return [ids[1:] if ids[:1] == [start] else ids for ids in super().targets(dataset)]
 
 
@@ -225,7 +220,7 @@ class ReconstructionOptions(Options):
 
 
 class Reconstruction(MediaRecipe):
-    """Rows that are to be made again: pictures in grey, lists of numbers, or the numbers of all columns that hold some."""
+    """Rows that are to be made again: pictures in grey, lists of numbers, or the numbers of all columns with some."""
 
     task = "autoencoder"
     model_class = auto.AutoModelForReconstruction

@@ -37,10 +37,7 @@ class Seq2SeqOptions(Options):
 
 
 class Seq2Seq(TextRecipe):
-    """A target for each source; a column of translations by language is one of both (``--source en --target de``).
-
-    Evaluations have the model write a text for each source, and compare it with the target.
-    """
+    """A target for each source; a column of translations by language is one of both (``--source en --target de``)."""
 
     task = "seq2seq"
     pipeline_tag = "text2text-generation"
@@ -49,7 +46,7 @@ class Seq2Seq(TextRecipe):
     trainer_class = Seq2SeqTrainer
     arguments_class = Seq2SeqTrainingArguments
     columns = (Column("source", SOURCES, is_text), Column("target", TARGETS, is_text))
-    metrics: ClassVar[tuple[type[Metric], ...]] = (Bleu, ChrF, Rouge)
+    metrics: ClassVar[tuple[type[Metric], ...]] = (Bleu, ChrF, Rouge)  # of what the model writes for the sources
     batch_size = 8
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
@@ -175,10 +172,7 @@ class QuestionOptions(Options):
 
 
 class QuestionAnswering(TextRecipe):
-    """Answers that stand in a context (Rajpurkar et al. 2016), which is read in windows.
-
-    Where the answer is not in a window, its label is the first token.
-    """
+    """Answers in windows over a context (Rajpurkar et al. 2016); the label of other windows is the first token."""
 
     task = pipeline_tag = "question-answering"
     model_class = AutoModelForQuestionAnswering
@@ -223,7 +217,7 @@ class QuestionAnswering(TextRecipe):
         best = [-np.inf] * len(answers)
         for start, end, (row, offsets) in zip(predictions[0], predictions[1], self.windows):
             score, span = best_span(start, end, offsets)
-            if span is not None and score > best[row]:
+            if score > best[row]:
                 best[row], answers[row] = score, contexts[row][slice(*span)]
         return {name: percent / 100 for name, percent in AnswerF1()(answers, self.right_answers).items()}
 
@@ -234,10 +228,7 @@ class QuestionAnswering(TextRecipe):
 
 
 def read_answer(answer: Mapping[str, Any], context: str, place: str) -> tuple[list[str], int, int]:
-    """The right texts, and the characters of the first one (``InputError``: it does not stand there).
-
-    Where there is no answer, it is an empty text at the beginning.
-    """
+    """The right texts, empty for no answer, and the characters of the first (``InputError``: it is not there)."""
     texts, starts = answer.get("text", []), answer.get("answer_start", [])
     texts = [texts] if isinstance(texts, str) else list(texts) or [""]
     starts = [starts] if isinstance(starts, int) else starts
@@ -249,14 +240,11 @@ def read_answer(answer: Mapping[str, Any], context: str, place: str) -> tuple[li
     return texts, start, end
 
 
-def best_span(start: Any, end: Any, offsets: Offsets) -> tuple[float, tuple[int, int] | None]:
-    """The score of a window's best answer, and its characters; ``None`` if the window has no token of the context.
-
-    It has no characters where the first token is likelier.
-    """
+def best_span(start: Any, end: Any, offsets: Offsets) -> tuple[float, tuple[int, int]]:
+    """The score of a window's best answer, and its characters, which are none where the first token is likelier."""
     tokens = np.array([token for token, at in enumerate(offsets) if at is not None and at[1] > at[0]], dtype=int)
     if not len(tokens):
-        return -np.inf, None
+        return -np.inf, (0, 0)
     sums = start[tokens][:, None] + end[tokens][None, :]
     is_span = np.triu(np.tri(len(tokens), k=MOST_ANSWER_TOKENS - 1, dtype=bool))  # forward, and not too long
     sums = np.where(is_span, sums, -np.inf)

@@ -51,7 +51,6 @@ class Run:
 
     train_rows: Sequence[Row] = ()
     eval_rows: Sequence[Row] = ()
-    trainer: Any
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Run:
     def load(self, config: Any, train: TableDataset) -> None:
         """Load the model, with a head for the data, and what prepares its inputs."""
         recipe, source, name = self.recipe, self.source, self.settings.tokenizer
-        processor = None
+        processor: Any = None
         if name == "characters" and source is None and recipe.processor_class is not None:
             processor = character_tokenizer(train.values(recipe.column_names["text"]))
         elif recipe.processor_class is not None:
@@ -162,7 +161,7 @@ class Run:
         reports = ["console", "jsonl", *(["plot"] if PlotCallback.is_available() else [])]
         args = recipe.arguments_class(**({"output_dir": output, "report_to": reports} | self.values))
         self.values.pop("report_to", None)
-        self.trainer = recipe.trainer_class(
+        self.trainer: Any = recipe.trainer_class(
             model=recipe.model,
             args=args,
             data_collator=recipe.collator(),
@@ -241,7 +240,7 @@ class Run:
 
     def card(self, about: dict[str, Any]) -> Card:
         """The card of the trained model, by what ``run.json`` says at the end."""
-        rows, results = about["rows"], about["results"]
+        rows, results = self.row_counts, about["results"]
         metrics = {name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()}
         share = f"{self.recipe.options.eval_share:.0%} by a hash of the row"
         split = "a file of their own" if self.settings.eval_data else share
@@ -274,8 +273,7 @@ def evaluate_model(settings: RunSettings, *, notify: Notify = str) -> tuple[dict
     dataset = run.read(settings.data or "")
     run.load(run.inspect(dataset), dataset)
     rows = run.recipe.encode(dataset)
-    batch_size = 2 * run.recipe.batch_size
-    run.arguments = {"report_to": "none", "disable_tqdm": True, "per_device_eval_batch_size": batch_size}
+    run.arguments = {"report_to": "none", "disable_tqdm": True}
     run.make_trainer(settings.output or "evaluation").pop_callback(PrinterCallback)  # the caller prints the metrics
     return run.evaluate(rows), len(rows)
 
