@@ -83,6 +83,15 @@ def test_a_run_learns_and_is_measured(trained, command):
     assert "the task of the model is not known. Pass --task" in done.err
 
 
+@pytest.mark.parametrize("task", ["causal-lm", "sentence-embedding", "preference"])
+def test_a_measurement_without_metrics_of_the_task_is_json_alone(task, command, tmp_path):
+    data, model, metric = RECIPES[task]
+    (tmp_path / "start").mkdir()
+    done = command("eval", model(tmp_path / "start"), "--task", task, "--data", data(tmp_path), "--json")
+    assert done.code == 0, done.err
+    assert {"rows", metric} <= json.loads(done.out).keys()
+
+
 def test_a_dry_run_trains_nothing(command, trained, tmp_path):
     arguments = ("train", "text-classification", "--data", trained / "ratings.jsonl", "--model", trained / "start")
     done = command(*arguments, "--output", tmp_path / "run", "--dry-run", "--set", "max_length=12")

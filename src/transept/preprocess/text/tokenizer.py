@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import tokenizers
 
-from transept.errors import InputError
+from transept.errors import InputError, refuse
 from transept.preprocess.features import check_tensor_type
 from transept.preprocess.text import loading
 from transept.preprocess.text.backend import Views, make_backend
@@ -22,6 +22,9 @@ from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerS
 from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
+
+END, UNKNOWN = "<|end|>", "<|unknown|>"  # special tokens of a vocabulary of characters
+MOST_CHARACTERS = 20_000
 
 
 class Tokenizer(ChatTokenizer, Pushable):
@@ -335,3 +338,18 @@ class Tokenizer(ChatTokenizer, Pushable):
         rows, _ = self._limits(padding, False, max_length, pad_to_multiple_of, padding_side, verbose=verbose)
         mask = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
         return pad_batch(encoded_inputs, self.model_input_names[0], rows, mask, return_tensors)
+
+
+def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer with a token for the end of text, one for unknown characters, and one for each character of texts.
+
+    Raises:
+        InputError: there are no characters, or far too many different ones.
+    """
+    characters = sorted(set().union(*texts))
+    what = f"the texts have {len(characters)} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary."
+    refuse(not 1 < len(characters) <= MOST_CHARACTERS, what)
+    vocabulary = {token: number for number, token in enumerate([END, UNKNOWN, *characters])}
+    backend: Any = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token=UNKNOWN))
+    backend.decoder = tokenizers.decoders.Fuse()
+    return Tokenizer(tokenizer_object=backend, eos_token=END, bos_token=END, pad_token=END, unk_token=UNKNOWN)

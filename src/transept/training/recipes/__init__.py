@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RECIPES = {
     "text-classification": "classification.TextClassification",
     "token-classification": "classification.TokenClassification",
-    "question-answering": "question_answering.QuestionAnswering",
+    "question-answering": "pairs.QuestionAnswering",
     "multiple-choice": "classification.MultipleChoice",
     "masked-lm": "language.MaskedLM",
     "causal-lm": "language.CausalLM",

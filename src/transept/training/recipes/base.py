@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -13,7 +12,6 @@ from transept.errors import ConfigError, refuse
 from transept.fields import Count, Range, checked, specs
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.preprocess.text.tokenizer import Tokenizer
 from transept.tables.arrow import RowWriter
 from transept.tables.dataset import Row, TableDataset
 from transept.training.arguments.training import TrainingArguments
@@ -28,17 +26,11 @@ FEW_ROWS = 2_000  # data sets with fewer rows are trained on for more epochs
 FEW_PARAMETERS = 50_000_000  # models with fewer parameters learn at a higher rate
 MOST_LOGS = 100
 NO_LIMIT = 2**31
-END, UNKNOWN = "<|end|>", "<|unknown|>"
-MOST_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a recipe beside the trainer's settings; a subclass adds those of its task.
-
-    Raises:
-        ConfigError: a value of the wrong type or out of range.
-    """
+    """Options of a recipe beside the trainer's settings; a subclass adds those of its task."""
 
     max_length: Count | None = None  # tokens of a row; what the model allows, at most 512, when absent
     eval_share: Annotated[float, Range(0, 1, "()")] = 0.1  # of the rows, held out where no others are given
@@ -58,14 +50,10 @@ class Options:
         return {name: value for name, value in vars(self).items() if name not in specs(Options)}
 
 
-class Recipe(ABC):
+class Recipe:
     """A task: which columns it reads, how a row is encoded, batches, the class of models, metrics and settings.
 
     A run calls ``inspect`` with the rows to train on, makes the model, calls ``set_model``, and encodes the rows.
-
-    Args:
-        columns: columns that were chosen by hand, by role.
-        options: those of ``options_class``, by name.
     """
 
     task: ClassVar[str]
@@ -83,9 +71,13 @@ class Recipe(ABC):
     metric: str = "loss"  # by which the best model is chosen
     lower_is_better: ClassVar[bool] = False  # of a metric other than the loss
     batch_size: ClassVar[int] = 16
+    trainer_settings: Mapping[str, Any] = {}  # of the trainer, in which the task differs from others
+    longest_output: int | None = None  # tokens of the texts that evaluations have the model write
     sample_by: ClassVar[str] = "line"  # what a row of a text file is
     splits_encoded: bool = False  # whether the held-out rows are chosen after encoding
     last_checkpoint = staticmethod(find_last_checkpoint)
+    encode: Callable[[TableDataset], Sequence[Row]]  # rows for the model, with labels
+    describe: Callable[[Mapping[str, Any], int], dict[str, str]]  # a row of a batch in words, for a person to check
     # Logits and labels of a batch -> what the metrics need of them: the classes, mostly.
     preprocess_logits: Callable[[Any, Any], Any] | None = None
     # Predictions and labels of an evaluation -> metrics by name; absent where the loss tells all.
@@ -95,15 +87,12 @@ class Recipe(ABC):
     model: Any = None
 
     def __init__(self, columns: dict[str, str | None] | None = None, options: dict[str, Any] | None = None) -> None:
-        self.chosen_columns = dict(columns or {})
+        self.chosen_columns = dict(columns or {})  # by hand, by role
         self.options: Any = self.options_class(**(options or {}))
         self.column_names: dict[str, str] = {}  # by role
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
-        """Find the columns in the rows to train on; gives a sentence about what was guessed.
-
-        ``config`` is the model's. Where the data have the same classes, they keep their numbers.
-        """
+        """Find the columns in the rows to train on, with the model's ``config``; gives a sentence about guesses."""
         self.find_columns(dataset)
         return told(self.column_names, self.chosen_columns)
 
@@ -117,7 +106,7 @@ class Recipe(ABC):
         return dataset.column(self.column_names[role])
 
     def take_unlabelled(self, dataset: TableDataset, unlabelled: TableDataset | None) -> TableDataset:
-        """Put rows without a label aside, and give the others (``InputError``: the task reads no ``unlabelled``)."""
+        """Put rows without a label aside; gives the others (``InputError``: the task reads no ``unlabelled``)."""
         hint = "Leave --unlabelled out."
         refuse(unlabelled is not None, f"the task {self.task!r} reads no rows without labels.", hint)
         return dataset
@@ -130,10 +119,6 @@ class Recipe(ABC):
         """Set the model, and the tokenizer or processor of its inputs."""
         self.processor, self.model = processor, model
 
-    @abstractmethod
-    def encode(self, dataset: TableDataset) -> Sequence[Row]:
-        """Rows for the model, with labels."""
-
     def collator(self) -> Any:
         return self.collator_class(self.processor)
 
@@ -141,18 +126,9 @@ class Recipe(ABC):
         """Arguments that only the trainer's class has."""
         return {}
 
-    def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
-        """One row of a batch in words, for a person to check."""
-        raise NotImplementedError
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        """Settings of the trainer in which the task differs from others, for so many rows."""
-        return {}
-
     def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
         """Settings of the trainer that work on two cores, by the numbers of rows and of parameters."""
         epochs, batch_size = 4 if rows < FEW_ROWS else 2, min(self.batch_size, max(2, rows // 8))
-        updates = max(1, math.ceil(rows / batch_size) * epochs)
         defaults: dict[str, Any] = {
             "num_train_epochs": epochs,
             "learning_rate": 1e-4 if parameters < FEW_PARAMETERS else 5e-5,
@@ -160,7 +136,7 @@ class Recipe(ABC):
             "per_device_eval_batch_size": 2 * self.batch_size,
             "warmup_steps": 0.06,
             "weight_decay": 0.01,
-            "logging_steps": max(1, updates // MOST_LOGS),
+            "logging_steps": max(1, math.ceil(rows / batch_size) * epochs // MOST_LOGS),
             "save_strategy": "epoch",
             "save_total_limit": 2,
             "include_num_input_tokens_seen": "non_padding",
@@ -169,14 +145,21 @@ class Recipe(ABC):
             defaults |= {"eval_strategy": "epoch", "eval_on_start": True, "load_best_model_at_end": True}
             defaults |= {"metric_for_best_model": self.metric}
             defaults |= {"greater_is_better": False} if self.lower_is_better else {}
-        return defaults | self.arguments(rows)
+        defaults |= self.trainer_settings
+        if self.longest_output is not None:
+            positions = getattr(self.model.config, "max_target_positions", None) or self.longest_output
+            defaults |= {"predict_with_generate": True, "generation_max_length": min(self.longest_output, positions)}
+        return defaults
 
 
 class TextRecipe(Recipe):
     """A recipe whose rows are tokens."""
 
     batch_size = 32
+    trainer_settings: Mapping[str, Any] = {"train_sampling_strategy": "group_by_length"}
+    encode_rows: Callable[[TableDataset], Iterable[Row]]  # some of the rows for the model
     needs_pad_token: ClassVar[bool] = False  # the end of text stands for padding, where there is no other token
+    limit = NO_LIMIT  # tokens of a row at most
     truncated = 0  # rows that were cut
 
     def set_model(self, processor: Any, model: Any) -> None:
@@ -189,49 +172,36 @@ class TextRecipe(Recipe):
             if getattr(model.config, "pad_token_id", None) is None:
                 model.config.pad_token_id = processor.pad_token_id
         warn_of_tokenizer(processor, model)
+        positions = getattr(model.backbone, "trained_positions", None) or NO_LIMIT
+        self.limit = int(self.options.max_length or min(processor.model_max_length or NO_LIMIT, positions, 512))
+        what = f"`max_length` is {self.limit}, but the model has positions for {positions} tokens."
+        refuse(self.limit > positions, what, f"Pass max_length={positions} or less.", ConfigError)
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         return stored((row for chunk in dataset.chunks() for row in self.encode_rows(chunk)), dataset)
 
-    def encode_rows(self, dataset: TableDataset) -> Iterable[Row]:
-        """Some of the rows for the model."""
-        raise NotImplementedError
-
-    @property
-    def limit(self) -> int:
-        """Tokens of a row at most (``ConfigError``: more than the model has positions for)."""
-        positions = getattr(self.model.backbone, "trained_positions", None) or NO_LIMIT
-        max_length = self.options.max_length
-        if max_length is None:
-            return int(min(self.processor.model_max_length or NO_LIMIT, positions, 512))
-        what = f"`max_length` is {max_length}, but the model has positions for {positions} tokens."
-        refuse(max_length > positions, what, f"Pass max_length={positions} or less.", ConfigError)
-        return int(max_length)
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return {"train_sampling_strategy": "group_by_length"}
-
     def tokens(self, texts: list[Any], pairs: list[str] | None = None, **options: Any) -> Any:
         """Texts as the tokenizer's columns, cut at the limit; the rows that are cut are counted."""
-        limit = self.limit
-        encoded = self.processor(texts, pairs, truncation=True, max_length=limit, **options)
+        encoded = self.processor(texts, pairs, truncation=True, max_length=self.limit, **options)
         for row, ids in enumerate(encoded["input_ids"]):
-            if len(ids) >= limit:
+            if len(ids) >= self.limit:
                 pair = None if pairs is None else pairs[row]
-                longer = self.processor(texts[row], pair, truncation=True, max_length=limit + 1, **options)
-                self.truncated += len(longer["input_ids"]) > limit
+                longer = self.processor(texts[row], pair, truncation=True, max_length=self.limit + 1, **options)
+                self.truncated += len(longer["input_ids"]) > self.limit
         return encoded
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         ids, mask, labels = batch["input_ids"][index], batch.get("attention_mask"), batch.get("labels")
         real = ids if mask is None else ids[mask[index].bool()]
-        words = {"text": self.processor.decode(real.tolist())}
-        words["tokens"] = f"{len(real)} of {ids.shape[-1]} in the batch"
+        words = {"text": self.decode(real), "tokens": f"{len(real)} of {ids.shape[-1]} in the batch"}
         return words if labels is None else words | {"labels": self.describe_labels(labels[index], ids)}
 
     def describe_labels(self, labels: Any, ids: Any) -> str:
         """The labels of a row in words."""
-        return str(self.processor.decode(labels[labels >= 0].tolist()))
+        return self.decode(labels[labels >= 0])
+
+    def decode(self, ids: Any) -> str:
+        return str(self.processor.decode(ids.tolist()))
 
 
 class LazyRows(Sequence[Row]):
@@ -270,26 +240,3 @@ def texts_of(tokenizer: Any, rows: Any, *, skip_special_tokens: bool = True, **o
     """Rows of tokens as texts, without padding of labels."""
     ids = ([int(token) for token in row if token != IGNORED] for row in rows)
     return [str(tokenizer.decode(row, skip_special_tokens=skip_special_tokens, **options)) for row in ids]
-
-
-def generation_arguments(model: Any, longest: int) -> dict[str, Any]:
-    """Settings of a trainer whose evaluations have the model write texts of so many tokens at most."""
-    positions = getattr(model.config, "max_target_positions", None) or longest
-    return {"predict_with_generate": True, "generation_max_length": min(longest, positions)}
-
-
-def character_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer with a token for the end of text, one for unknown characters, and one for each character of texts.
-
-    Raises:
-        InputError: there are no characters, or far too many different ones.
-    """
-    import tokenizers
-
-    characters = sorted(set().union(*texts))
-    what = f"the texts have {len(characters)} different characters; from 2 to {MOST_CHARACTERS} make a vocabulary."
-    refuse(not 1 < len(characters) <= MOST_CHARACTERS, what)
-    vocabulary = {token: number for number, token in enumerate([END, UNKNOWN, *characters])}
-    backend: Any = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token=UNKNOWN))
-    backend.decoder = tokenizers.decoders.Fuse()
-    return Tokenizer(tokenizer_object=backend, eos_token=END, bos_token=END, pad_token=END, unk_token=UNKNOWN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -27,10 +27,7 @@ METRICS = {SINGLE: "accuracy", MULTI: "f1", REGRESSION: "pearson"}
 
 
 class LabelledRecipe(Recipe):
-    """A recipe whose rows name classes, for which the model gets a head.
-
-    Without other methods, the column ``label`` holds a class, several at once, or a number to predict.
-    """
+    """A recipe with a head for the classes of the data; a ``label`` is a class, several at once, or a number."""
 
     labels: Labels
 
@@ -224,17 +221,14 @@ class MultipleChoice(TextRecipe):
     preprocess_logits = staticmethod(most_likely)
     compute_metrics = Accuracy()
 
-    def encode_rows(self, dataset: TableDataset) -> list[Row]:
-        rows = []
+    def encode_rows(self, dataset: TableDataset) -> Iterator[Row]:
         for index, row in enumerate(dataset):
-            choices = self.choices(row, dataset.place(index))
+            choices, right = self.choices(row, dataset.place(index))
             encoded = self.tokens([row[self.column_names["question"]]] * len(choices), choices)
-            label = right_choice(row[self.column_names["label"]], choices, dataset.place(index))
-            rows.append({**encoded, "labels": label})
-        return rows
+            yield {**encoded, "labels": right}
 
-    def choices(self, row: Mapping[str, Any], place: str) -> list[str]:
-        """The choices of a row (``InputError``: there are fewer than two)."""
+    def choices(self, row: Mapping[str, Any], place: str) -> tuple[list[str], int]:
+        """The choices of a row, and the number of the right one (``InputError``: one choice, or none is right)."""
         if "choices" in self.column_names:
             choices = list(row[self.column_names["choices"]])
         else:
@@ -243,20 +237,16 @@ class MultipleChoice(TextRecipe):
             choices = [f"{start} {row[name]}" if start else str(row[name]) for name in sorted(columns)]
         hint = "--choices names a column of lists; or there are columns ending0, ending1, ..."
         refuse(len(choices) < 2, f"there are {len(choices)} choices.", hint, path=place)
-        return choices
+        label = row[self.column_names["label"]]
+        text = str(label).strip()
+        if text in choices:
+            return choices, choices.index(text)
+        number = int(text) if text.isdecimal() else ord(text.upper()) - ord("A") if len(text) == 1 else -1
+        what = f"the label {label!r:.60} is none of the {len(choices)} choices."
+        refuse(not 0 <= number < len(choices), what, path=place)
+        return choices, number
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         texts = self.processor.batch_decode(batch["input_ids"][index].tolist(), skip_special_tokens=True)
         right = int(batch["labels"][index])
         return {f"choice {number}{' (right)' if number == right else ''}": text for number, text in enumerate(texts)}
-
-
-def right_choice(label: Any, choices: Sequence[str], place: str) -> int:
-    """The number of the right choice from its number, its letter (A is the first) or its text."""
-    text = str(label).strip()
-    if text in choices:
-        return list(choices).index(text)
-    number = int(text) if text.isdecimal() else ord(text.upper()) - ord("A") if len(text) == 1 else -1
-    what = f"the label {label!r:.60} is none of the {len(choices)} choices."
-    refuse(not 0 <= number < len(choices), what, path=place)
-    return number

@@ -23,8 +23,7 @@ MESSAGES = Column("messages", ("messages", "conversation", "conversations"), is_
 PROMPT = Column("prompt", ("prompt", "instruction", "input"), is_text)
 COMPLETION = Column("completion", ("completion", "response", "answer", "output"), is_text)
 PACKED_TOKENS = 2048
-MARKS = "A chat template marks answers by {% generation %}"
-NO_ANSWER = f"{MARKS}; or pass train_on_prompts=true, or a larger max_length."
+UNMARKED = "A chat template marks answers by {% generation %}; or pass train_on_prompts=true, or a larger max_length."
 WINDOW = 2**18  # characters of a text that are encoded at once
 OVERLAP = 2**12  # characters that two windows share
 AGREEING = 8  # tokens on which two windows agree where the later one takes over
@@ -32,14 +31,11 @@ Tokens = NDArray[Any]
 
 
 class BlockRecipe(TextRecipe):
-    """A recipe of language models over running text: all texts, with the end of text between them, in blocks.
-
-    The held-out rows are blocks, since one long text has no rows to hold out.
-    """
+    """A recipe of language models over running text: all texts, with the end of text between them, in blocks."""
 
     columns: tuple[Column, ...] = (TEXT,)
     sample_by = "part"
-    splits_encoded = True
+    splits_encoded = True  # one long text has no rows to hold out
     batch_size = 16
     needs_pad_token = True
     has_perplexity = True
@@ -47,7 +43,9 @@ class BlockRecipe(TextRecipe):
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         blocks = blocks_of(self.tokens_of_texts(dataset), self.limit - self.special_tokens)
-        rows = stored(({"input_ids": self.block(ids)} for ids in blocks), dataset)
+        if self.special_tokens:
+            blocks = map(self.processor.build_inputs_with_special_tokens, blocks)
+        rows = stored(({"input_ids": ids} for ids in blocks), dataset)
         refuse(not len(rows), "the texts hold fewer than two tokens.", path=dataset.path)
         return rows
 
@@ -66,10 +64,6 @@ class BlockRecipe(TextRecipe):
                 yield from [np.array(ids, np.int32)] if len(text) <= WINDOW else tokens_of(self.processor, [text])
                 yield ends
 
-    def block(self, ids: list[int]) -> list[int]:
-        """A block with the special tokens around it."""
-        return ids
-
 
 class MaskedOptions(Options):
     mlm_probability: Share = 0.15  # of the tokens, which are to be found
@@ -86,9 +80,6 @@ class MaskedLM(BlockRecipe):
     has_default_model = True
     special_tokens = 2
 
-    def block(self, ids: list[int]) -> list[int]:
-        return list(self.processor.build_inputs_with_special_tokens(ids))
-
     def collator(self) -> Any:
         collator = DataCollatorForWholeWordMask if self.options.whole_words else DataCollatorForLanguageModeling
         return collator(self.processor, mlm_probability=self.options.mlm_probability)
@@ -99,14 +90,11 @@ class MaskedLM(BlockRecipe):
 
 class CausalOptions(Options):
     packing: bool = False  # rows of several lengths are laid end to end without seeing each other, and not padded
-    train_on_prompts: bool = False  # prompts, and what users say, are learned too
+    train_on_prompts: bool = False  # whether more is learned than answers: prompts, and what users say
 
 
 class CausalLM(BlockRecipe):
-    """The next token of a ``text``, of a ``completion`` after its ``prompt``, or of the assistant's ``messages``.
-
-    In the latter two only the answers count in the loss, unless ``train_on_prompts`` is set.
-    """
+    """The next token of a ``text``, of a ``completion`` after its ``prompt``, or of the assistant's ``messages``."""
 
     task = "causal-lm"
     pipeline_tag = "text-generation"
@@ -122,6 +110,12 @@ class CausalLM(BlockRecipe):
             self.columns = (PROMPT, COMPLETION)
         self.splits_encoded = self.columns == (TEXT,)
         return super().inspect(dataset, config)
+
+    def set_model(self, processor: Any, model: Any) -> None:
+        super().set_model(processor, model)
+        if self.options.packing:
+            most = max(PACKED_TOKENS, self.limit)
+            self.trainer_settings = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": most}
 
     def encode(self, dataset: TableDataset) -> TableDataset:
         if self.splits_encoded:
@@ -139,7 +133,7 @@ class CausalLM(BlockRecipe):
             is_learned = [answer or self.options.train_on_prompts for answer in is_answer]
             labels = [token if learned else IGNORED for token, learned in zip(ids[:limit], is_learned)]
             if all(label == IGNORED for label in labels[1:]):
-                raise InputError("there is no answer to learn from.", path=dataset.place(index), hint=NO_ANSWER)
+                raise InputError("there is no answer to learn from.", path=dataset.place(index), hint=UNMARKED)
             yield {"input_ids": ids[:limit], "attention_mask": [1] * len(labels), "labels": labels}
 
     def chat(self, row: Row) -> tuple[list[int], list[int]]:
@@ -164,11 +158,6 @@ class CausalLM(BlockRecipe):
         if self.splits_encoded:
             return DataCollatorForLanguageModeling(self.processor, mlm=False)
         return DataCollatorForTokenClassification(self.processor)
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        if not self.options.packing:
-            return super().arguments(rows)
-        return {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": max(PACKED_TOKENS, self.limit)}
 
 
 def blocks_of(tokens: Iterable[Tokens], size: int) -> Iterator[list[int]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -37,34 +36,33 @@ from transept.training.data.columns import (
     values_of,
 )
 from transept.training.data.labels import Labels, find_labels, is_number
-from transept.training.recipes.base import LazyRows, Options, Recipe, generation_arguments, most_likely, texts_of
+from transept.training.recipes.base import LazyRows, Options, Recipe, most_likely, texts_of
 from transept.training.recipes.classification import LabelledRecipe
 from transept.training.trainers.seq2seq import Seq2SeqTrainer
 
 IMAGE = Column("image", ("image", "img", "picture", "file_name", "path"), is_media)
 AUDIO = Column("audio", ("audio", "file", "wav", "path", "audio_filepath", "file_name"), is_media)
 TRANSCRIPT = Column("transcript", ("transcript", "transcription", "text", "sentence"), is_text)
-LONGEST = 128  # tokens of a transcript that an evaluation has written at most
 
 
 class MediaRecipe(Recipe):
     """A recipe whose first column holds a picture or a sound, which is read when its row is."""
+
+    # A picture or sound, what is to be learned of it, and its place -> a row for the model.
+    load: Callable[[Any, Any, str], Row]
+    collate: Callable[[list[Row]], Any] = staticmethod(default_data_collator)
 
     def encode(self, dataset: TableDataset) -> Sequence[Row]:
         media = [resolved(value, dataset.path) for value in self.column(dataset, self.columns[0].role)]
         places = [dataset.place(index) for index in range(len(dataset))]
         return LazyRows(self.load, media, self.targets(dataset), places)
 
-    @abstractmethod
     def targets(self, dataset: TableDataset) -> list[Any]:
-        """What is to be learned of each row."""
-
-    @abstractmethod
-    def load(self, media: Any, target: Any, place: str) -> Row:
-        """A row for the model, of its picture or sound and what is to be learned of it."""
+        """What is to be learned of each row, beside its medium."""
+        return [None] * len(dataset)
 
     def collator(self) -> Any:
-        return default_data_collator
+        return self.collate
 
 
 class ImageClassification(LabelledRecipe, MediaRecipe):
@@ -119,9 +117,6 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
         inputs = self.processor(opened(media, place), annotations=target, return_tensors="pt")
         return {name: inputs[name][0] for name in ("pixel_values", "labels")}
 
-    def collator(self) -> Any:
-        return self.collate
-
     def collate(self, rows: list[Row]) -> dict[str, Any]:
         """Pictures of several sizes, padded to the largest; boxes may reach beyond their pictures."""
         pictures = DataCollatorForObjectDetection()([{"pixel_values": row["pixel_values"]} for row in rows])
@@ -154,6 +149,7 @@ class SpeechRecipe(MediaRecipe):
     metric = "wer"
     lower_is_better = True
     batch_size = 8
+    trainer_settings = {"include_num_input_tokens_seen": "no"}
     decoding: ClassVar[dict[str, bool]] = {}  # how labels become texts
 
     def targets(self, dataset: TableDataset) -> list[Any]:
@@ -177,9 +173,6 @@ class SpeechRecipe(MediaRecipe):
         texts = texts_of(tokenizer, predictions), texts_of(tokenizer, labels, **self.decoding)
         return WordErrorRate()(*texts) | CharacterErrorRate()(*texts)
 
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return {"include_num_input_tokens_seen": "no"}
-
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         name, labels = next(iter(batch)), batch["labels"][index : index + 1].numpy()
         [text] = texts_of(self.processor.tokenizer, labels, **self.decoding)
@@ -199,22 +192,17 @@ class CTC(SpeechRecipe):
 
 
 class SpeechToText(SpeechRecipe):
-    """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022).
-
-    Evaluations have the model write each transcript. It puts the first token, that of every text, there itself.
-    """
+    """The transcript of each sound, written by an encoder–decoder such as Whisper (Radford et al. 2022)."""
 
     task = "speech-to-text"
     model_class = auto.AutoModelForSpeechSeq2Seq
     trainer_class = Seq2SeqTrainer
     arguments_class = Seq2SeqTrainingArguments
+    longest_output = 128
 
     def targets(self, dataset: TableDataset) -> list[Any]:
-        start = getattr(self.model.config, "decoder_start_token_id", None)
+        start = getattr(self.model.config, "decoder_start_token_id", None)  # which the model puts there itself
         return [ids[1:] if ids[:1] == [start] else ids for ids in super().targets(dataset)]
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        return super().arguments(rows) | generation_arguments(self.model, LONGEST)
 
 
 def is_numbers(value: Any) -> bool:
@@ -230,16 +218,9 @@ class ReconstructionOptions(Options):
     variational: bool | None = None  # whether codes are drawn, and
     beta: Deviation | None = None  # the weight of their divergence from a normal distribution
 
-    def of_model(self) -> dict[str, Any]:
-        """The settings of the model that are given."""
-        return {name: value for name, value in self.of_task().items() if name != "side" and value is not None}
-
 
 class Reconstruction(MediaRecipe):
-    """Rows that are to be made again: pictures, lists of numbers, or the numbers of all columns that hold some.
-
-    Grey values are from 0 to 1; other numbers are taken as they are.
-    """
+    """Rows that are to be made again: pictures in grey, lists of numbers, or the numbers of all columns with some."""
 
     task = "autoencoder"
     model_class = auto.AutoModelForReconstruction
@@ -251,9 +232,12 @@ class Reconstruction(MediaRecipe):
     )
     options_class = ReconstructionOptions
     batch_size = 32
+    trainer_settings = {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
         note, names = super().inspect(dataset, config), dataset.column_names
+        options = self.options.of_task().items()
+        self.new_settings = {name: value for name, value in options if name != "side" and value is not None}
         what, hint = f"the rows have both: {told(self.column_names, {})}", "Choose one with --image or --values."
         refuse(len(self.column_names) > 1, what, hint, path=dataset.path)
         self.numeric = []  # the columns of numbers, which are a row together
@@ -274,7 +258,7 @@ class Reconstruction(MediaRecipe):
         return [float(number) for number in numbers]
 
     def model_settings(self, *, is_new: bool) -> dict[str, Any]:
-        return {"input_size": self.width, **self.options.of_model()} if is_new else {}
+        return {"input_size": self.width, **self.new_settings} if is_new else {}
 
     def set_model(self, processor: Any, model: Any) -> None:
         """Refuse data and options of another model (``InputError``, ``ConfigError``)."""
@@ -282,7 +266,7 @@ class Reconstruction(MediaRecipe):
         what = f"a row has {self.width} numbers, but the model reads {model.config.input_size}."
         hint = "Pass data like those that it was trained on, or begin with new weights."
         refuse(model.config.input_size != self.width, what, hint)
-        for name, value in self.options.of_model().items():
+        for name, value in self.new_settings.items():
             what = f"`{name}` is {value}, but the model has {getattr(model.config, name)}."
             refuse(value != getattr(model.config, name), what, "It is of new weights only.", ConfigError)
 
@@ -295,14 +279,15 @@ class Reconstruction(MediaRecipe):
             refuse(len(row["values"]) != self.width, what, path=dataset.place(index))
         return rows
 
-    def targets(self, dataset: TableDataset) -> list[Any]:
-        return [None] * len(dataset)
-
     def load(self, media: Any, target: Any, place: str) -> Row:
         """A picture as grey values from 0 to 1."""
         side = self.options.side
         picture = opened(media, place).convert("L").resize((side, side))
         return {"values": np.asarray(picture, dtype=np.float32) / 255}
+
+    def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:
+        defaults = super().default_arguments(rows, parameters, evaluated=evaluated)
+        return defaults | {"num_train_epochs": 20 if rows < 20_000 else 4}
 
     def preprocess_logits(self, outputs: Any, labels: Any) -> Tensor:
         logits: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
@@ -313,10 +298,6 @@ class Reconstruction(MediaRecipe):
         error = Regression()(predictions, labels)["mse"]
         variance = float(labels.reshape(len(labels), -1).astype(np.float64).var(axis=0).mean())
         return {"mse": error, "explained_variance": 1 - error / variance if variance else float("nan")}
-
-    def arguments(self, rows: int) -> dict[str, Any]:
-        arguments = {"include_num_input_tokens_seen": "no", "label_names": ["values"], "learning_rate": 1e-3}
-        return arguments | {"num_train_epochs": 20 if rows < 20_000 else 4}
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
         row = batch["values"][index]

@@ -23,6 +23,7 @@ from transept.errors import ConfigError, TranseptWarning, nearest, refuse
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
 from transept.parallel.processes import everywhere, join, same_on_all
+from transept.preprocess.text.tokenizer import character_tokenizer
 from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
 from transept.tables.files import digest_of, load_dataset_file
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
@@ -31,7 +32,7 @@ from transept.training.data.checks import warn_of_equal_rows, warn_of_truncation
 from transept.training.files import check_empty, free_directory, run_directory
 from transept.training.model_card import Card, write_card
 from transept.training.recipes import recipe_named
-from transept.training.recipes.base import Recipe, TextRecipe, character_tokenizer
+from transept.training.recipes.base import Recipe, TextRecipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings
 from transept.training.run import RunLength
 from transept.training.state import json_value
@@ -46,33 +47,29 @@ Notify = Callable[[str], object]
 
 
 class Run:
-    """A recipe with its data, model and trainer.
-
-    Args:
-        settings: see :class:`RunSettings`.
-        default_model: the model of recipes that have a default one: where it is, and its name.
-        notify: is called with sentences for a person: what was guessed, what is left out.
-        start: a checkpoint of the run, whose model replaces the one that the settings name.
-
-    Raises:
-        TranseptError: files, columns, labels or settings that cannot be used; before anything slow begins.
-    """
+    """A recipe with its data, model and trainer; what cannot be used is refused before anything slow begins."""
 
     train_rows: Sequence[Row] = ()
     eval_rows: Sequence[Row] = ()
-    trainer: Any = None
 
     def __init__(
         self,
         settings: RunSettings,
         *,
-        default_model: tuple[str, str] | None = None,
-        notify: Notify = str,
-        start: str | None = None,
+        default_model: tuple[str, str] | None = None,  # of recipes that have one: where it is, and its name
+        notify: Notify = str,  # is called with sentences for a person: what was guessed, what is left out
+        start: str | None = None,  # a checkpoint of the run, whose model replaces the one that the settings name
     ) -> None:
         self.settings, self.notify = settings, notify
-        recipe_class = recipe_named(settings.task)
-        self.options, self.arguments = split_settings(recipe_class, settings.settings)
+        recipe_class, values = recipe_named(settings.task), settings.settings
+        what = "`output_dir` is no setting of a run, which is written where --output says."
+        refuse("output_dir" in values, what, "Pass --output PATH.", ConfigError)
+        options, arguments = specs(recipe_class.options_class), specs(recipe_class.arguments_class)
+        for name in values:
+            if name not in (*options, *arguments, *OLDER_NAMES):
+                raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *arguments]))
+        self.options = {name: value for name, value in values.items() if name in options}
+        self.arguments = {name: value for name, value in values.items() if name not in options}
         self.recipe: Recipe = recipe_class(settings.columns, self.options)
         self.source = self.base = settings.model
         if default_model and recipe_class.has_default_model and settings.model is None and settings.config is None:
@@ -103,8 +100,9 @@ class Run:
             self.eval_rows = recipe.encode(held_out)
         else:
             self.train_rows, self.eval_rows = split_by_hash(as_dataset(self.train_rows), recipe.options.eval_share)
+        self.row_counts = {"train": len(self.train_rows), "eval": len(self.eval_rows)}
         if isinstance(recipe, TextRecipe):
-            warn_of_truncation(recipe.truncated, len(self.train_rows) + len(self.eval_rows), recipe.limit)
+            warn_of_truncation(recipe.truncated, sum(self.row_counts.values()), recipe.limit)
 
     def read(self, path: Any) -> TableDataset:
         """The rows of a file."""
@@ -131,44 +129,39 @@ class Run:
 
     def load(self, config: Any, train: TableDataset) -> None:
         """Load the model, with a head for the data, and what prepares its inputs."""
-        recipe, processor = self.recipe, self.load_processor(train)
+        recipe, source, name = self.recipe, self.source, self.settings.tokenizer
+        processor: Any = None
+        if name == "characters" and source is None and recipe.processor_class is not None:
+            processor = character_tokenizer(train.values(recipe.column_names["text"]))
+        elif recipe.processor_class is not None:
+            path = source if name in (None, "characters") else name
+            hint = "Pass --tokenizer PATH, or characters."
+            refuse(path is None, "a model with new weights needs a tokenizer.", hint)
+            processor = recipe.processor_class.from_pretrained(path)
         set_seed(self.arguments.get("seed", 42))  # new weights are drawn
-        settings = recipe.model_settings(is_new=self.source is None)
+        settings = recipe.model_settings(is_new=source is None)
         with warnings.catch_warnings():
             # The head is to be trained.
             warnings.filterwarnings("ignore", ".*newly initialised.*", TranseptWarning)
-            if self.source is None:
+            if source is None:
                 size = {"vocab_size": len(processor)} if hasattr(processor, "__len__") else {}
                 model = recipe.model_class.from_config(config.with_settings(**size, **settings))
             else:
                 head = {"ignore_mismatched_sizes": True} if settings else {}
-                model = recipe.model_class.from_pretrained(self.source, **settings, **head)
+                model = recipe.model_class.from_pretrained(source, **settings, **head)
         recipe.set_model(processor, model)
-
-    def load_processor(self, train: TableDataset) -> Any:
-        """The tokenizer or processor, where the recipe's inputs need one."""
-        name = self.settings.tokenizer
-        if self.recipe.processor_class is None:
-            return None
-        if name == "characters" and self.source is None:
-            return character_tokenizer(train.values(self.recipe.column_names["text"]))
-        source = self.source if name in (None, "characters") else name
-        hint = "Pass --tokenizer PATH, or characters."
-        refuse(source is None, "a model with new weights needs a tokenizer.", hint)
-        return self.recipe.processor_class.from_pretrained(source)
 
     def make_trainer(self, output: str) -> Any:
         """The trainer, with the recipe's defaults below the settings that were given."""
-        recipe, metrics = self.recipe, self.recipe.compute_metrics
-        parameters, is_evaluated = recipe.model.num_parameters(), len(self.eval_rows) > 0
-        defaults = recipe.default_arguments(len(self.train_rows), parameters, evaluated=is_evaluated)
+        recipe, metrics, count = self.recipe, self.recipe.compute_metrics, self.recipe.model.num_parameters
+        defaults = recipe.default_arguments(len(self.train_rows), count(), evaluated=len(self.eval_rows) > 0)
         if self.arguments.get("train_sampling_strategy") not in (None, "token_budget"):
             defaults.pop("max_tokens_per_batch", None)
         self.values = defaults | self.arguments
         reports = ["console", "jsonl", *(["plot"] if PlotCallback.is_available() else [])]
         args = recipe.arguments_class(**({"output_dir": output, "report_to": reports} | self.values))
         self.values.pop("report_to", None)
-        self.trainer = recipe.trainer_class(
+        self.trainer: Any = recipe.trainer_class(
             model=recipe.model,
             args=args,
             data_collator=recipe.collator(),
@@ -184,17 +177,13 @@ class Run:
         if "console" in (args.report_to or []):
             for callback in (ProgressCallback, PrinterCallback):
                 self.trainer.pop_callback(callback)
+        self.parameter_counts = {"all": count(), "trainable": count(only_trainable=True)}
         return self.trainer
 
     def train(self, *, resume: str | bool | None = None, force: bool = False) -> dict[str, float]:
-        """Train, keep the best model, and write what the run's directory tells; gives the metrics of the evaluation.
+        """Train, keep the best model, and write the run's directory; gives the metrics of the evaluation.
 
-        Args:
-            resume: the checkpoint to go on from.
-            force: begin in a directory that holds other files, too.
-
-        Raises:
-            FileError: the directory holds a run already, or files that no run wrote.
+        ``resume`` is the checkpoint to go on from. Without ``force`` a directory that holds other files is refused.
         """
         output, about = self.settings.output, dict[str, Any]()
         if output is None:  # the first process chooses
@@ -235,30 +224,23 @@ class Run:
 
     def about(self) -> dict[str, Any]:
         """``run.json``: the task, the arguments as given and resolved, versions, digests of the data, parameters."""
-        model, files = self.recipe.model, self.files.items()
+        files = self.files.items()
         return {
             "run": self.settings.to_dict(),
             "columns": self.recipe.column_names,
             "options": vars(self.recipe.options),
             "arguments": {"given": self.arguments, "resolved": self.trainer.args.to_dict()},
             "data": {use: {"path": os.path.abspath(path), "sha256": digest_of(path)} for use, path in files},
-            "rows": self.row_counts(),
-            "model_class": type(model).__name__,
-            "parameters": self.parameter_counts(),
+            "rows": self.row_counts,
+            "model_class": type(self.recipe.model).__name__,
+            "parameters": self.parameter_counts,
             "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
             "command": self.settings.command(),
         }
 
-    def row_counts(self) -> dict[str, int]:
-        return {"train": len(self.train_rows), "eval": len(self.eval_rows)}
-
-    def parameter_counts(self) -> dict[str, int]:
-        count = self.recipe.model.num_parameters
-        return {"all": count(), "trainable": count(only_trainable=True)}
-
     def card(self, about: dict[str, Any]) -> Card:
         """The card of the trained model, by what ``run.json`` says at the end."""
-        rows, results = about["rows"], about["results"]
+        rows, results = self.row_counts, about["results"]
         metrics = {name.removeprefix("eval_").replace("_", " "): value for name, value in results["metrics"].items()}
         share = f"{self.recipe.options.eval_share:.0%} by a hash of the row"
         split = "a file of their own" if self.settings.eval_data else share
@@ -280,18 +262,6 @@ class Run:
         )
 
 
-def split_settings(recipe: type[Recipe], settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings as options of the recipe, and as arguments of the trainer."""
-    what = "`output_dir` is no setting of a run, which is written where --output says."
-    refuse("output_dir" in settings, what, "Pass --output PATH.", ConfigError)
-    options, arguments = specs(recipe.options_class), specs(recipe.arguments_class)
-    for name in settings:
-        if name not in (*options, *arguments, *OLDER_NAMES):
-            raise ConfigError(f"there is no setting {name!r}.", hint=nearest(name, [*options, *arguments]))
-    values = settings.items()
-    return {k: v for k, v in values if k in options}, {k: v for k, v in values if k not in options}
-
-
 def write_about(about: dict[str, Any], folder: PathName) -> None:
     """Write ``run.json``, without secrets."""
     write_text(Path(folder, RUN_NAME), dump_json(json_value(without_secrets(about), "run")))
@@ -303,20 +273,13 @@ def evaluate_model(settings: RunSettings, *, notify: Notify = str) -> tuple[dict
     dataset = run.read(settings.data or "")
     run.load(run.inspect(dataset), dataset)
     rows = run.recipe.encode(dataset)
-    batch_size = 2 * run.recipe.batch_size
-    run.arguments = {"report_to": "none", "disable_tqdm": True, "per_device_eval_batch_size": batch_size}
-    run.make_trainer(settings.output or "evaluation")
+    run.arguments = {"report_to": "none", "disable_tqdm": True}
+    run.make_trainer(settings.output or "evaluation").pop_callback(PrinterCallback)  # the caller prints the metrics
     return run.evaluate(rows), len(rows)
 
 
 def preview(run: Run) -> dict[str, Any]:
-    """Look at a prepared run without training it.
-
-    Returns:
-        ``examples``, three rows of a batch in words; ``rows``; ``parameters``, all and trainable; ``updates``;
-        ``tokens``, of an epoch, where rows are tokens; ``bytes``, expected of weights, gradients, optimizer and
-        activations, of a batch of the longest rows; ``seconds``, by three batches that were timed.
-    """
+    """Look at a prepared run without training it: examples, counts, and the memory and time that are expected."""
     trainer = run.make_trainer(run.settings.output or "dry-run")
     rows, args = run.train_rows, trainer.args
     batch = trainer.data_collator([rows[index] for index in range(min(EXAMPLES, len(rows)))])
@@ -331,20 +294,20 @@ def preview(run: Run) -> dict[str, Any]:
     with torch.random.fork_rng():
         activations, seconds = measure_pass(trainer, [rows[index] for index in longest], loader)
     run.recipe.model.eval()
-    parameters, size = run.parameter_counts(), next(run.recipe.model.parameters()).element_size()
+    parameters, size = run.parameter_counts, next(run.recipe.model.parameters()).element_size()
     return {
-        "examples": examples,
-        "rows": run.row_counts(),
+        "examples": examples,  # rows of a batch in words
+        "rows": run.row_counts,
         "parameters": parameters,
         "updates": updates,
-        "tokens": sum(lengths) or None,
+        "tokens": sum(lengths) or None,  # of an epoch, where rows are tokens
         "bytes": {
             "weights": parameters["all"] * size,
             "gradients": parameters["trainable"] * size,
             "optimizer": parameters["trainable"] * STATE_BYTES,
-            "activations": activations,
+            "activations": activations,  # of a batch of the longest rows
         },
-        "seconds": seconds * updates * args.gradient_accumulation_steps,
+        "seconds": seconds * updates * args.gradient_accumulation_steps,  # by batches that were timed
     }
 
 

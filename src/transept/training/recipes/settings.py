@@ -72,12 +72,7 @@ class RunSettings:
 
     @classmethod
     def read(cls, path: PathName) -> RunSettings:
-        """From a recipe, a YAML file.
-
-        Raises:
-            ConfigError: unknown settings, or some that only the command line says.
-            FileError, FormatError: it cannot be read.
-        """
+        """From a recipe, a YAML file (``ConfigError``: unknown settings, or some that only the command line says)."""
         values = load_yaml(path)
         if not isinstance(values, dict):
             raise ConfigError("a recipe holds values by name, such as `task: text-classification`.", path=path)
