@@ -59,11 +59,9 @@ class Generators:
     def of(cls, tensors: Mapping[str, Tensor]) -> Generators:
         """The states that :meth:`tensors` gave (``FormatError``: it did not give these)."""
         try:
-            gauss = tensors["python.gauss"].tolist()
-            version = 3  # of the state that Python's generator gives
+            gauss, version = tensors["python.gauss"].tolist(), 3  # of the state that Python's generator gives
             python = (version, tuple(tensors["python"].tolist()), gauss[0] if gauss else None)
-            key = tensors["numpy"].numpy().astype(np.uint32)
-            position, has_gauss = tensors["numpy.position"].tolist()
+            key, (position, has_gauss) = tensors["numpy"].numpy().astype(np.uint32), tensors["numpy.position"].tolist()
             legacy = ("MT19937", key, position, has_gauss, *tensors["numpy.gauss"].tolist())
             random.Random().setstate(python)  # noqa: S311 (only whether it takes the state)
             np.random.RandomState().set_state(legacy)
@@ -85,10 +83,9 @@ def _accelerators() -> tuple[Any, int]:
 
 
 class Rewind:
-    """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
+    """Notes the state at the beginning of an update, and goes back there, so that it can be made again, bit for bit.
 
-    What moves within an update are the random generators, the running statistics of normalisations, and the states
-    that networks carry from batch to batch.
+    That are the random generators, the running statistics of normalisations, and states carried between batches.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -98,14 +95,12 @@ class Rewind:
         self.note()
 
     def note(self) -> None:
-        """Note the state at the beginning of an update."""
         self.generators = Generators.now()
         self._statistics = [buffer.clone() for buffer in self._buffers]
         self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
 
     @torch.no_grad()
     def back(self) -> None:
-        """Return to the beginning of the update."""
         self.generators.restore()
         for buffer, before in zip(self._buffers, self._statistics, strict=True):
             buffer.copy_(before)

@@ -118,8 +118,7 @@ def make_loader(
     collated: Any = _Collate(collate, columns, seed)
     options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
-        workers, persistent = options.get("num_workers", 0), bool(options.get("persistent_workers"))
-        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, workers=workers, persistent=persistent)
+        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, options)
         return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
     if not isinstance(batches, EpochBatches):
         batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
