@@ -28,8 +28,7 @@ from typing import Annotated, Any
 from transept.directory import HELD, lock, replace_directory, sweep
 from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning, refuse
 from transept.fields import Count, Range
-from transept.files import dump_json, load_json, make_directory, open_regular, plain_name, reason, safe_join, sync
-from transept.files import write_text
+from transept.files import dump_json, load_json, make_directory, open_regular, plain_name, reason, safe_join, sync, write_text
 from transept.schema import read_typed, typed
 from transept.training.state import STATE_NAME
 
@@ -69,8 +68,7 @@ class Manifest:
 def write_checkpoint(run: Path, step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
     """Commit ``RUN/checkpoint-STEP`` by :func:`write_directory`, if the disk has the bytes that are ``needed``.
 
-    Raises:
-        FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.
+    Where it cannot be written (``FileError``), nothing is left of it, and an earlier checkpoint of that step stays.
     """
     target = make_directory(run) / f"checkpoint-{step}"
     check_space(run, needed)
@@ -82,9 +80,7 @@ def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int 
 
     ``fill`` writes the files into the directory that it is called with. It may give the path of each as soon as it is
     whole, which saves time with large ones. ``world_size`` is the number of processes whose state is in it.
-
-    Raises:
-        FileError: it cannot be written, is a link, or holds files of these names that no manifest names.
+    ``FileError``: it cannot be written, is a link, or holds files of these names that no manifest names.
     """
     from transept import __version__
 

@@ -59,9 +59,11 @@ class Generators:
     def of(cls, tensors: Mapping[str, Tensor]) -> Generators:
         """The states that :meth:`tensors` gave (``FormatError``: it did not give these)."""
         try:
-            gauss, version = tensors["python.gauss"].tolist(), 3  # of the state that Python's generator gives
+            gauss = tensors["python.gauss"].tolist()
+            version = 3  # of the state that Python's generator gives
             python = (version, tuple(tensors["python"].tolist()), gauss[0] if gauss else None)
-            key, (position, has_gauss) = tensors["numpy"].numpy().astype(np.uint32), tensors["numpy.position"].tolist()
+            key = tensors["numpy"].numpy().astype(np.uint32)
+            position, has_gauss = tensors["numpy.position"].tolist()
             legacy = ("MT19937", key, position, has_gauss, *tensors["numpy.gauss"].tolist())
             random.Random().setstate(python)  # noqa: S311 (only whether it takes the state)
             np.random.RandomState().set_state(legacy)
@@ -83,7 +85,7 @@ def _accelerators() -> tuple[Any, int]:
 
 
 class Rewind:
-    """Notes the state at the beginning of an update, and goes back there, so that it can be made again, bit for bit.
+    """Notes the state at the beginning of an update, and goes back there, to make it again, bit for bit.
 
     That are the random generators, the running statistics of normalisations, and states carried between batches.
     """

@@ -20,7 +20,7 @@ from transept.training.checkpoint.digests import RowsDigest, digest_rows
 from transept.training.checkpoint.directory import MANIFEST_NAME
 from transept.training.checkpoint.serialization import pack, tensors_beside, unpack
 from transept.training.data.loader import is_stream, restore_stream
-from transept.training.data.order import EpochBatches, TokenBudgetSampler
+from transept.training.data.order import EpochBatches
 from transept.training.data.stream import StreamState
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.run import TrainingRun
@@ -68,10 +68,10 @@ class DataPlace:
     @classmethod
     def of(cls, run: TrainingRun, rows: RowsDigest | None, *, ended: bool) -> Self:
         """The place of a run after its last update."""
-        epoch, replicas, accumulation = run.place.epoch, run.devices.replicas.size, run.args.gradient_accumulation_steps
+        replicas, accumulation = run.devices.replicas.size, run.args.gradient_accumulation_steps
+        epoch, batches = run.place.epoch, run.place.batch * replicas
         tally = pack({name: getattr(run.tally, name) for name in _TALLY}, "tally", {})
         ended = ended and run.state.global_step < run.state.max_steps
-        batches = run.place.batch * replicas
         return cls(epoch, batches, _rows_of_batch(run), replicas, accumulation, tally, rows, ended)
 
     def restore(self, run: TrainingRun, path: Path) -> None:
@@ -94,7 +94,7 @@ class DataPlace:
 
 def _rows_of_batch(run: TrainingRun) -> int | None:  # `None` where they differ or are not known
     sampler = getattr(run.loader, "batch_sampler", None)
-    by_number = isinstance(sampler, EpochBatches) and not isinstance(sampler.sampler, TokenBudgetSampler)
+    by_number = isinstance(sampler, EpochBatches) and not sampler.varies
     return run.args.train_batch_size if by_number or is_stream(run.loader) else None
 
 
@@ -135,9 +135,7 @@ def _choose_checkpoint(folder: str | Path, resume: Resume) -> Path | None:
 def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None:
     """The checkpoint to go on from, whose files are as they were written; ``None`` where a run begins anew.
 
-    Raises:
-        InputError: ``resume`` is ``True``, and there is no whole checkpoint.
-        CheckpointError, FileError: the one that was named was altered, or is none.
+    Refused are ``True`` without a whole checkpoint, and the name of one that was altered, or is none.
     """
     earlier = [path.name for _, path in directory.list_checkpoints(folder)]
     path = _choose_checkpoint(folder, resume)

@@ -162,7 +162,6 @@ class SavedRun:
         self._counts = self.run.tally.flops, self.run.state.num_input_tokens_seen
 
     def _go_back(self) -> None:
-        """Return to the beginning of the update."""
         self.run.optimizer.zero_grad()
         self.rewind.back()
         self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counts

@@ -32,11 +32,7 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON; its tensors are put into ``tensors`` under names that begin with ``place``.
-
-    Raises:
-        InputTypeError: a value that is no number, text, tensor, list, tuple or mapping of such.
-    """
+    """A value as JSON; its tensors are put into ``tensors`` under names that begin with ``place``."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -102,12 +98,7 @@ def save_state(owner: Any, place: str, tensors: dict[str, Tensor]) -> dict[str, 
 
 
 def load_state(owner: Any, document: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Put what :func:`save_state` gave into an object of the same class.
-
-    Raises:
-        CheckpointError: the state of another class, or with entries that this class has not.
-        FormatError: a document that :func:`save_state` did not give.
-    """
+    """Put what :func:`save_state` gave into an object of the same class (``FormatError``: it did not give that)."""
     saved, name = typed(document, _STATE), type(owner).__name__
     what = f"holds the state of {saved['class'][:80]}, but this run has {name}."
     refuse(saved["class"] != name, what, kind=CheckpointError)
@@ -150,9 +141,7 @@ def load_optimizer(
 ) -> list[str]:
     """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
 
-    Raises:
-        CheckpointError: the state of another optimizer, or of other groups.
-        FormatError: a document that :func:`save_optimizer` did not give.
+    ``CheckpointError``: the state of another optimizer, or of other groups.
     """
     saved, kind = typed(document, _OPTIMIZER), form.optimizer_name(optimizer)
     what = f"holds the state of {saved['class'][:80]}, but this run's optimizer is {kind}."

@@ -45,10 +45,19 @@ class Stream(IterableDataset[Any]):
         if self.workers:
             self.begin.share_memory_()  # type: ignore[no-untyped-call]
         # Whether the data set tells where it is, and can go on from there; nobody could ask that of workers.
-        self.keeps_state = not self.workers and all(hasattr(dataset, name) for name in ("state_dict", "load_state_dict"))
+        keeps_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        self.keeps_state = keeps_state and not self.workers
         self.states: dict[int, StreamState] = {}  # of the data set after so many batches of the epoch
         self.last_state: StreamState | None = None
         self.restored: StreamState | None = None  # what the next epoch goes on from
+
+    @property
+    def rank(self) -> int:
+        return int(self.begin[2])
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        self.begin[2] = rank
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Begin at that epoch; the rows of the first ``start`` batches are read, and not collated."""
@@ -96,7 +105,8 @@ class Stream(IterableDataset[Any]):
             try:
                 dataset = copy.deepcopy(dataset)
             except Exception as error:
-                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]}), which workers that live on need."
+                what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]})"
+                what += ", which workers that live on need."
                 raise UnsupportedError(what, hint="Pass dataloader_persistent_workers=False.") from error
         if restored is not None and restored.epoch < epoch:  # the state is that between two epochs
             dataset.load_state_dict(restored.state)
