@@ -141,10 +141,7 @@ class _StoredPart:
 
 
 def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
-    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have.
-
-    ``CheckpointError``: the files of another model, optimizer or schedule.
-    """
+    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have."""
     load_weights(checkpoint, run.model, run.form, run.average)
     _load_carried(checkpoint, run.model)
     lost = []

@@ -179,9 +179,7 @@ def read_manifest(checkpoint: str | os.PathLike[str]) -> Manifest:
 def check_checkpoint(checkpoint: str | os.PathLike[str], *, digests: bool = True) -> Manifest:
     """The manifest of a checkpoint, whose files are all there, of their sizes and with ``digests`` of their content.
 
-    Raises:
-        CheckpointError: a file is missing or was altered; names it.
-        FileError, FormatError: there is no readable manifest.
+    ``CheckpointError`` names a file that is missing or was altered.
     """
     manifest = read_manifest(checkpoint)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -297,9 +295,7 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Keep others from training in a directory while the block runs.
 
     The system gives the lock back when the process ends, however it does. A thread that has it can ask for it again.
-
-    Raises:
-        FileError: another process trains in it, which is named; or the directory cannot be written to.
+    ``FileError``: another process trains in it, which is named; or the directory cannot be written to.
     """
     path, handle = make_directory(directory) / LOCK_NAME, None
     owner = os.path.realpath(path), threading.get_ident()

@@ -35,8 +35,8 @@ class SavedRun:
     """The disk's side of one call of ``train()``, as a context around it.
 
     It keeps other runs out of the directory, goes on from a checkpoint (``resume=True``: from the last whole one in
-    ``output_dir``), watches for signals, and saves. A save that fails leaves the earlier checkpoints whole, warns, and
-    training goes on; the third in a row raises its ``FileError``, and so does the last one of the run.
+    ``output_dir``), watches for signals, and saves. A save that fails leaves the earlier checkpoints whole and warns,
+    and training goes on; the third in a row raises its ``FileError``, and so does the last one of the run.
 
     Raises:
         InputError: there is no checkpoint to go on from.
@@ -127,7 +127,7 @@ class SavedRun:
                 raise FileError(what, path=error.path, hint=error.hint) from error
             text = f"The checkpoint of step {step} could not be saved: {error} Then {left}. Training goes on; "
             text += f"{MAX_FAILURES - self.failures} more failure(s) in a row end it."
-            warnings.warn(text, TranseptWarning, stacklevel=3)
+            warnings.warn(text, TranseptWarning, stacklevel=2)
             return None
         finally:
             if path is None and state.best_global_step == step:

@@ -139,10 +139,7 @@ def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[
 def load_optimizer(
     optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor], form: Form
 ) -> list[str]:
-    """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
-
-    ``CheckpointError``: the state of another optimizer, or of other groups.
-    """
+    """Put a saved state into an optimizer whose schedule is made; returns the parameters that it lacks."""
     saved, kind = typed(document, _OPTIMIZER), form.optimizer_name(optimizer)
     what = f"holds the state of {saved['class'][:80]}, but this run's optimizer is {kind}."
     hint = f"Set `optim` to what gives {saved['class'][:80]}, or start a new run from the weights."

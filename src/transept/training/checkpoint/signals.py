@@ -54,7 +54,6 @@ class SignalWatch:
         return int(self.ended_by or 0), int(self.save)
 
     def receive(self, ending: int, save: int) -> None:
-        """Take over the ``numbers`` of another process."""
         self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
         self.save = self.save or bool(save)
 

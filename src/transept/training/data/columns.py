@@ -68,8 +68,8 @@ PAIRS = (
 def find_columns(dataset: TableDataset, wanted: Sequence[Column], given: Mapping[str, str | None]) -> dict[str, str]:
     """The column for each role of a task, without the optional roles that no column fits.
 
-    ``given`` are the columns that were chosen by hand, by role (``InputError``, which lists the columns: a chosen one is
-    not there or holds something else; none or several would do).
+    ``given`` are the columns that were chosen by hand, by role (``InputError``, which lists the columns: a chosen one
+    is not there or holds something else; none or several would do).
     """
     columns = {role: name for role, name in given.items() if name is not None}
     roles = {column.role for column in wanted}

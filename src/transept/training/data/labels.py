@@ -57,9 +57,9 @@ def find_labels(dataset: TableDataset, column: str, known: Sequence[str] | None 
     """The classes of a column: texts are sorted, numbers stand for themselves, names that the data set tells count.
 
     A label is a text, a number, or a list of them: several classes, or one a token. Numbers of which any has a
-    fraction are to be predicted, and are no classes. ``known`` are the names of the classes of a model that was trained
-    before, whose order is kept where they are the same (``InputError``: labels of mixed kinds, one class only, or far
-    too many).
+    fraction are to be predicted, and are no classes. ``known`` are the names of the classes of a model that was
+    trained before, whose order is kept where they are the same. Labels of mixed kinds, one class only, or far too
+    many are refused (``InputError``).
     """
     values, kinds, listed = set[Any](), set[Any](), False
     mixed, path = f"the column {column!r} holds labels of different kinds", dataset.path

@@ -109,8 +109,8 @@ def _sorted_in_groups(lengths: NDArray[Any], size: int, generator: torch.Generat
 def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batches:
     """Batches of rows of like length, each as large as its padded size, rows times longest, stays within the budget.
 
-    Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled (``ConfigError``: a row is longer
-    than the budget).
+    Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled (``ConfigError``: a row is
+    longer than the budget).
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     row = int(lengths.argmax())
@@ -144,11 +144,9 @@ class EpochSampler(Sampler[int]):
         self.epoch = epoch
 
     def batches(self, size: int, drop_last: bool) -> Batches:
-        """The batches of the epoch."""
         return Batches.of(self.rows(), size, drop_last)
 
     def rows(self) -> Numbers:
-        """The rows of the epoch, in order."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return self.order(generator) if self.shuffle else np.arange(self.size)
 

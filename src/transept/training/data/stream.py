@@ -35,9 +35,9 @@ class Stream(IterableDataset[Any]):
     """
 
     def __init__(
-        self, dataset: Any, batch_size: int, seed: int, drop_last: bool, rank: int, ranks: int, options: dict[str, Any]
+        self, dataset: Any, size: int, seed: int, drop_last: bool, rank: int, ranks: int, options: dict[str, Any]
     ) -> None:
-        self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
+        self.dataset, self.batch_size, self.seed, self.drop_last = dataset, size, seed, drop_last
         self.ranks, self.workers = ranks, options.get("num_workers", 0)
         self.persistent = bool(options.get("persistent_workers"))  # workers live on from epoch to epoch
         # The epoch, its first batch, and the rank: workers that live on read it when they begin an epoch.
