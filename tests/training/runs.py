@@ -222,21 +222,21 @@ def at_each_write(act: Callable[[int, str, tuple[Any, ...]], None]) -> Iterator[
         for name in names:
             undo.append((module, name, getattr(module, name)))
             setattr(module, name, wrapped(name, getattr(module, name)))
-    save = saved_run.CheckpointSaver.save
+    write = saved_run.SavedRun._write
 
     def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal saving
         saving = True
         try:
-            return save(self, *args, **kwargs)
+            return write(self, *args, **kwargs)
         finally:
             saving = False
 
-    saved_run.CheckpointSaver.save = watched  # type: ignore[method-assign]
+    saved_run.SavedRun._write = watched  # type: ignore[method-assign]
     try:
         yield
     finally:
-        saved_run.CheckpointSaver.save = save  # type: ignore[method-assign]
+        saved_run.SavedRun._write = write  # type: ignore[method-assign]
         for module, name, real in undo:
             setattr(module, name, real)
 

@@ -343,7 +343,7 @@ class Loop:
                 self.evaluate(steers_schedule=True)
         if trainer.control.should_save:
             trainer._save_checkpoint(run.model, trial=None)
-            if not self.saved.saver.failures:
+            if not self.saved.failures:
                 trainer.event("on_save")
 
     def evaluate(self, *, steers_schedule: bool = False) -> None:

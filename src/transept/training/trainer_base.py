@@ -27,7 +27,7 @@ from transept.training.callbacks.base import CallbackHandler, TrainerCallback, l
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
 from transept.training.data.loader import Columns, check_rows, lengths_of, make_loader, reads_by_number, source_of
-from transept.training.data.order import EpochSampler, LengthSampler, SortedSampler, TokenBudgetSampler
+from transept.training.data.order import EpochSampler, TokenBudgetSampler, by_falling_length, grouped_by_length
 from transept.training.devices import Devices
 from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged
@@ -250,7 +250,8 @@ class TrainerBase:
         if args.max_tokens_per_batch is not None:
             return TokenBudgetSampler(lengths, self._data_seed, args.max_tokens_per_batch)
         rows_of_update = args.train_batch_size * args.gradient_accumulation_steps * self.devices.replicas.size
-        return LengthSampler(lengths, self._data_seed, rows_of_update)
+        by_length = partial(grouped_by_length, lengths, rows_of_update)
+        return EpochSampler(len(lengths), self._data_seed, order=by_length)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         """The order of the rows in an evaluation: by length where rows are at hand; answers are put back in order."""
@@ -259,7 +260,8 @@ class TrainerBase:
         at_hand = has_lengths or isinstance(eval_dataset, list | tuple | TableDataset)
         if at_hand and self.args.eval_do_concat_batches:
             with contextlib.suppress(InputTypeError):
-                return SortedSampler(lengths_of(eval_dataset, column, self.main_input_name))
+                lengths = lengths_of(eval_dataset, column, self.main_input_name)
+                return EpochSampler(len(lengths), 0, order=lambda _: by_falling_length(lengths))
         return EpochSampler(len(eval_dataset), 0, shuffle=False)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from transept.training.checkpoint.directory import (
     rotate,
     write_checkpoint,
 )
-from transept.training.checkpoint.saved_run import CheckpointSaver
+from transept.training.checkpoint.saved_run import SavedRun
 
 
 def fill(stage: Path, value: float = 1.0) -> Iterator[Path]:
@@ -296,27 +297,47 @@ def failing(*steps: int) -> Callable[[Path], Iterator[Path]]:
     return write
 
 
+class Saver(SavedRun):
+    """A run that is saved and does nothing else; ``best`` is the step of its best checkpoint."""
+
+    def __init__(self, folder: Path, limit: int | None = None, resumed: Path | None = None, best: int = 0) -> None:
+        model = torch.nn.Linear(1, 1)
+        state = SimpleNamespace(max_steps=9, best_global_step=best, best_model_checkpoint=None)
+        devices = SimpleNamespace(replicas=SimpleNamespace(size=1))
+        optimizer = torch.optim.SGD(model.parameters())
+        self.run: Any = SimpleNamespace(state=state, model=model, average=None, optimizer=optimizer, devices=devices)
+        self.args: Any = SimpleNamespace(save_total_limit=limit)
+        self.folder, self.resumed, self.failures = folder, resumed, 0
+
+    def write(self, step: int, fill: Callable[[Path], Iterator[Path]]) -> Path | None:
+        self.run.state.global_step, self.write_files = step, fill
+        return self._write(None, None, final=False)
+
+    def _fill(self, stage: Path, **_: Any) -> Iterator[Path]:
+        return self.write_files(stage)
+
+
 def test_a_run_survives_two_failures_in_a_row(tmp_path: Path) -> None:
-    saver = CheckpointSaver(tmp_path, limit=1)
-    saver.save(1, fill)
+    saver = Saver(tmp_path, limit=1)
+    saver.write(1, fill)
     for _ in range(2):
         for step in (2, 3):
             with pytest.warns(TranseptWarning, match=rf"step {step} could not be saved: .*no space left.*MB are free"):
-                assert saver.save(step, failing()) is None
+                assert saver.write(step, failing()) is None
         assert steps(tmp_path) in ([1], [4])
-        saver.save(4, fill)
+        saver.write(4, fill)
     assert names(tmp_path) == ["checkpoint-4"]
     for step in (5, 6):
         with pytest.warns(TranseptWarning):
-            saver.save(step, failing())
+            saver.write(step, failing())
     with pytest.raises(FileError, match=r"3 checkpoints in a row could not be saved \(.*no space left"):
-        saver.save(7, failing())
+        saver.write(7, failing())
     assert names(tmp_path) == ["checkpoint-4"]
 
 
 def test_the_last_save_must_not_fail(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="the last checkpoint of the run could not be saved"):
-        CheckpointSaver(tmp_path).save(9, failing(), final=True)
+        Saver(tmp_path).write(9, failing())
     assert names(tmp_path) == []
 
 
@@ -330,9 +351,9 @@ def test_room_is_asked_for_before_writing(tmp_path: Path) -> None:
 def test_the_best_and_the_one_resumed_from_stay(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         write_checkpoint(tmp_path, step, fill)
-    saver = CheckpointSaver(tmp_path, limit=2, resumed_from=tmp_path / "checkpoint-2")
+    saver = Saver(tmp_path, limit=2, resumed=tmp_path / "checkpoint-2", best=1)
     for step in (4, 5, 6):
-        saver.save(step, fill, best=str(tmp_path / "checkpoint-1"))
+        saver.write(step, fill)
     assert steps(tmp_path) == [1, 2, 6]
 
 

@@ -57,8 +57,7 @@ def _unsaved_tensors(model: nn.Module, average: WeightAverage | None) -> dict[st
     return {name: tensor.detach() for name, tensor in _model_tensors(model).items() if name not in frozen}
 
 
-def _sharded_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What this process has of the weights, trained or not, where each process writes its part."""
+def _sharded_tensors(model: nn.Module) -> dict[str, Tensor]:  # of this process, where each writes its part
     tied = model.checkpoint_names().tied if isinstance(model, Pretrained) else {}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
 
@@ -76,11 +75,9 @@ class Collected:
         # The states that the next batch of training begins with; evaluations leave none.
         training = [(path, module.carried) for path, module in carriers(model).items() if module.training]
         carried = {f"{path}:{layer}": tensors for path, states in training for layer, tensors in states.items()}
-        parts = {
-            WEIGHTS: _sharded_tensors(model) if is_sharded else _unsaved_tensors(model, run.average),
-            AVERAGE: {} if run.average is None else run.average.state_dict(),
-            OPTIMIZER: state,
-        }
+        weights = _sharded_tensors(model) if is_sharded else _unsaved_tensors(model, run.average)
+        average = {} if run.average is None else run.average.state_dict()
+        parts = {WEIGHTS: weights, AVERAGE: average, OPTIMIZER: state}
         files = {CARRIED: form.pieces(carried)}
         self.shards: Shards | None = None
         if is_sharded:
@@ -109,7 +106,6 @@ class Collected:
             yield from self.shards.write(stage / SHARDS)
 
     def finish(self) -> None:
-        """Do what is left, for which other processes wait."""
         self.stream.finish()
         if self.shards is not None:
             self.shards.finish()
@@ -145,38 +141,30 @@ class _StoredPart:
 
 
 def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
-    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have.
-
-    Raises:
-        CheckpointError: the files of another model, optimizer or schedule.
-        FileError, FormatError: a file is missing or corrupt.
-    """
+    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have."""
     load_weights(checkpoint, run.model, run.form, run.average)
     _load_carried(checkpoint, run.model)
     lost = []
     for name, part in ((OPTIMIZER, run.optimizer), (SCHEDULE, run.scheduler), (SCALER, run.scaler)):
         path = checkpoint / f"{name}.json"
-        if part is not None and not path.exists():
-            lost.append(name)
-        elif part is not None:
-            with naming(path):
-                lost += _load_optimizer(path, run) if name == OPTIMIZER else _load_state(path, part)
+        if part is None or not path.exists():
+            lost += [name] if part is not None else []
+            continue
+        with naming(path):
+            match document := load_json(path):
+                case _ if name == OPTIMIZER:
+                    lost += _load_optimizer(checkpoint, document, run)
+                # A schedule of another number of groups of parameters, which differ between forms of a model.
+                case {"state": {"base_lrs": [*rates]}} if len(rates) != len(getattr(part, "base_lrs", rates)):
+                    lost.append(name)
+                case _:
+                    serialization.load_state(part, document, tensors_beside(path))
     return lost
 
 
-def _load_state(path: Path, part: Any) -> list[str]:
-    """Put a file into the schedule or the scaler; returns what it does not have."""
-    match document := load_json(path):
-        # A schedule of another number of groups of parameters, which differ between forms of a model.
-        case {"state": {"base_lrs": [*rates]}} if len(rates) != len(getattr(part, "base_lrs", rates)):
-            return [path.stem]
-    serialization.load_state(part, document, tensors_beside(path))
-    return []
-
-
-def _load_optimizer(path: Path, run: TrainingRun) -> list[str]:
-    """Put files into the optimizer; returns what they do not have."""
-    document, stored = load_json(path), _StoredPart(path.parent, OPTIMIZER, run.form)
+def _load_optimizer(checkpoint: Path, document: Any, run: TrainingRun) -> list[str]:
+    """Put the optimizer's document and tensors into it; returns what they do not have."""
+    stored = _StoredPart(checkpoint, OPTIMIZER, run.form)
     tensors = stored.tensors
     if stored.in_shards:
         names = serialization.parameter_names(run.optimizer, run.model)

@@ -22,11 +22,9 @@ _SECONDS = 0.1  # rows that are slow to read, such as sounds, are looked at for 
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """The number of rows, those that were looked at, and their digest."""
-
-    rows: Annotated[int, Range(0)]
+    rows: Annotated[int, Range(0)]  # of the data set
     looked_at: list[Annotated[int, Range(0)]]
-    sha256: str
+    sha256: str  # of the rows that were looked at
 
 
 def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> RowsDigest | None:
@@ -41,21 +39,20 @@ def digest_rows(dataset: Any, rows: Sequence[int] | None = None) -> RowsDigest |
     spread = list(dict.fromkeys(at * (size - 1) // max(1, min(size, _ROWS) - 1) for at in range(min(size, _ROWS))))
     digest, start, seen = hashlib.sha256(), time.perf_counter(), list[int]()
     with kept_generators() as seed:
+
+        def read(row: int) -> bytes:
+            seed(row)
+            _add(of_row := hashlib.sha256(), dataset[row])
+            return of_row.digest()
+
         for row in spread if rows is None else rows:
-            if row >= size or (not seen and _digest(dataset, row, seed) != _digest(dataset, row, seed)):
+            if row >= size or (not seen and read(row) != read(row)):
                 break
-            digest.update(_digest(dataset, row, seed))
+            digest.update(read(row))
             seen.append(row)
             if rows is None and time.perf_counter() - start > _SECONDS:
                 break
     return RowsDigest(size, seen, digest.hexdigest())
-
-
-def _digest(dataset: Any, row: int, seed: Any) -> bytes:
-    seed(row)
-    digest = hashlib.sha256()
-    _add(digest, dataset[row])
-    return digest.digest()
 
 
 def _add(digest: Any, value: Any) -> None:

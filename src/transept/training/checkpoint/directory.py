@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,17 +52,13 @@ Fill = Callable[[Path], Iterable[Path]]
 
 
 @dataclass(frozen=True)
-class Listed:
-    """What a manifest tells of a file."""
-
+class Listed:  # a file of a manifest
     size: Annotated[int, Range(0)]
     digest: str = field(metadata={"key": _DIGEST})
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds."""
-
     step: Annotated[int, Range(0)]
     world_size: Count
     version: str
@@ -71,8 +68,7 @@ class Manifest:
 def write_checkpoint(run: Path, step: int, fill: Fill, *, world_size: int = 1, needed: int = 0) -> Path:
     """Commit ``RUN/checkpoint-STEP`` by :func:`write_directory`, if the disk has the bytes that are ``needed``.
 
-    Raises:
-        FileError: it cannot be written; nothing is left of it, and an earlier checkpoint of that step is as it was.
+    Where it cannot be written (``FileError``), nothing is left of it, and an earlier checkpoint of that step stays.
     """
     target = make_directory(run) / f"checkpoint-{step}"
     check_space(run, needed)
@@ -82,21 +78,16 @@ def write_checkpoint(run: Path, step: int, fill: Fill, *, world_size: int = 1, n
 def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int = 1) -> Path:
     """Commit a directory with a manifest, in the place of the one that an earlier manifest tells of.
 
-    Args:
-        fill: writes the files into the directory that it is called with. It may give the path of each as soon as it
-            is whole, which saves time with large ones.
-        step: the number of updates that were made.
-        world_size: the number of processes whose state is in it.
-
-    Raises:
-        FileError: it cannot be written, is a link, or holds files of these names that no manifest names.
+    ``fill`` writes the files into the directory that it is called with. It may give the path of each as soon as it is
+    whole, which saves time with large ones. ``world_size`` is the number of processes whose state is in it.
+    ``FileError``: it cannot be written, is a link, or holds files of these names that no manifest names.
     """
     from transept import __version__
 
     wrong = "is a link, and a save would replace what is behind it."
     refuse(target.is_symlink(), wrong, _REMEDY, FileError, path=target)
     named, others = _list_files(target)
-    kept = {_top(name) for name in others}
+    kept = {name.partition("/")[0] for name in others}
     with replace_directory(target, drop=lambda name: name not in kept) as stage:
         # A file goes to the disk, and is digested, while the next one is written.
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(_THREADS) as pool:
@@ -106,24 +97,19 @@ def write_directory(target: Path, fill: Fill, *, step: int = 0, world_size: int 
                 synced.append(disk.submit(sync, path))
             rest = [path for path in stage.rglob("*") if path.is_file() and path not in digests]
             digests |= {path: _start_digest(path, pool) for path in rest}
-            files = {
-                path.relative_to(stage).as_posix(): {"size": path.stat().st_size, _DIGEST: digest()}
-                for path, digest in digests.items()
-            }
+            files = dict[str, Any]()
+            for path, digest in digests.items():
+                files[path.relative_to(stage).as_posix()] = {"size": path.stat().st_size, _DIGEST: digest()}
             for future in synced:
                 future.result()
-        folders = {_top(name) for name in (*named, *files) if "/" in name}  # which are replaced as a whole
+        folders = {name.partition("/")[0] for name in (*named, *files) if "/" in name}  # replaced as a whole
         for name in sorted(others):
-            is_lost = name in files or name == MANIFEST_NAME or _top(name) in folders
+            is_lost = name in files or name == MANIFEST_NAME or name.partition("/")[0] in folders
             wrong = f"holds {name!r}, which no manifest names and a save would replace."
             refuse(is_lost, wrong, _REMEDY, FileError, path=target)
         manifest = {"format": _FORMAT, "step": step, "world_size": world_size, "version": __version__, "files": files}
         write_text(stage / MANIFEST_NAME, dump_json(manifest))
     return target
-
-
-def _top(name: str) -> str:
-    return name.partition("/")[0]
 
 
 def _list_files(folder: Path) -> tuple[set[str], set[str]]:
@@ -193,9 +179,7 @@ def read_manifest(checkpoint: str | os.PathLike[str]) -> Manifest:
 def check_checkpoint(checkpoint: str | os.PathLike[str], *, digests: bool = True) -> Manifest:
     """The manifest of a checkpoint, whose files are all there, of their sizes and with ``digests`` of their content.
 
-    Raises:
-        CheckpointError: a file is missing or was altered; names it.
-        FileError, FormatError: there is no readable manifest.
+    ``CheckpointError`` names a file that is missing or was altered.
     """
     manifest = read_manifest(checkpoint)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -261,10 +245,9 @@ def rotate(run: Path, limit: int | None, *, last: Path, keep: Iterable[str | Pat
     if limit is None:
         return []
     last_step = int(last.name.rpartition("-")[2])
-    ours = [(step, path) for step, path in list_checkpoints(run) if _is_ours(step, path)]
-    ours.sort(key=lambda entry: entry[0] <= last_step)
+    ours = [(step <= last_step, path) for step, path in list_checkpoints(run) if _is_ours(step, path)]
     safe = {os.path.realpath(path) for path in (last, *keep) if path is not None}
-    free = [path for _, path in ours if os.path.realpath(path) not in safe]
+    free = [path for _, path in sorted(ours, key=itemgetter(0)) if os.path.realpath(path) not in safe]
     removed = free[: max(0, len(ours) - limit)]
     for path in removed:
         remove_checkpoint(path)
@@ -312,9 +295,7 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
     """Keep others from training in a directory while the block runs.
 
     The system gives the lock back when the process ends, however it does. A thread that has it can ask for it again.
-
-    Raises:
-        FileError: another process trains in it, which is named; or the directory cannot be written to.
+    ``FileError``: another process trains in it, which is named; or the directory cannot be written to.
     """
     path, handle = make_directory(directory) / LOCK_NAME, None
     owner = os.path.realpath(path), threading.get_ident()
@@ -348,7 +329,7 @@ def only_run(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _release_locks() -> None:
-    """Close the locks in a forked process: a worker that outlives a killed run would hold them."""
+    # In a forked process: a worker that outlives a killed run would hold them.
     while _LOCKS:
         os.close(_LOCKS.popitem()[0])
 

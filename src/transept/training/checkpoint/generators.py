@@ -85,10 +85,9 @@ def _accelerators() -> tuple[Any, int]:
 
 
 class Rewind:
-    """Goes back to the beginning of an update that was interrupted, so that it can be made again, bit for bit.
+    """Notes the state at the beginning of an update, and goes back there, to make it again, bit for bit.
 
-    What moves within an update are the random generators, the running statistics of normalisations, and the states
-    that networks carry from batch to batch.
+    That are the random generators, the running statistics of normalisations, and states carried between batches.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -98,14 +97,12 @@ class Rewind:
         self.note()
 
     def note(self) -> None:
-        """Note the state at the beginning of an update."""
         self.generators = Generators.now()
         self._statistics = [buffer.clone() for buffer in self._buffers]
         self._carried = {path: dict(module.carried) for path, module in self._carriers.items()}
 
     @torch.no_grad()
     def back(self) -> None:
-        """Return to the beginning of the update."""
         self.generators.restore()
         for buffer, before in zip(self._buffers, self._statistics, strict=True):
             buffer.copy_(before)

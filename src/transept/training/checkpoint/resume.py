@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from torch.utils.data import SequentialSampler
 
-from transept.errors import FileError, InputError, TranseptWarning, naming
+from transept.errors import FileError, TranseptWarning, naming, refuse
 from transept.fields import Count, Range
 from transept.files import load_json, load_object
 from transept.schema import kind_of, read_typed, typed
@@ -20,7 +20,7 @@ from transept.training.checkpoint.digests import RowsDigest, digest_rows
 from transept.training.checkpoint.directory import MANIFEST_NAME
 from transept.training.checkpoint.serialization import pack, tensors_beside, unpack
 from transept.training.data.loader import is_stream, restore_stream
-from transept.training.data.order import EpochBatches, TokenBudgetSampler
+from transept.training.data.order import EpochBatches
 from transept.training.data.stream import StreamState
 from transept.training.files import ARGUMENTS_NAME
 from transept.training.run import TrainingRun
@@ -68,17 +68,11 @@ class DataPlace:
     @classmethod
     def of(cls, run: TrainingRun, rows: RowsDigest | None, *, ended: bool) -> Self:
         """The place of a run after its last update."""
-        replicas = run.devices.replicas.size
-        return cls(
-            epoch=run.place.epoch,
-            batches=run.place.batch * replicas,
-            rows_of_batch=_rows_of_batch(run),
-            replicas=replicas,
-            accumulation=run.args.gradient_accumulation_steps,
-            tally=pack({name: getattr(run.tally, name) for name in _TALLY}, "tally", {}),
-            rows=rows,
-            ended=ended and run.state.global_step < run.state.max_steps,
-        )
+        replicas, accumulation = run.devices.replicas.size, run.args.gradient_accumulation_steps
+        epoch, batches = run.place.epoch, run.place.batch * replicas
+        tally = pack({name: getattr(run.tally, name) for name in _TALLY}, "tally", {})
+        ended = ended and run.state.global_step < run.state.max_steps
+        return cls(epoch, batches, _rows_of_batch(run), replicas, accumulation, tally, rows, ended)
 
     def restore(self, run: TrainingRun, path: Path) -> None:
         """Put a run where it was (``FormatError``: the tally of the file cannot be)."""
@@ -98,18 +92,16 @@ class DataPlace:
         return done // at_once
 
 
-def _rows_of_batch(run: TrainingRun) -> int | None:
-    """The rows of each batch of a run; ``None`` where they differ or are not known."""
+def _rows_of_batch(run: TrainingRun) -> int | None:  # `None` where they differ or are not known
     sampler = getattr(run.loader, "batch_sampler", None)
-    by_number = isinstance(sampler, EpochBatches) and not isinstance(sampler.sampler, TokenBudgetSampler)
+    by_number = isinstance(sampler, EpochBatches) and not sampler.varies
     return run.args.train_batch_size if by_number or is_stream(run.loader) else None
 
 
 def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
-    """Let a run that goes on with another number of processes keep the rows of an update.
+    """Let a run that goes on with another number of processes, ``replicas``, keep the rows of an update.
 
     ``args.gradient_accumulation_steps`` is changed, with a warning; where the rows cannot be divided it stays.
-    ``replicas`` is how many processes take other rows.
     """
     with warnings.catch_warnings(action="ignore"):  # what is wrong with checkpoints is said when one is read
         checkpoint = _choose_checkpoint(args.output_dir, resume)
@@ -143,16 +135,13 @@ def _choose_checkpoint(folder: str | Path, resume: Resume) -> Path | None:
 def find_checkpoint(folder: Path, resume: Resume, *, saves: bool) -> Path | None:
     """The checkpoint to go on from, whose files are as they were written; ``None`` where a run begins anew.
 
-    Raises:
-        InputError: ``resume`` is ``True``, and there is no whole checkpoint.
-        CheckpointError, FileError: the one that was named was altered, or is none.
+    Refused are ``True`` without a whole checkpoint, and the name of one that was altered, or is none.
     """
     earlier = [path.name for _, path in directory.list_checkpoints(folder)]
     path = _choose_checkpoint(folder, resume)
     if path is None:
-        if resume:
-            hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
-            raise InputError("has no whole checkpoint to go on from.", path=folder, hint=hint)
+        hint = f"Pass one of these by name: {', '.join(earlier)}." if earlier else "Begin a new run without it."
+        refuse(resume, "has no whole checkpoint to go on from.", hint, path=folder)
         if saves and earlier:
             what = f"{folder} has checkpoints of an earlier run, the last of them {earlier[-1]}. "
             what += "This run begins anew; to go on from them pass resume_from_checkpoint=True."
@@ -238,7 +227,6 @@ def _restore_callbacks(trainer: Any, path: Path) -> None:
 
 
 def _warn_of_rows(dataset: Any, before: RowsDigest | None, now: RowsDigest | None) -> None:
-    """Say that the rows are others than when the run began."""
     if before is not None and now is not None and digest_rows(dataset, before.looked_at) != before:
         same_number = before.rows == now.rows
         change = "some of its rows are others" if same_number else f"it had {before.rows} rows and has {now.rows}"
@@ -265,9 +253,9 @@ def _restore_stream(checkpoint: Path, run: TrainingRun) -> None:
         state = typed(unpack(load_json(path), tensors_beside(path)), StreamState, path=path)
         restored = restore_stream(run.loader, state, place.epoch, place.batch)
     if is_stream(run.loader) and place.batch and not restored:
-        rows = f"the rows of {place.batch} batches are read and left out."
-        hint = "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
-        what = f"`train_dataset` is an iterable without a saved state: {rows} {hint}"
+        what = "`train_dataset` is an iterable without a saved state: "
+        what += f"the rows of {place.batch} batches are read and left out. "
+        what += "A data set with `state_dict` and `load_state_dict`, and no workers, goes on at once."
         warnings.warn(what, TranseptWarning, stacklevel=6)
 
 

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from transept.parallel.processes import everywhere, same_on_all
 from transept.parallel.streams import written_together
 from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
-from transept.training.checkpoint.directory import Fill, check_free, check_space, clean, only_run, rotate, write_checkpoint
+from transept.training.checkpoint.directory import check_free, check_space, clean, only_run, rotate, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
 from transept.training.checkpoint.resume import DATA_NAME, STREAM, DataPlace, Resume, find_checkpoint, restore_run
 from transept.training.checkpoint.serialization import write_values
@@ -30,49 +31,12 @@ from transept.training.state import STATE_NAME, ExportableState, SaveStrategy
 MAX_FAILURES = 3
 
 
-class CheckpointSaver:
-    """Saves the checkpoints of a run into its directory.
-
-    A save that fails leaves the earlier checkpoints whole, warns, and training goes on; the third in a row raises its
-    ``FileError``, and so does one that is the ``final`` one of the run. ``limit`` checkpoints stay
-    (``save_total_limit``), and the one that the run was resumed from.
-    """
-
-    def __init__(self, folder: Path, *, limit: int | None = None, resumed_from: Path | None = None) -> None:
-        self.folder, self.limit, self.resumed_from = folder, limit, resumed_from
-        self.failures = 0
-        self.saved: Path | None = None
-        clean(folder)
-
-    def save(
-        self, step: int, fill: Fill, *, needed: int = 0, world_size: int = 1, best: str | None = None, final: bool = False
-    ) -> Path | None:
-        """Write the checkpoint of a step, and remove old ones but for the ``best``; ``None`` where that failed."""
-        try:
-            self.saved = write_checkpoint(self.folder, step, fill, world_size=world_size, needed=needed)
-        except FileError as error:
-            self.failures += 1
-            left = "the free space is unknown"
-            with contextlib.suppress(OSError):
-                left = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free"
-            if final or self.failures >= MAX_FAILURES:
-                which = "the last checkpoint of the run" if final else f"{self.failures} checkpoints in a row"
-                what = f"{which} could not be saved ({error.message.rstrip('.')}; {left})."
-                raise FileError(what, path=error.path, hint=error.hint) from error
-            text = f"The checkpoint of step {step} could not be saved: {error} Then {left}. Training goes on; "
-            text += f"{MAX_FAILURES - self.failures} more failure(s) in a row end it."
-            warnings.warn(text, TranseptWarning, stacklevel=3)
-            return None
-        self.failures = 0
-        rotate(self.folder, self.limit, last=self.saved, keep=(best, self.resumed_from))
-        return self.saved
-
-
 class SavedRun:
     """The disk's side of one call of ``train()``, as a context around it.
 
     It keeps other runs out of the directory, goes on from a checkpoint (``resume=True``: from the last whole one in
-    ``output_dir``), watches for signals, and saves.
+    ``output_dir``), watches for signals, and saves. A save that fails leaves the earlier checkpoints whole and warns,
+    and training goes on; the third in a row raises its ``FileError``, and so does the last one of the run.
 
     Raises:
         InputError: there is no checkpoint to go on from.
@@ -89,6 +53,8 @@ class SavedRun:
         self.rewind = Rewind(run.model)
         self.generators: Generators | None = None
         self.ended = False
+        self.failures = 0  # saves in a row that failed
+        self.last: Path | None = None  # the checkpoint that was saved last
 
     def __enter__(self) -> Self:
         checkpoint = None
@@ -103,8 +69,12 @@ class SavedRun:
                     self.generators, self.ended = restore_run(self.run, self.trainer, checkpoint, self.rows)
                 if self.saves and self.is_first:
                     check_free(self.folder, self.run.state.global_step, self.run.state.max_steps)
-                    self._warn_of_space()
-                self.saver = CheckpointSaver(self.folder, limit=self.args.save_total_limit, resumed_from=checkpoint)
+                    weights = sum(weight.nbytes for weight in self.run.model.parameters() if weight.requires_grad)
+                    try:  # whether there is room for one checkpoint more; AdamW keeps two numbers a weight
+                        check_space(self.folder, checkpoint_bytes(self.run) + 2 * weights)
+                    except FileError as error:
+                        warnings.warn(str(error), TranseptWarning, stacklevel=3)
+                clean(self.folder)
             self.begin()
             undo.enter_context(self.signals)
             self._exit = undo.pop_all()
@@ -112,14 +82,6 @@ class SavedRun:
 
     def __exit__(self, *_: object) -> None:
         self._exit.close()
-
-    def _warn_of_space(self) -> None:
-        """Warn where the disk is too small for one checkpoint more; AdamW keeps two numbers a weight."""
-        weights = sum(weight.nbytes for weight in self.run.model.parameters() if weight.requires_grad)
-        try:
-            check_space(self.folder, checkpoint_bytes(self.run) + 2 * weights)
-        except FileError as error:
-            warnings.warn(str(error), TranseptWarning, stacklevel=4)
 
     def restore_generators(self) -> None:
         """Put the random generators where the run was; the loop calls this where the run goes on."""
@@ -138,29 +100,40 @@ class SavedRun:
         with written_together(*(part for part in (weights, collected) if hasattr(part, "finish"))):
             if self.is_first:
                 path = self._write(collected, weights, final)
-        outcome = path, self.saver.failures, run.state.best_model_checkpoint
-        path, self.saver.failures, run.state.best_model_checkpoint = everywhere(outcome)[0]
-        self.saver.saved = path or self.saver.saved
+        outcome = path, self.failures, run.state.best_model_checkpoint
+        path, self.failures, run.state.best_model_checkpoint = everywhere(outcome)[0]
+        self.last = path or self.last
         return path
 
     def _write(self, collected: Collected | None, weights: Any, final: bool) -> Path | None:
-        """Write the checkpoint, and note where the best one is."""
+        """Write the checkpoint, note where the best one is, and remove old ones; ``None`` where writing failed."""
         run, state, step, path = self.run, self.run.state, self.run.state.global_step, None
+        final = final or step >= state.max_steps
         before, best = state.best_model_checkpoint, self.folder / f"checkpoint-{state.best_global_step}"
         if state.best_global_step and (state.best_global_step == step or best.is_dir()):
             state.best_model_checkpoint = str(best)
         try:
-            path = self.saver.save(
-                step,
-                lambda stage: self._fill(stage, collected, weights),
-                needed=checkpoint_bytes(run),
-                world_size=run.devices.replicas.size,
-                best=state.best_model_checkpoint,
-                final=final or step >= state.max_steps,
-            )
+            needed, world_size = checkpoint_bytes(run), run.devices.replicas.size
+            fill = partial(self._fill, collected=collected, weights=weights)
+            path = write_checkpoint(self.folder, step, fill, world_size=world_size, needed=needed)
+        except FileError as error:
+            self.failures += 1
+            left = "the free space is unknown"
+            with contextlib.suppress(OSError):
+                left = f"{shutil.disk_usage(self.folder).free / 1e6:.1f} MB are free"
+            if final or self.failures >= MAX_FAILURES:
+                which = "the last checkpoint of the run" if final else f"{self.failures} checkpoints in a row"
+                what = f"{which} could not be saved ({error.message.rstrip('.')}; {left})."
+                raise FileError(what, path=error.path, hint=error.hint) from error
+            text = f"The checkpoint of step {step} could not be saved: {error} Then {left}. Training goes on; "
+            text += f"{MAX_FAILURES - self.failures} more failure(s) in a row end it."
+            warnings.warn(text, TranseptWarning, stacklevel=2)
+            return None
         finally:
             if path is None and state.best_global_step == step:
                 state.best_model_checkpoint = before
+        self.failures = 0
+        rotate(self.folder, self.args.save_total_limit, last=path, keep=(state.best_model_checkpoint, self.resumed))
         return path
 
     def _fill(self, stage: Path, collected: Collected | None, weights: Any) -> Iterator[Path]:
@@ -189,7 +162,6 @@ class SavedRun:
         self._counts = self.run.tally.flops, self.run.state.num_input_tokens_seen
 
     def _go_back(self) -> None:
-        """Return to the beginning of the update."""
         self.run.optimizer.zero_grad()
         self.rewind.back()
         self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counts
@@ -199,7 +171,7 @@ class SavedRun:
         step = self.run.state.global_step
         if not self.saves or not step:
             return ""
-        present = (path for path in (self.saver.saved, self.resumed) if path and path.name.endswith(f"-{step}"))
+        present = (path for path in (self.last, self.resumed) if path and path.name.endswith(f"-{step}"))
         path = next(present, None)
         if path is None:
             self._go_back()
@@ -234,7 +206,7 @@ class SavedRun:
         if signals.ended_by is None and not signals.save:
             return
         target = self.folder / f"checkpoint-{step}"
-        is_new = step > self.run.first_step and self.saver.saved != target
+        is_new = step > self.run.first_step and self.last != target
         if is_new and self.save(final=signals.ended_by is not None):
             self.trainer.event("on_save")
         signals.save = False

@@ -32,11 +32,7 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 def pack(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
-    """A value as JSON; its tensors are put into ``tensors`` under names that begin with ``place``.
-
-    Raises:
-        InputTypeError: a value that is no number, text, tensor, list, tuple or mapping of such.
-    """
+    """A value as JSON; its tensors are put into ``tensors`` under names that begin with ``place``."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -98,17 +94,11 @@ def tensors_beside(path: Path) -> Mapping[str, Tensor]:
 
 
 def save_state(owner: Any, place: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The state of a schedule, a scaler or their like as JSON."""
     return {"class": type(owner).__name__, "state": pack(owner.state_dict(), place, tensors)}
 
 
 def load_state(owner: Any, document: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Put what :func:`save_state` gave into an object of the same class.
-
-    Raises:
-        CheckpointError: the state of another class, or with entries that this class has not.
-        FormatError: a document that :func:`save_state` did not give.
-    """
+    """Put what :func:`save_state` gave into an object of the same class (``FormatError``: it did not give that)."""
     saved, name = typed(document, _STATE), type(owner).__name__
     what = f"holds the state of {saved['class'][:80]}, but this run has {name}."
     refuse(saved["class"] != name, what, kind=CheckpointError)
@@ -130,10 +120,7 @@ def parameter_names(optimizer: Optimizer, model: nn.Module) -> dict[Tensor, str]
 
 
 def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The state of an optimizer as JSON and tensors (``InputTypeError``: a part that neither can hold).
-
-    ``form`` is how the processes hold the model; the tensors are whole, on the first of them.
-    """
+    """The state of an optimizer as JSON and tensors, which are whole on the first process."""
     names, tensors = parameter_names(optimizer, model), dict[str, Tensor]()
     groups, state = [], dict[str, Any]()
     for index, group in enumerate(optimizer.param_groups):
@@ -152,14 +139,7 @@ def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[
 def load_optimizer(
     optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor], form: Form
 ) -> list[str]:
-    """Put a saved state into an optimizer whose schedule is made; returns the parameters that it holds nothing for.
-
-    ``form`` is how the processes hold the model; each takes its part of the tensors.
-
-    Raises:
-        CheckpointError: the state of another optimizer, or of other groups.
-        FormatError: a document that :func:`save_optimizer` did not give.
-    """
+    """Put a saved state into an optimizer whose schedule is made; returns the parameters that it lacks."""
     saved, kind = typed(document, _OPTIMIZER), form.optimizer_name(optimizer)
     what = f"holds the state of {saved['class'][:80]}, but this run's optimizer is {kind}."
     hint = f"Set `optim` to what gives {saved['class'][:80]}, or start a new run from the weights."
@@ -178,8 +158,7 @@ def load_optimizer(
             values = typed(unpack(settings[0], tensors), dict)
             examples = {"initial_lr": 0.0} | group  # which a schedule adds
             examples = {key: examples[key] for key in values if key in examples and key not in _NOT_SETTINGS}
-            kinds = kind_of(examples, lengths=True)
-            group.update(typed({key: values[key] for key in examples}, kinds))
+            group.update(typed({key: values[key] for key in examples}, kind_of(examples, lengths=True)))
         missing += [name for name in members.values() if name not in settings_of]
         for parameter, name in members.items():
             if entries := states.get(name, {}).items():
@@ -213,7 +192,6 @@ def _placed(key: str, value: Any, parameter: Tensor, group: Mapping[str, Any], f
     return value if on_host else value.to(parameter.device)
 
 
-def state_bytes(optimizer: Optimizer) -> int:
-    """Bytes of the tensors of an optimizer's state."""
+def state_bytes(optimizer: Optimizer) -> int:  # of the tensors of its state
     values = (value for entries in optimizer.state.values() for value in entries.values())
     return sum(value.nbytes for value in values if isinstance(value, Tensor))

@@ -24,8 +24,7 @@ class SignalWatch:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        is_main = threading.current_thread() is threading.main_thread()
-        if self._active and is_main:
+        if self._active and threading.current_thread() is threading.main_thread():
             for number in (signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__):
                 before = signal.getsignal(number)
                 # `None` is a handler that could not be put back. Ignored signals stay so, as under nohup.
@@ -55,7 +54,6 @@ class SignalWatch:
         return int(self.ended_by or 0), int(self.save)
 
     def receive(self, ending: int, save: int) -> None:
-        """Take over the numbers of what another process received."""
         self.ended_by = self.ended_by or (signal.Signals(ending) if ending else None)
         self.save = self.save or bool(save)
 

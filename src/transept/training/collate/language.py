@@ -113,24 +113,21 @@ class DataCollatorForLanguageModeling(DrawingCollator):
             return [word is not None and word != before for word, before in zip(words, [None, *words])]
         special = special_tokens(self.tokenizer, torch.tensor(ids)).tolist()
         after_special = [True, *special]
-        if offsets is None:
-            begins = self._marked_starts(ids, after_special, number)
-        else:
+        if offsets is not None:
             refuse(len(offsets) != len(ids), f"row {number} has {len(offsets)} offsets for {len(ids)} tokens.")
             ends = [0, *(end for _, end in offsets)]
             begins = [after or start != end for (start, _), end, after in zip(offsets, ends, after_special)]
+        else:
+            tokens = [str(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
+            vocabulary = self.tokenizer.get_vocab()
+            if any(token.startswith("##") for token in vocabulary):  # which goes on within a word
+                begins = [not token.startswith("##") for token in tokens]
+            elif any(token.startswith(("▁", "Ġ")) for token in vocabulary):  # which stand for a space before
+                begins = [after or token[:1] in "▁Ġ" for token, after in zip(tokens, after_special)]
+            else:
+                hint = "Tokenize with return_offsets_mapping=True and keep `offset_mapping`."
+                raise InputError(f"row {number}: tokens of this vocabulary do not show where words begin.", hint=hint)
         return [new and not own for new, own in zip(begins, special)]
-
-    def _marked_starts(self, ids: list[int], after_special: list[bool], number: int) -> list[bool]:
-        """Whether tokens begin a word by their marks: all but ``##``, or those with a space (``▁``, ``Ġ``)."""
-        tokens = [str(token) for token in self.tokenizer.convert_ids_to_tokens(ids)]
-        vocabulary = self.tokenizer.get_vocab()
-        if any(token.startswith("##") for token in vocabulary):
-            return [not token.startswith("##") for token in tokens]
-        if any(token.startswith(("▁", "Ġ")) for token in vocabulary):
-            return [after or token[:1] in "▁Ġ" for token, after in zip(tokens, after_special)]
-        hint = "Tokenize with return_offsets_mapping=True and keep `offset_mapping`."
-        raise InputError(f"row {number}: tokens of this vocabulary do not show where words begin.", hint=hint)
 
 
 def spread(chosen: Tensor, starts: Tensor, special: Tensor) -> Tensor:
@@ -146,8 +143,8 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     """Hides whole words, drawn one by one until ``mlm_probability`` of a row's tokens are hidden, and one at least.
 
     A word that would exceed the number of tokens is passed over. Words begin where ``word_ids`` or ``offset_mapping``
-    say, or where the tokens' own marks do (``##``, ``▁``, ``Ġ``). The arguments are those of
-    :class:`DataCollatorForLanguageModeling`; hidden tokens are replaced by the same shares.
+    say, or where the tokens' own marks do (``##``, ``▁``, ``Ġ``). All else is as in
+    :class:`DataCollatorForLanguageModeling`.
     """
 
     whole_word_mask: bool = True
@@ -265,7 +262,9 @@ class DataCollatorForNextSentencePrediction(DrawingCollator):
         follows = (torch.rand(len(rows), generator=self.generator) < self.follow_probability).tolist()
         encoded, labels = list[Row](), list[int]()
         for number, (row, keeps) in enumerate(zip(rows, follows)):
-            others = [] if keeps else [place for place, other in enumerate(rows) if _differs(row, other)]
+            others = [] if keeps else [place for place, other in enumerate(rows) if other["second"] != row["second"]]
+            if "document" in row:
+                others = [place for place in others if rows[place]["document"] != row["document"]]
             place = others[int(torch.randint(len(others), (1,), generator=self.generator))] if others else number
             pair = row["first"], rows[place]["second"]
             encoded.append(dict(self.tokenizer(*pair, truncation=True, max_length=self.max_length)))
@@ -277,9 +276,3 @@ class DataCollatorForNextSentencePrediction(DrawingCollator):
             self.masking.generator = self.generator
             batch["input_ids"], batch["labels"] = self.masking.hide(ids, special_tokens(self.tokenizer, ids), None)
         return batch
-
-
-def _differs(row: Row, other: Row) -> bool:
-    """Whether another row's second text cannot follow this one's first."""
-    same = "document" in row and row["document"] == other["document"]
-    return not same and other["second"] != row["second"]

@@ -24,9 +24,8 @@ def block_mask(
 ) -> Tensor:
     """BEiT's block-wise mask (Bao et al. 2022): (H, W) of bool, true in just ``count`` patches, which lie in blocks.
 
-    Args:
-        least: the smallest area of a block, as long as so many patches are left.
-        aspect: the least ratio of a block's height to its width; the largest is its inverse.
+    ``least`` is the smallest area of a block, as long as so many patches are left; ``aspect`` the least ratio of its
+    height to its width, whose inverse is the largest.
     """
     mask, (high, wide) = torch.zeros(grid, dtype=torch.bool), grid
     while (left := count - int(mask.sum())) > 0:
@@ -146,14 +145,12 @@ class DataCollatorForObjectDetection(Collator):
 
 
 def _targets(labels: Any, number: int) -> dict[str, Tensor]:
-    """The classes, boxes and other labels of one picture."""
     if not isinstance(labels, Mapping) or not {"class_labels", "boxes"} <= labels.keys():
         raise InputError(f"row {number}: `labels` must have `class_labels` and `boxes`, but is {str(labels)[:60]!r}.")
     targets = {name: stacked(name, [value])[0] for name, value in labels.items()}
     classes, boxes = targets["class_labels"].long(), targets["boxes"].float()
     boxes = boxes if boxes.numel() else boxes.reshape(-1, 4)
-    shape, inside = tuple(boxes.shape), bool(((boxes >= 0) & (boxes <= 1)).all())
-    count = len(classes)
+    shape, count, inside = tuple(boxes.shape), len(classes), bool(((boxes >= 0) & (boxes <= 1)).all())
     refuse(shape != (count, 4), f"row {number}: `boxes` has the shape {shape} for {count} `class_labels`.")
     hint = "They are the middle, width and height as shares of the picture's: the image processor makes them."
     refuse(not inside, f"row {number}: `boxes` must be from 0 to 1.", hint=hint)

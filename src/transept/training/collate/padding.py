@@ -55,7 +55,7 @@ class DefaultDataCollator(Collator):
 
 
 class PaddingCollator(Collator):
-    """A collator that pads rows, and labels apart from them; the settings are fields of the subclasses."""
+    """A collator that pads rows, and labels apart from them."""
 
     padding: bool | str
     max_length: int | None
@@ -73,7 +73,6 @@ class PaddingCollator(Collator):
         return batch
 
     def pad_rows(self, rows: list[Row]) -> Any:
-        """The rows as a batch, padded as the settings say."""
         return self.pad(rows, self.padding, self.max_length)
 
     def pad_labels(self, labels: list[Any], rows: list[Row], batch: Any) -> Tensor:
@@ -83,10 +82,7 @@ class PaddingCollator(Collator):
 
 @dataclass
 class DataCollatorWithPadding(PaddingCollator):
-    """Pads rows of tokens to the longest of the batch; ``label`` and ``label_ids`` become ``labels``.
-
-    The arguments are described at :class:`~transept.training.collate.rows.Collator`.
-    """
+    """Pads rows of tokens to the longest of the batch; ``label`` and ``label_ids`` become ``labels``."""
 
     tokenizer: Any
     padding: bool | str = True

@@ -47,12 +47,12 @@ class Collator:
         return of_kind(self.collate(features), return_tensors or self.return_tensors)
 
     def collate(self, features: Any) -> Any:
-        """The batch as tensors."""
         raise NotImplementedError
 
     def pad(self, rows: Sequence[Row], padding: bool | str = True, max_length: int | None = None) -> Any:
         """The rows, padded by the tokenizer's own rules, as a batch of tensors."""
-        plain = [{name: value if _is_wave(value) else listed(value) for name, value in row.items()} for row in rows]
+        # Arrays and tensors of floats, such as waves, would take long as lists.
+        plain = [{key: value if _has_floats(value) else listed(value) for key, value in row.items()} for row in rows]
         main = str(self.tokenizer.model_input_names[0])
         refuse(main not in plain[0], f"row 0 lacks {main!r}.", hint=f"It has: {', '.join(map(str, plain[0]))}.")
         for number, row in enumerate(plain):
@@ -67,7 +67,6 @@ class Collator:
         return batch
 
     def check_shares(self, *names: str) -> None:
-        """Refuse arguments that are no shares."""
         for name in names:
             share = getattr(self, name)
             wrong = not isinstance(share, int | float) or not 0 <= share <= 1
@@ -142,8 +141,7 @@ def token_ids(rows: Sequence[Row], name: str = "input_ids") -> list[list[int]]:
     return list(map(list, columns))
 
 
-def listed(value: Any) -> Any:
-    """Arrays and tensors as lists or numbers."""
+def listed(value: Any) -> Any:  # arrays and tensors as lists or numbers
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -190,8 +188,7 @@ def filled(
     return stacked(name, rows, torch.int64 if isinstance(fill, int) else None)
 
 
-def _is_wave(value: Any) -> bool:
-    """Whether a value is an array or tensor of floats, which as a list would take long."""
+def _has_floats(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point()
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"

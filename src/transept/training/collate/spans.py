@@ -23,10 +23,7 @@ def random_parts(total: int, parts: int, generator: torch.Generator | None = Non
 
 
 class RestoringCollator(DrawingCollator):
-    """A collator whose inputs are corrupted rows, and whose labels restore them.
-
-    The batch has ``input_ids``, ``attention_mask`` and ``labels``.
-    """
+    """Makes ``input_ids`` and ``attention_mask`` of corrupted rows, and ``labels`` that restore them."""
 
     def collate(self, features: Any) -> Any:
         rows = token_ids(checked_rows(features, "input_ids"))

@@ -21,8 +21,7 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def is_label(value: Any) -> bool:
-    """A class by name or number, a number to predict, or several classes."""
+def is_label(value: Any) -> bool:  # a class by name or number, a number to predict, or several classes
     return isinstance(value, str | int | float) or is_labels(value)
 
 
@@ -34,8 +33,7 @@ def is_labels(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(label, str | int | float) for label in value)
 
 
-def is_media(value: Any) -> bool:
-    """A path, or a picture or sound as data sets hold it."""
+def is_media(value: Any) -> bool:  # a path, or a picture or sound as data sets hold it
     return isinstance(value, str | Mapping) or hasattr(value, "getbands") or hasattr(value, "shape")
 
 
@@ -49,21 +47,13 @@ def is_messages(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """What a task reads from one column.
+    """What a task reads from one column."""
 
-    Args:
-        role: what the task calls it, as an option of the command does.
-        names: names that such a column usually has, in small letters.
-        holds: whether a value is of the kind that it must be.
-        optional: whether the task does without it.
-        by_kind: whether a column of any name is taken that is the only one of its kind.
-    """
-
-    role: str
-    names: tuple[str, ...]
-    holds: Callable[[Any], bool]
+    role: str  # what the task calls it, as an option of the command does
+    names: tuple[str, ...]  # that such a column usually has, in small letters
+    holds: Callable[[Any], bool]  # whether a value is of the kind that it must be
     optional: bool = False
-    by_kind: bool = True
+    by_kind: bool = True  # whether a column of any name is taken that is the only one of its kind
 
 
 TEXT = Column("text", ("text", "sentence", "content", "review", "utterance", "query", "comment"), is_text)
@@ -76,18 +66,10 @@ PAIRS = (
 
 
 def find_columns(dataset: TableDataset, wanted: Sequence[Column], given: Mapping[str, str | None]) -> dict[str, str]:
-    """The column for each role of a task.
+    """The column for each role of a task, without the optional roles that no column fits.
 
-    Args:
-        dataset: the rows.
-        wanted: what the task reads.
-        given: columns that were chosen by hand, by role; ``None`` is none.
-
-    Returns:
-        Names of columns by role, without the optional roles that no column fits.
-
-    Raises:
-        InputError: a chosen column is not there or holds something else; none or several would do. It lists them.
+    ``given`` are the columns that were chosen by hand, by role (``InputError``, which lists the columns: a chosen one
+    is not there or holds something else; none or several would do).
     """
     columns = {role: name for role, name in given.items() if name is not None}
     roles = {column.role for column in wanted}
@@ -106,7 +88,15 @@ def find_columns(dataset: TableDataset, wanted: Sequence[Column], given: Mapping
     for column in wanted:
         if column.role not in columns and not column.optional:
             columns[column.role] = _only(dataset, column, columns.values())
-    _check_kinds(dataset, wanted, columns)
+    for column in wanted:
+        chosen = columns.get(column.role)
+        for index, value in enumerate(dataset.values(chosen)) if chosen is not None else ():
+            missing = value is None
+            if column.optional if missing else column.holds(value):
+                continue
+            what = "is missing" if missing else f"is {type(value).__name__} ({value!r:.60})"
+            hint = f"Every row needs it; {_option(column.role)} chooses another column."
+            raise InputError(f"the {column.role} (column {chosen!r}) {what}.", path=dataset.place(index), hint=hint)
     return columns
 
 
@@ -125,10 +115,8 @@ def find_pair(dataset: TableDataset, given: Mapping[str, str | None]) -> dict[st
 def told(columns: Mapping[str, str], given: Mapping[str, str | None]) -> str | None:
     """What was guessed, in one line; ``None`` where nothing was."""
     guessed = {role: name for role, name in columns.items() if given.get(role) is None}
-    if not guessed:
-        return None
     choices = ", ".join(f"{role} is column {name!r}" for role, name in guessed.items())
-    return f"{choices} (guessed; {' '.join(map(_option, guessed))} chooses)."
+    return f"{choices} (guessed; {' '.join(map(_option, guessed))} chooses)." if guessed else None
 
 
 def values_of(dataset: TableDataset, name: str) -> list[Any]:
@@ -138,7 +126,6 @@ def values_of(dataset: TableDataset, name: str) -> list[Any]:
 
 
 def _fitting(dataset: TableDataset, column: Column, names: Sequence[str], used: Collection[str]) -> list[str]:
-    """Those of some columns that are free and hold what is needed."""
     free = [name for name in names if name not in used]
     return [name for name in free if (some := values_of(dataset, name)) and all(map(column.holds, some))]
 
@@ -146,18 +133,14 @@ def _fitting(dataset: TableDataset, column: Column, names: Sequence[str], used: 
 def _only(dataset: TableDataset, column: Column, used: Collection[str]) -> str:
     """The only column that holds what is needed (``InputError``: there is none, or there are several)."""
     fitting = _fitting(dataset, column, dataset.column_names if column.by_kind else (), used)
-    if len(fitting) > 1 and column.holds in (is_text, is_label):  # a label is a text too, but has few values
-        is_class = column.holds is is_label
-        fitting = [name for name in fitting if _few(values_of(dataset, name)) == is_class] or fitting
+    if len(fitting) > 1 and column.holds in (is_text, is_label):  # a label is a text too, but its values repeat
+        values = {name: values_of(dataset, name) for name in fitting}
+        repeats = {name: len(set(map(str, some))) <= max(2, len(some) // 3) for name, some in values.items()}
+        fitting = [name for name in fitting if repeats[name] == (column.holds is is_label)] or fitting
     if len(fitting) != 1:
         which = f"several columns may be it: {', '.join(fitting)}" if fitting else "no column looks like it"
         raise _doubt(dataset, column.role, f"the {column.role} is not clear: {which}.")
     return fitting[0]
-
-
-def _few(values: list[Any]) -> bool:
-    """Whether values repeat, as those of classes do."""
-    return len({str(value) for value in values}) <= max(2, len(values) // 3)
 
 
 def _option(role: str) -> str:
@@ -169,34 +152,12 @@ def _doubt(dataset: TableDataset, role: str, what: str) -> InputError:
     return InputError(what, path=dataset.path, hint=f"Choose one with {_option(role)}. Columns: {columns}.")
 
 
-def _check_kinds(dataset: TableDataset, wanted: Sequence[Column], columns: Mapping[str, str]) -> None:
-    for column in wanted:
-        if (name := columns.get(column.role)) is None:
-            continue
-        for index, value in enumerate(dataset.values(name)):
-            missing = value is None
-            if column.optional if missing else column.holds(value):
-                continue
-            what = "is missing" if missing else f"is {type(value).__name__} ({value!r:.60})"
-            hint = f"Every row needs it; {_option(column.role)} chooses another column."
-            raise InputError(f"the {column.role} (column {name!r}) {what}.", path=dataset.place(index), hint=hint)
-
-
 def resolved(value: Any, data: str | None) -> Any:
-    """A media value of a row; a relative path is one beside the file that named it, and does not leave its folder.
-
-    Args:
-        value: a path, or a picture or sound as data sets hold it.
-        data: the file or folder that the rows were read from.
-
-    Raises:
-        FormatError: a path that leads out of the folder.
-    """
+    """A media value of a row: a relative path is one beside ``data``, the file that the rows were read from."""
     if not isinstance(value, str) or value.startswith(("data:", "http:", "https:")):
         return value
-    if data is None or os.path.isdir(data):  # the folder was walked here
-        return value
-    return str(safe_join(Path(data).parent, value))
+    # The paths of a folder are whole, since it was walked here.
+    return value if data is None or os.path.isdir(data) else str(safe_join(Path(data).parent, value))
 
 
 def opened(value: Any, place: str) -> Any:

@@ -16,17 +16,11 @@ MOST_CLASSES = 100_000
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of a column of labels.
+    """The classes of a column of labels."""
 
-    Args:
-        names: the classes' names, in the order of their numbers; one that is empty for a number to predict.
-        problem: ``single_label_classification``, ``multi_label_classification`` or ``regression``.
-        numbers: the number of each value of the column.
-    """
-
-    names: tuple[str, ...]
-    problem: str
-    numbers: Mapping[Any, int]
+    names: tuple[str, ...]  # in the order of their numbers; one that is empty for a number to predict
+    problem: str  # `SINGLE`, `MULTI` or `REGRESSION`
+    numbers: Mapping[Any, int]  # of the values of the column
 
     @property
     def id2label(self) -> dict[int, str]:
@@ -42,11 +36,7 @@ class Labels:
         return number
 
     def encode(self, value: Any, place: str) -> Any:
-        """What a loss reads: a class's number, a list of 0.0 and 1.0 for several, or the number to predict.
-
-        Raises:
-            InputError: a value of another kind, with its place.
-        """
+        """What a loss reads: a class's number, a list of 0.0 and 1.0 for several, or the number to predict."""
         if self.problem == REGRESSION:
             if not is_number(value):
                 raise InputError(f"the label {value!r:.80} is no finite number, as the others are.", path=place)
@@ -59,23 +49,17 @@ class Labels:
         return self.number(value, place)
 
 
-def is_number(value: Any) -> bool:
-    """Whether that is a finite number, and no truth value."""
+def is_number(value: Any) -> bool:  # which is finite, and no truth value
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def find_labels(dataset: TableDataset, column: str, known: Sequence[str] | None = None) -> Labels:
     """The classes of a column: texts are sorted, numbers stand for themselves, names that the data set tells count.
 
-    Numbers of which any has a fraction are to be predicted, and are no classes.
-
-    Args:
-        dataset: the rows to train on.
-        column: the column of labels, each a text, a number, or a list of them (several classes, or one a token).
-        known: names of the classes of a model that was trained before, whose order is kept where they are the same.
-
-    Raises:
-        InputError: labels of mixed kinds, one class only, or far too many.
+    A label is a text, a number, or a list of them: several classes, or one a token. Numbers of which any has a
+    fraction are to be predicted, and are no classes. ``known`` are the names of the classes of a model that was
+    trained before, whose order is kept where they are the same. Labels of mixed kinds, one class only, or far too
+    many are refused (``InputError``).
     """
     values, kinds, listed = set[Any](), set[Any](), False
     mixed, path = f"the column {column!r} holds labels of different kinds", dataset.path

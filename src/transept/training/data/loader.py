@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from transept.errors import InputError, InputTypeError, refuse
 from transept.tables.dataset import TableDataset
 from transept.training.callbacks.base import length_of
 from transept.training.data.order import BatchPlace, EpochBatches, kept_generators, place_seed
-from transept.training.data.stream import Stream, StreamState
+from transept.training.data.stream import Placed, Stream, StreamState
 from transept.training.loss import precision
 from transept.training.objective import own_task, to_device
 
@@ -47,8 +48,8 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset, self.seed = dataset, seed
-        is_stored = isinstance(dataset, list | tuple) or (isinstance(dataset, TableDataset) and dataset.is_stored)
-        self.draws = not is_stored
+        is_table = isinstance(dataset, TableDataset)
+        self.is_stored = dataset.is_stored if is_table else isinstance(dataset, list | tuple)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -57,7 +58,7 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return self.dataset[row]
 
     def __getitems__(self, place: BatchPlace) -> tuple[BatchPlace, list[Any]]:
-        if not self.draws:
+        if self.is_stored:  # reading draws no random numbers
             return place, [self.dataset[row] for row in place.rows]
         if hasattr(self.dataset, "set_epoch"):  # here, since this may be a worker's copy
             self.dataset.set_epoch(place.epoch)
@@ -69,32 +70,22 @@ class _Rows(torch.utils.data.Dataset[Any]):
         return place, rows
 
 
-@dataclass
-class _Collate:
-    """Collates a batch with the generators of its place, the collator's own among them."""
-
-    collate: Collate
-    columns: Columns
-    seed: int
-
-    def __call__(self, placed: tuple[BatchPlace, list[Any] | None]) -> Any:
-        place, rows = placed
-        if rows is None:
-            return None
-        with kept_generators() as seed:
-            seed(place_seed(self.seed, place.epoch, place.number, purpose="batch"))
-            self._reseed(place_seed(self.seed, place.epoch, place.number, purpose="collator"))
-            return self.collate([self.columns(row) for row in rows])
-
-    def _reseed(self, seed: int) -> None:
-        collate: Any = self.collate
-        generator = getattr(collate, "generator", None)
+def _collate(collate: Any, columns: Columns, seed: int, placed: Placed) -> Any:
+    """Collate a batch with the generators of its place, the collator's own among them."""
+    place, rows = placed
+    if rows is None:
+        return None
+    with kept_generators() as seed_all:
+        seed_all(place_seed(seed, place.epoch, place.number, purpose="batch"))
+        generator: Any = getattr(collate, "generator", None)
+        own_seed = place_seed(seed, place.epoch, place.number, purpose="collator")
         if hasattr(collate, "reseed"):
-            collate.reseed(seed)
+            collate.reseed(own_seed)
         elif isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
+            generator.manual_seed(own_seed)
         elif isinstance(generator, np.random.Generator):
-            collate.generator = np.random.default_rng(seed)
+            collate.generator = np.random.default_rng(own_seed)
+        return collate([columns(row) for row in rows])
 
 
 def make_loader(
@@ -112,26 +103,23 @@ def make_loader(
 ) -> DataLoader[Any]:
     """A loader of the batches of a sampler, or of an iterable where ``batches`` is ``None``.
 
-    Of ``ranks`` processes that take batches in turn this is number ``rank``. ``options`` are those of PyTorch's
-    ``DataLoader``: workers, pinned memory and such.
+    Of ``ranks`` processes that take batches in turn this is number ``rank``. ``options`` are the ``DataLoader``'s.
     """
-    collated: Any = _Collate(collate, columns, seed)
+    options["collate_fn"] = partial(_collate, collate, columns, seed)
     options["generator"] = torch.Generator().manual_seed(seed)  # the loader would draw from the global one
     if batches is None:
-        workers, persistent = options.get("num_workers", 0), bool(options.get("persistent_workers"))
-        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, workers=workers, persistent=persistent)
-        return DataLoader(stream, batch_size=None, collate_fn=collated, **options)
+        stream = Stream(dataset, batch_size, seed, drop_last, rank, ranks, options)
+        return DataLoader(stream, batch_size=None, **options)
     if not isinstance(batches, EpochBatches):
         batches = EpochBatches(batches, batch_size, drop_last, rank, ranks)
-    return DataLoader(_Rows(dataset, seed), batch_sampler=batches, collate_fn=collated, **options)
+    return DataLoader(_Rows(dataset, seed), batch_sampler=batches, **options)
 
 
 def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:
     """A loader of a frozen backbone's states in the order of a loader of rows, and the head to train on them.
 
-    Raises:
-        InputError: the rows have no numbers, or some of the backbone is trained.
-        UnsupportedError: the model has no head that could be told from its backbone.
+    Refused (``InputError``, ``UnsupportedError``) are rows without numbers, a backbone that is trained in part, and a
+    model without a head that could be told from its backbone.
     """
     args, task = trainer.args, own_task(trainer.model, "precompute")
     batches: Any = loader.batch_sampler
@@ -149,7 +137,7 @@ def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any
 
 def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
     """The batches of an epoch from number ``start`` on; loaders of ours begin there, others are read up to there."""
-    part = _placed(loader)
+    part, skipped = _placed(loader), start
     if part is not None:
         part.set_epoch(epoch, start)
     else:
@@ -158,7 +146,6 @@ def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
             if hasattr(other, "set_epoch"):
                 other.set_epoch(epoch)
     batches: Iterator[Any] = iter(loader)
-    skipped = start
     if isinstance(part, EpochBatches):
         skipped = 0
     elif part is not None and not part.workers:
@@ -179,8 +166,7 @@ def _to_the_end(batches: Iterator[Any], count: int) -> Iterator[Any]:
         yield batch
 
 
-def _placed(loader: Any) -> EpochBatches | Stream | None:
-    """What gives the batches of a loader of ours their places."""
+def _placed(loader: Any) -> EpochBatches | Stream | None:  # what gives the batches of a loader of ours their places
     parts = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
     return next((part for part in parts if isinstance(part, EpochBatches | Stream)), None)
 
@@ -220,25 +206,19 @@ def first_batch(loader: Any, epoch: int = 0) -> Any:
         part.rank = rank
 
 
-def source_of(loader: Any) -> Any:
-    """The data set of a loader, as it was given."""
+def source_of(loader: Any) -> Any:  # the data set that a loader was made for
     dataset = getattr(loader, "dataset", None)
     return dataset.dataset if isinstance(dataset, _Rows | Stream) else dataset
 
 
 def reads_by_number(dataset: Any) -> bool:
-    """Whether rows are read by their numbers, and not one after the other."""
     # PyTorch's iterables have the method too.
     has_numbers = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
     return has_numbers and length_of(dataset) is not None
 
 
 def lengths_of(dataset: Any, column: str, input_name: str) -> NDArray[Any]:
-    """The number of tokens of each row: the column of lengths, or else how many inputs a row has.
-
-    Raises:
-        InputTypeError: rows that have neither.
-    """
+    """The number of tokens of each row: the column of lengths, or else how many inputs a row has."""
     is_table, names = isinstance(dataset, TableDataset), getattr(dataset, "column_names", None) or ()
     if column in names:
         return np.array([int(length) for length in (dataset.values(column) if is_table else dataset[column])])

@@ -11,6 +11,7 @@ import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from transept.errors import ConfigError
 
 Numbers = NDArray[np.int64]
 Lengths = Sequence[int] | NDArray[Any]
+Order = Callable[[torch.Generator], Numbers]
 MEGA = 50  # batches that are sorted by length together
 
 
@@ -80,7 +82,6 @@ def shuffled(size: int, generator: torch.Generator) -> Numbers:
 
 
 def by_falling_length(lengths: Lengths) -> Numbers:
-    """The places of lengths, the longest first."""
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 
@@ -108,10 +109,8 @@ def _sorted_in_groups(lengths: NDArray[Any], size: int, generator: torch.Generat
 def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batches:
     """Batches of rows of like length, each as large as its padded size, rows times longest, stays within the budget.
 
-    Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled.
-
-    Raises:
-        ConfigError: a row is longer than the budget.
+    Rows are shuffled, sorted inside large groups, and cut; then batches are shuffled (``ConfigError``: a row is
+    longer than the budget).
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     row = int(lengths.argmax())
@@ -132,52 +131,30 @@ def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batche
 
 
 class EpochSampler(Sampler[int]):
-    """Rows in an order of the seed and the epoch: shuffled as by the reference's trainer, or as they are."""
+    """Rows in an order of the seed and the epoch: shuffled as by the reference's trainer, or as they are.
 
-    def __init__(self, size: int, seed: int, *, shuffle: bool = True) -> None:
+    ``order`` makes another order of the epoch's generator.
+    """
+
+    def __init__(self, size: int, seed: int, *, shuffle: bool = True, order: Order | None = None) -> None:
         self.size, self.seed, self.shuffle, self.epoch = size, seed, shuffle, 0
+        self.order = order or partial(shuffled, size)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def batches(self, size: int, drop_last: bool) -> Batches:
-        """The batches of the epoch."""
         return Batches.of(self.rows(), size, drop_last)
 
     def rows(self) -> Numbers:
-        """The rows of the epoch, in order."""
-        return shuffled(self.size, self.generator()) if self.shuffle else np.arange(self.size)
-
-    def generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return self.order(generator) if self.shuffle else np.arange(self.size)
 
     def __iter__(self) -> Iterator[int]:
         return map(int, self.rows())
 
     def __len__(self) -> int:
         return self.size
-
-
-class LengthSampler(EpochSampler):
-    """Rows grouped by length; ``group`` is the number of rows of an update."""
-
-    def __init__(self, lengths: Lengths, seed: int, group: int) -> None:
-        super().__init__(len(lengths), seed)
-        self.lengths, self.group = lengths, group
-
-    def rows(self) -> Numbers:
-        return grouped_by_length(self.lengths, self.group, self.generator())
-
-
-class SortedSampler(EpochSampler):
-    """Rows by falling length, for evaluations."""
-
-    def __init__(self, lengths: Lengths) -> None:
-        super().__init__(len(lengths), 0)
-        self.lengths = lengths
-
-    def rows(self) -> Numbers:
-        return by_falling_length(self.lengths)
 
 
 class TokenBudgetSampler(EpochSampler):
@@ -196,11 +173,9 @@ class TokenBudgetSampler(EpochSampler):
 
 @dataclass(frozen=True)
 class BatchPlace:
-    """Which batch it is, and which rows of the data set it has."""
-
     epoch: int
-    number: int
-    rows: list[int]
+    number: int  # of the batch in the epoch
+    rows: list[int]  # of the data set
 
 
 class EpochBatches(Sampler[BatchPlace]):
@@ -210,9 +185,9 @@ class EpochBatches(Sampler[BatchPlace]):
     gives every R-th from number r on; its length, and numbers to start from, count its own batches alone.
     """
 
-    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:
-        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
-        self.rank, self.ranks = rank, ranks
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False, rank: int = 0, ranks: int = 1) -> None:
+        self.sampler: Sampler[int] = sampler
+        self.batch_size, self.drop_last, self.rank, self.ranks = batch_size, drop_last, rank, ranks
         self.epoch = self.start = 0
         # Batches may have as many rows as their lengths allow, so that their number differs from epoch to epoch.
         self.varies = isinstance(sampler, TokenBudgetSampler)

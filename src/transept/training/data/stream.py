@@ -20,11 +20,9 @@ Placed = tuple[BatchPlace, list[Any] | None]
 
 @dataclass(frozen=True)
 class StreamState:
-    """What an iterable's ``state_dict`` gave in an epoch after so many rows, and whether it had ended."""
-
-    state: Any
+    state: Any  # what an iterable's `state_dict` gave
     epoch: int
-    rows: int
+    rows: int  # that the iterable had given in this epoch
     ended: bool
 
 
@@ -32,35 +30,23 @@ class Stream(IterableDataset[Any]):
     """An iterable whose batches get a place: the epoch, and a number among those of its process.
 
     Where R processes take batches in turn, the one of rank r gives every R-th from number r on. Of several workers,
-    each reads a copy of the data set, and the loader takes their batches in turn.
-
-    Args:
-        dataset: the iterable; its ``set_epoch`` is called before each epoch, where it has one.
-        batch_size, seed, drop_last, rank, ranks: see :func:`make_loader`.
-        workers: how many workers read it; 0 for none.
-        persistent: whether these workers live on from epoch to epoch.
+    each reads a copy of the data set, and the loader takes their batches in turn. ``options`` are the loader's.
+    The ``set_epoch`` of the iterable is called before each epoch, where it has one.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        batch_size: int,
-        seed: int,
-        drop_last: bool,
-        rank: int,
-        ranks: int,
-        *,
-        workers: int,
-        persistent: bool,
+        self, dataset: Any, size: int, seed: int, drop_last: bool, rank: int, ranks: int, options: dict[str, Any]
     ) -> None:
-        self.dataset, self.batch_size, self.seed, self.drop_last = dataset, batch_size, seed, drop_last
-        self.ranks, self.workers, self.persistent = ranks, workers, persistent
+        self.dataset, self.batch_size, self.seed, self.drop_last = dataset, size, seed, drop_last
+        self.ranks, self.workers = ranks, options.get("num_workers", 0)
+        self.persistent = bool(options.get("persistent_workers"))  # workers live on from epoch to epoch
         # The epoch, its first batch, and the rank: workers that live on read it when they begin an epoch.
         self.begin = torch.tensor([0, 0, rank], device="cpu")
-        if workers:
+        if self.workers:
             self.begin.share_memory_()  # type: ignore[no-untyped-call]
         # Whether the data set tells where it is, and can go on from there; nobody could ask that of workers.
-        self.keeps_state = not workers and hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        keeps_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        self.keeps_state = keeps_state and not self.workers
         self.states: dict[int, StreamState] = {}  # of the data set after so many batches of the epoch
         self.last_state: StreamState | None = None
         self.restored: StreamState | None = None  # what the next epoch goes on from
@@ -102,8 +88,7 @@ class Stream(IterableDataset[Any]):
                     source = iter(dataset) if source is None else source
                     row = next(source, _END)
                     ended = row is _END
-                    if not ended:
-                        rows.append(row)
+                    rows += [] if ended else [row]
             number, is_own = worker + read // self.ranks * workers, read % self.ranks == rank
             self._note(epoch, number + 1 if is_own else None, read * self.batch_size + len(rows), ended)
             if is_own and (len(rows) == self.batch_size or (rows and not self.drop_last)):
@@ -123,12 +108,12 @@ class Stream(IterableDataset[Any]):
                 what = f"{type(dataset).__name__} cannot be copied ({str(error)[:200]})"
                 what += ", which workers that live on need."
                 raise UnsupportedError(what, hint="Pass dataloader_persistent_workers=False.") from error
-        is_before_epoch = restored is not None and restored.epoch < epoch  # the state is that between two epochs
-        if restored is not None and is_before_epoch:
+        if restored is not None and restored.epoch < epoch:  # the state is that between two epochs
             dataset.load_state_dict(restored.state)
+            restored = None
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
-        if restored is None or is_before_epoch:
+        if restored is None:
             return dataset, 0, False
         dataset.load_state_dict(restored.state)
         self.last_state = restored
