@@ -1,8 +1,7 @@
-"""The forms in which processes hold a model that is trained: here, those in which each of them has all of it.
+"""The forms in which processes have a model that is trained: those of this module give each of them all of it.
 
-The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form
-adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch does, so
-the trainer multiplies losses by the number R of these processes.
+``sharded`` has those that divide weights or matrices, and ``pipeline`` the one that divides layers. A form adds up, once
+an update, the gradients of the R processes that take other rows. PyTorch averages them: so losses are multiplied by R.
 """
 
 from __future__ import annotations
@@ -35,16 +34,11 @@ class Form:
     """One process by itself, and what the other forms have in common."""
 
     same_passes = False  # whether all processes must make the same number of passes
-    model: nn.Module | None = None  # which is held
+    model: nn.Module | None = None  # the one that has this form
     stored: Sequence[str] = ()  # the names in a file of the whole model, where those of this process are fewer
 
-    def hold(self, model: nn.Module) -> nn.Module:
-        """Put a model into this form, in place; returns the module that is called in training."""
-        self.model = model
-        return self.wrap(model)
-
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that is called in training."""
+        """Put a model into this form, in place; returns the module that is called in training."""
         return model
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -54,11 +48,9 @@ class Form:
     def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
         """The forward and the backward pass of a micro-batch, and its part of the update's loss.
 
-        Args:
-            usual: both passes of a model that is called as a whole.
-            inputs: the micro-batch.
-            items, parts: see :func:`transept.objectives.terms.total`.
-            share: what its loss counts for in the update; 0 where it stands in for one that is not there.
+        ``usual`` makes both of a model that is called as a whole. ``items`` and ``parts`` are those of
+        :func:`transept.objectives.terms.total`. The loss counts for ``share``, which is 0 in a pass that only keeps
+        the number of passes the same.
         """
         return usual()
 
@@ -72,23 +64,18 @@ class Form:
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
         return kind(groups, **options)
 
-    def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
-        """The state of each parameter, whole or sharded; on the first process at least, and asked for by all."""
-        state: Mapping[Tensor, dict[str, Any]] = optimizer.state
-        return state
-
-    def inner(self, optimizer: Any) -> Any:
+    def inner(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer that makes this process's updates, whatever divides its state."""
         return optimizer
 
-    def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Put the states of parameters into an optimizer, of which each process keeps its own."""
-        inner = self.inner(optimizer)
-        own = {parameter: states[parameter] for parameter in _parameters(inner) if parameter in states}
-        inner.state.update(own)
+    def optimizer_state(self, optimizer: Optimizer) -> Mapping[Tensor, dict[str, Any]]:
+        """The state of each parameter, whole or sharded; on the first process at least, and asked for by all."""
+        return optimizer.state
 
-    def optimizer_name(self, optimizer: Any) -> str:
-        return type(self.inner(optimizer)).__name__
+    def take_optimizer_state(self, optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
+        """Put the states of parameters into an optimizer, in which each process has only those of its share."""
+        inner = self.inner(optimizer)
+        inner.state.update({weight: states[weight] for weight in _parameters(inner) if weight in states})
 
     def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Around saving: the model has its own class, whose name is saved."""
@@ -120,10 +107,6 @@ class Form:
         """The norm of all gradients together, the same on all processes."""
         return nn.utils.get_total_norm(gradients)
 
-    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Multiply gradients by a number."""
-        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
-
 
 class Replicated(Form):
     """Every process has the whole model; ``options`` are those of PyTorch's ``DistributedDataParallel``."""
@@ -133,10 +116,9 @@ class Replicated(Form):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        places: Any = {}
-        if device.type == "cuda":
-            places = {"device_ids": [device.index], "output_device": device.index}
-        return DistributedDataParallel(model, **places, **self.options)
+        index = device.index if device.type == "cuda" else None
+        devices: Any = {} if index is None else {"device_ids": [index], "output_device": index}
+        return DistributedDataParallel(model, **devices, **self.options)
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         assert isinstance(wrapped, DistributedDataParallel)
@@ -151,24 +133,24 @@ class ShardedOptimizer(Replicated):
 
         return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **options)
 
+    def inner(self, optimizer: Any) -> Optimizer:
+        inner: Optimizer = optimizer.optim
+        return inner
+
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
         optimizer.consolidate_state_dict(to=0)
         state = {} if dist.get_rank() else optimizer.state_dict()["state"]
-        parameters = enumerate(_parameters(optimizer))
-        return {parameter: state[number] for number, parameter in parameters if number in state}
-
-    def inner(self, optimizer: Any) -> Any:
-        return optimizer.optim
+        return {weight: state[number] for number, weight in enumerate(_parameters(optimizer)) if number in state}
 
 
-def _parameters(optimizer: Any) -> list[Tensor]:
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Copied(Form):
     """One process copies the model to several devices for each batch, as the user's ``nn.DataParallel`` says.
 
-    Each copy's loss is a mean over its own rows, whose mean would be another than the batch's: terms are added up.
+    The copies' terms of the loss are added up: the mean of their losses would not be the batch's.
     """
 
     def __init__(self, wrapper: nn.DataParallel[nn.Module]) -> None:

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from transept import tiles
 from transept.core.model import Model
-from transept.errors import ConfigError, UnsupportedError
+from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.streams import whole
@@ -35,21 +35,13 @@ from transept.parallel.tensor.apply import tensor_parallel
 
 @dataclass
 class Sharding:
-    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed.
+    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed."""
 
-    Args:
-        mesh: of one axis, the processes that share the weights; or of two, the first of which copies the shards.
-        blocks: the modules that are collected together, from the inside out; the model itself comes last.
-        reshard: free a block's weights after its forward pass (stage 3); otherwise after its backward pass (stage 2).
-        offload: keep shards and the optimizer's state in the processor's memory.
-        mixed: compute with bfloat16 weights, and add up gradients in float32.
-    """
-
-    mesh: Any
-    blocks: Iterable[nn.Module]
-    reshard: bool = True
-    offload: bool = False
-    mixed: bool = False
+    mesh: Any  # of one axis, the processes that share the weights; or of two, the first of which copies the shards
+    blocks: Iterable[nn.Module]  # which are collected together, from the inside out; the model itself comes last
+    reshard: bool = True  # free a block's weights after its forward (stage 3), or after its backward pass (stage 2)
+    offload: bool = False  # keep shards and the optimizer's state in the processor's memory
+    mixed: bool = False  # compute with bfloat16 weights, and add up gradients in float32
 
     def shard(self, root: nn.Module) -> None:
         """Divide the weights of the blocks and of what is around them."""
@@ -90,23 +82,20 @@ class Divided(Form):
             UnsupportedError: its matrices are to be split, and it is no model of this library.
         """
         if self.mesh is not None:
-            self._split(model)
+            if not isinstance(model, Model):
+                name = type(model).__name__
+                what = f"{name} cannot be split between processes: it is no model of this library by itself."
+                raise UnsupportedError(what, hint="Leave out `tp_size`.")
+            size, wanted = getattr(model, "tp_size", None), self.mesh.size()
+            what = f"the model is split between {size} processes, but `tp_size` is {wanted}."
+            refuse(size not in (None, wanted), what, kind=ConfigError)
+            if size is None:
+                plan, sequence = self.config.tp_plan or "auto", self.config.enable_sequence_parallel
+                tensor_parallel(model, self.mesh, plan, sequence=sequence)
         if self.sharding is not None:
             self.sharding.shard(model)
         self.take_whole(model)
         return model
-
-    def _split(self, model: nn.Module) -> None:
-        if not isinstance(model, Model):
-            name = type(model).__name__
-            what = f"{name} cannot be split between processes: it is no model of this library by itself."
-            raise UnsupportedError(what, hint="Leave out `tp_size`.")
-        size = getattr(model, "tp_size", None)
-        if size is None:
-            sequence = self.config.enable_sequence_parallel
-            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=sequence)
-        elif size != self.mesh.size():
-            raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
 
     def take_whole(self, model: nn.Module) -> None:
         """Let ``load_state_dict`` of a model take whole tensors."""
