@@ -41,9 +41,7 @@ class Division:
 def division(tp_plan: Any = None, tp_size: int | None = None, distributed_config: Any = None) -> Division:
     """How a model that is being loaded is divided between the processes that torchrun started.
 
-    Args:
-        tp_plan, tp_size: those of :class:`transept.DistributedConfig`.
-        distributed_config: the whole of it, or its settings, in their place; or the answer itself.
+    ``distributed_config`` stands for both other settings, by itself or as a mapping; or it is the answer itself.
 
     Raises:
         ConfigError: both are given, or the number of processes is another.

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -25,8 +24,7 @@ from transept.parallel.streams import Piece
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has; all of one that is not shared."""
-    # Asked by the method: the class takes a while to import, and those who share nothing do without.
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # as `whole` asks
     return part
 
 

@@ -52,12 +52,11 @@ def join(backend: str | None = None, timeout: float = 1800, device: str | None =
 
     Args:
         backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL too for tensors on CUDA.
-        timeout: seconds that a process waits for the others, here and later.
+        timeout: seconds that a process waits for the others, from now on.
         device: the kind of device that is computed on; by default that of :func:`device_kind`.
 
     Raises:
-        ConfigError: the environment does not say where the processes meet.
-        TrainingError: the others did not come.
+        ConfigError, TrainingError: the environment does not say where processes meet; the others did not come.
     """
     if dist.is_initialized():
         return dist.get_rank()
@@ -194,8 +193,7 @@ def _silent() -> list[int]:
 def same_on_all() -> Iterator[None]:
     """Let all processes fail where one does, instead of waiting for it; the block itself needs no other process.
 
-    Raises:
-        TrainingError: on the processes that were well, with the message of the first that was not.
+    Those that were well raise a ``TrainingError`` with the message of the first that was not.
     """
     try:
         yield

@@ -63,10 +63,7 @@ class Sharding:
 class Divided(Form):
     """A model whose weights are sharded, split by :func:`transept.parallel.tensor.apply.tensor_parallel`, or both.
 
-    Args:
-        config: the plan for matrices, and whether positions are split.
-        sharding: between the processes that take other rows, where weights are sharded.
-        mesh: the processes between which matrices are split, where they are.
+    ``sharding`` is between the processes that take other rows, and ``mesh`` has those that split matrices.
     """
 
     same_passes = True
@@ -75,11 +72,9 @@ class Divided(Form):
         self.config, self.sharding, self.mesh = config, sharding, mesh
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Divide the model.
+        """Divide the model, which ``from_pretrained`` may have split (``ConfigError``: between another number).
 
-        Raises:
-            ConfigError: ``from_pretrained`` split it between another number of processes.
-            UnsupportedError: its matrices are to be split, and it is no model of this library.
+        ``UnsupportedError``: its matrices are to be split, and it is no model of this library.
         """
         if self.mesh is not None:
             if not isinstance(model, Model):
@@ -121,11 +116,7 @@ class Divided(Form):
             model.__class__ = sharded
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer, with a group for the weights of each grid, since PyTorch's kernels take no mixture.
-
-        Raises:
-            UnsupportedError: it cannot update weights of which each process has a part.
-        """
+        # PyTorch's kernels take no mixture: the weights of each grid of processes are a group.
         weights = (weight for group in groups for weight in group["params"])
         mesh = next((weight.device_mesh for weight in weights if isinstance(weight, DTensor)), None)
         if mesh is not None:
@@ -150,7 +141,7 @@ class Divided(Form):
 
 
 def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: Any) -> None:
-    """Make an update of a small weight that the processes share, and refuse an optimizer that cannot."""
+    """Make an update of a small weight of which each process has a part (``UnsupportedError``: it cannot be made)."""
     size, placements = 2 * mesh.size(), [Shard(0)] * mesh.ndim
     weight = nn.Parameter(torch.distributed.tensor.ones(size, size, device_mesh=mesh, placements=placements))
     weight.grad = torch.ones_like(weight)
