@@ -1,14 +1,14 @@
 """The forms in which processes have a model that is trained: those of this module give each of them all of it.
 
-``sharded`` has those that divide weights or matrices, and ``pipeline`` the one that divides layers. A form adds up, once
-an update, the gradients of the R processes that take other rows. PyTorch averages them: so losses are multiplied by R.
+``sharded`` has those that divide weights or matrices, and ``pipeline`` the one that divides layers. A form adds up
+the gradients of the R processes that take other rows, once an update; PyTorch averages, so losses are taken times R.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 import torch.utils._pytree as pytree
@@ -24,8 +24,7 @@ from transept.parallel.streams import Piece
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has; all of one that is not shared."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # as `whole` asks
-    return part
+    return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor  # as `whole` asks
 
 
 class Form:
@@ -44,11 +43,10 @@ class Form:
         return contextlib.nullcontext()
 
     def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
-        """The forward and the backward pass of a micro-batch, and its part of the update's loss.
+        """Make the passes of a micro-batch, by ``usual`` where a model is called as a whole.
 
-        ``usual`` makes both of a model that is called as a whole. ``items`` and ``parts`` are those of
-        :func:`transept.objectives.terms.total`. The loss counts for ``share``, which is 0 in a pass that only keeps
-        the number of passes the same.
+        Returns its part of the update's loss, for which ``items`` and ``parts`` are those of ``total``. It counts for
+        ``share``, which is 0 in a pass that only keeps the number of passes the same.
         """
         return usual()
 
@@ -132,8 +130,7 @@ class ShardedOptimizer(Replicated):
         return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **options)
 
     def inner(self, optimizer: Any) -> Optimizer:
-        inner: Optimizer = optimizer.optim
-        return inner
+        return cast(Optimizer, optimizer.optim)
 
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
         optimizer.consolidate_state_dict(to=0)

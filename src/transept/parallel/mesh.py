@@ -76,7 +76,8 @@ class DistributedConfig:
         refuse(stage not in (None, 1, 2, 3), f"`zero_stage` is 1, 2 or 3, not {stage!r}.", kind=ConfigError)
         what = "`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone."
         refuse(stage == 1 and self.fsdp_cpu_offload, what, kind=ConfigError)
-        what = "`zero_stage=1` shards the optimizer between all processes that take other rows, and `fsdp_size` weights."
+        where = "all processes that take other rows"
+        what = f"`zero_stage=1` shards the optimizer between {where}, and `fsdp_size` weights."
         refuse(stage == 1 and (self.fsdp_size or 1) > 1, what, "Leave out one of them.", ConfigError)
         what = "`enable_sequence_parallel` needs `tp_size` above 1."
         refuse(self.enable_sequence_parallel and self.tp_size == 1, what, kind=ConfigError)

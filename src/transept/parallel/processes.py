@@ -32,7 +32,6 @@ _ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notic
 _WORDS = "connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group"
 _LOST = re.compile(_WORDS, re.IGNORECASE)
 _STORES: list[Store] = []  # where the processes of this run say that they are there
-_LETS_GO_WITHIN = 0.1  # seconds; a thread that has done its work needs much less
 
 
 def world_size() -> int:
@@ -97,8 +96,8 @@ def _part() -> None:
     _STORES.clear()
     # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for
     # this, and takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives
-    # it the lock.
-    time.sleep(_LETS_GO_WITHIN)
+    # it the lock, for much longer than it needs.
+    time.sleep(0.1)
 
 
 def device_kind() -> str:

@@ -72,10 +72,7 @@ class Divided(Form):
         self.config, self.sharding, self.mesh = config, sharding, mesh
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Divide the model, which ``from_pretrained`` may have split (``ConfigError``: between another number).
-
-        ``UnsupportedError``: its matrices are to be split, and it is no model of this library.
-        """
+        """Divide a model (``ConfigError``, ``UnsupportedError``: it is split otherwise, or not of this library)."""
         if self.mesh is not None:
             if not isinstance(model, Model):
                 name = type(model).__name__
@@ -121,7 +118,14 @@ class Divided(Form):
         mesh = next((weight.device_mesh for weight in weights if isinstance(weight, DTensor)), None)
         if mesh is not None:
             _check_optimizer(kind, options, mesh)
-        return kind([of_grid for group in groups for of_grid in _by_grid(group)], **options)
+        divided = []
+        for group in groups:
+            lists = {name: group[name] for name in ("params", "param_names") if name in group}
+            grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
+            for grid in dict.fromkeys(grids):
+                is_of_grid = [other == grid for other in grids]
+                divided.append(group | {name: [*compress(items, is_of_grid)] for name, items in lists.items()})
+        return kind(divided, **options)
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
         if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or not tensor.ndim:
@@ -152,12 +156,3 @@ def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: An
         what = f"{kind.__name__} cannot update weights of which each process has a part ({reason})."
         hint = "Use `zero_stage=1` or plain data parallelism with it, or AdamW, Adafactor, SGD, Adagrad or RMSprop."
         raise UnsupportedError(what, hint=hint) from error
-
-
-def _by_grid(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same settings for the parameters of each grid of processes."""
-    grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
-    lists = {name: group[name] for name in ("params", "param_names") if name in group}
-    for grid in dict.fromkeys(grids):
-        is_of_grid = [other == grid for other in grids]
-        yield group | {name: [*compress(items, is_of_grid)] for name, items in lists.items()}

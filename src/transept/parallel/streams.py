@@ -6,7 +6,6 @@ belong (PyTorch's distributed checkpoints), which any number of processes reads.
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -30,7 +29,6 @@ from transept.files import parse_json
 from transept.parallel.processes import everywhere, same_on_all
 from transept.schema import typed
 
-_DCP = "torch.distributed.checkpoint"  # takes a while to import
 _PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that says where in the whole tensors its parts begin
 _PLACE: Any = {"saved_offsets": list[Annotated[int, Range(0)]]}
 _Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends in the whole tensor
@@ -39,8 +37,7 @@ _Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends i
 def whole(tensor: Any) -> Tensor:
     """All of a tensor; the processes that have parts of it must ask for it together."""
     # The method is asked for, since the class takes a while to import, and who shares nothing does without.
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
+    return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ class Stream:
         write_stream(entries, lambda name: next(self._left).whole(), path)
 
     def finish(self) -> None:
-        """Take what is left."""
         for piece in self._left:
             piece.whole()
 
@@ -113,8 +109,8 @@ class ModelFiles(Stream):
     """The files of a model that processes share: those that one process with the whole model would write.
 
     All processes make one together. The first of them calls :meth:`write`, and all of them :meth:`finish` at the end.
-    ``state`` has our names and tensors or pieces, no tied ones, and ``keys`` says how these are stored; ``order`` has the
-    stored names in the order of the whole model, where that of ``state`` is another.
+    ``state`` has our names and tensors or pieces, no tied ones, and ``keys`` says how these are stored. ``order`` has
+    the stored names in the order of the whole model, where that of ``state`` is another.
     """
 
     def __init__(
@@ -179,7 +175,9 @@ class Shards:
         folder = everywhere(folder)[0]
         if folder is None:
             return
-        dcp: Any = importlib.import_module(_DCP)
+        import torch.distributed.checkpoint  # which takes a while
+
+        dcp: Any = torch.distributed.checkpoint
         try:
             writer = dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
             dcp.save(self.tensors, storage_writer=writer)
@@ -191,8 +189,7 @@ class Shards:
 def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """The whole shapes and the types of the tensors in a folder, which hold no more than what their parts do.
 
-    Raises:
-        CheckpointError, FileError, FormatError: files that cannot be read, or do not belong together.
+    ``CheckpointError``, ``FileError``, ``FormatError``: files that cannot be read, or do not belong together.
     """
     parts, kinds = dict[str, list[_Box]](), dict[str, tuple[int, torch.dtype]]()
     for path in sorted(folder.glob("*.safetensors")):
@@ -221,10 +218,8 @@ def _fills(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
     cells = [(begin, end) for begin, end in boxes if all(low < high for low, high in zip(begin, end))]
     cuts = [sorted({begin[axis] for begin, _ in cells} | {0, size}) for axis, size in enumerate(shape)]
     after = [dict(pairwise(cut)) for cut in cuts]
-    count = math.prod(len(cut) - 1 for cut in cuts)
-    return len({begin for begin, _ in cells}) == len(cells) == count and all(
-        after[axis][at] == end[axis] for begin, end in cells for axis, at in enumerate(begin)
-    )
+    is_inside = all(after[axis][at] == end[axis] for begin, end in cells for axis, at in enumerate(begin))
+    return is_inside and len({begin for begin, _ in cells}) == len(cells) == math.prod(map(len, after))
 
 
 def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -232,7 +227,9 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 
     PyTorch reads the files' metadata by itself, which :func:`shapes_in` must have checked before.
     """
-    dcp: Any = importlib.import_module(_DCP)
+    import torch.distributed.checkpoint
+
+    dcp: Any = torch.distributed.checkpoint
     wanted: Any = {name: tensor.detach() for name, tensor in tensors.items()}
     try:
         with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,7 @@ from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 
 class ReplacedTokens(nn.Module):
-    """A generator and a discriminator of this library, which are trained together and saved together.
-
-    Raises:
-        InputError: other models, or other vocabularies or sizes of embeddings.
-    """
+    """Two models of this library that are trained and saved together (``InputError``: others, or other sizes)."""
 
     def __init__(self, generator: Any, discriminator: Any, *, share_embeddings: bool, weight: float) -> None:
         super().__init__()
@@ -113,8 +109,7 @@ class ReplacedTokensTrainer(ObjectiveTrainer):
         return {"masked_lm": hidden} | {name: float(count) for name, count in counts.items()}
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        terms: dict[str, LossTerm] = model(**batch)
-        return terms
+        return cast(dict[str, LossTerm], model(**batch))
 
 
 def _without_padding(labels: Tensor, inputs: Mapping[str, Any]) -> Tensor:
@@ -137,8 +132,7 @@ class AdversarialNetworks(nn.Module):
         return logits | ({"made": self.judge(generated, fixed=True)} if with_generator else {})
 
     def sample(self, rows: int, device: torch.device) -> Tensor:
-        generated: Tensor = self.generator(torch.randn(rows, self.noise_size, device=device))
-        return generated
+        return cast(Tensor, self.generator(torch.randn(rows, self.noise_size, device=device)))
 
     def judge(self, rows: Tensor, fixed: bool = False) -> Tensor:
         """The discriminator's logits (B), with ``fixed`` without gradients of its weights."""
@@ -200,8 +194,7 @@ class GANTrainer(ObjectiveTrainer):
 
     def sample(self, rows: int) -> Tensor:
         """Rows that the generator makes."""
-        generated: Tensor = self.model.sample(rows, self.args.device)
-        return generated
+        return cast(Tensor, self.model.sample(rows, self.args.device))
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs:

@@ -73,8 +73,7 @@ class SentenceTrainer(ObjectiveTrainer):
     def embed(self, model: nn.Module, text: Mapping[str, Tensor]) -> Tensor:
         """The embeddings (B, D) of one text of each row."""
         hidden: Any = getattr(model(**text), "last_hidden_state", None)
-        what = "the model gives no hidden states to pool."
-        refuse(hidden is None, what, "Train a backbone, such as a BertModel.")
+        refuse(hidden is None, "the model gives no hidden states to pool.", "Train a backbone, such as a BertModel.")
         pooled: Tensor = pool.mean(hidden, text.get("attention_mask")) if self.pooling == "mean" else hidden[:, 0]
         return pooled
 
@@ -171,8 +170,7 @@ class DataCollatorForPreference:
         labels = filled("labels", [labels for _, labels in rows], length, side=side)
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
 
-    def _row(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:
-        """The ids and the labels of a prompt and its answer."""
+    def _row(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:  # ids and labels
         before = list(self.tokenizer(prompt)["input_ids"])
         after = list(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
         end = self.tokenizer.eos_token_id

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 CONSISTENCY, VIEWS = "consistency", ("weak_", "strong_")
 ROUND, START = "round-", "start"
+Rows = Sequence[Mapping[str, Any]]
 COLUMNS: Any = {"row": int, "label": int, "score": float}  # of what a round kept, in its file
 
 
@@ -125,9 +126,9 @@ class SelfTrainer:
 
     def __init__(
         self,
-        make_trainer: Callable[[Sequence[Mapping[str, Any]]], Trainer],
-        labelled: Sequence[Mapping[str, Any]],
-        unlabelled: Sequence[Mapping[str, Any]],
+        make_trainer: Callable[[Rows], Trainer],
+        labelled: Rows,
+        unlabelled: Rows,
         *,
         threshold: float | Mapping[int, float] = 0.9,
         top_share: float | None = None,
@@ -205,8 +206,7 @@ def probabilities(logits: Any) -> NDArray[Any]:
     what = f"self-training needs a classifier with logits (rows, classes), but they are {values.shape}."
     refuse(values.ndim != 2, what)
     powers = np.exp(values - values.max(axis=1, keepdims=True))
-    shares: NDArray[Any] = powers / powers.sum(axis=1, keepdims=True)
-    return shares
+    return cast(NDArray[Any], powers / powers.sum(axis=1, keepdims=True))
 
 
 def last_of_rounds(run: PathName) -> Path | None:
@@ -225,7 +225,7 @@ class RoundsTrainer(Trainer):
     ``unlabelled`` are rows without labels, and ``options`` those of :class:`SelfTrainer`.
     """
 
-    def __init__(self, *args: Any, unlabelled: Sequence[Mapping[str, Any]], options: Mapping[str, Any], **others: Any) -> None:
+    def __init__(self, *args: Any, unlabelled: Rows, options: Mapping[str, Any], **others: Any) -> None:
         self.unlabelled, self.options = unlabelled, options
         super().__init__(*args, **others)
 
@@ -238,10 +238,8 @@ class RoundsTrainer(Trainer):
         self.teacher = SelfTrainer(make, rows, self.unlabelled, output_dir=folder, **self.options)
         self.state = self._new_state()
         self.state.max_steps = RunLength.of(self.args, self.get_train_dataloader()).max_steps
-        first, checkpoint = 1, None
-        if resume_from_checkpoint:
-            first, checkpoint = self._resume(folder, resume_from_checkpoint)
-        elif self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
+        first, checkpoint = self._resume(folder, resume_from_checkpoint) if resume_from_checkpoint else (1, None)
+        if checkpoint is None and self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
             write_directory(make_directory(folder) / START, self._save_start)
         self.event("on_train_begin")
         self.teacher.train(first=first, resume_from_checkpoint=checkpoint)
@@ -257,7 +255,7 @@ class RoundsTrainer(Trainer):
         return []
 
     def _resume(self, folder: Path, resume: str | bool) -> tuple[int, str]:
-        """Take the model to begin with, and the logs up to a checkpoint of a round; returns the round and the path."""
+        """Take the model to begin with, and the logs up to a checkpoint; returns its round and its path."""
         checkpoint = last_of_rounds(folder) if resume is True else Path(str(resume))
         if checkpoint is None or not checkpoint.parent.name.removeprefix(ROUND).isdecimal():
             what = "no round has a whole checkpoint." if resume is True else f"{resume} is no checkpoint of a round."
@@ -272,16 +270,17 @@ class RoundsTrainer(Trainer):
             write_log(folder / LOG_NAME, self.state.log_history)
         return number, str(checkpoint)
 
-    def _trainer_of_round(self, rows: Sequence[Mapping[str, Any]]) -> Trainer:
+    def _trainer_of_round(self, rows: Rows) -> Trainer:
         """The trainer of the next round, of a copy of the model."""
         number = len(self.teacher.history) + 1
         args = copy.copy(self.args)
         args.output_dir, args.report_to = str(Path(self.args.output_dir or ".", f"{ROUND}{number}")), []
         args.disable_tqdm, args.push_to_hub = True, False
-        parts = ("data_collator", "eval_dataset", "processing_class", "compute_metrics", "preprocess_logits_for_metrics")
-        shared = {name: getattr(self, name) for name in parts}
-        relay = Relay(self, number)
-        trainer = Trainer(copy.deepcopy(self.model), args, train_dataset=rows, callbacks=[relay], **shared)
+        metrics = ("compute_metrics", "preprocess_logits_for_metrics")
+        names = ("data_collator", "eval_dataset", "processing_class", *metrics)
+        same = {name: getattr(self, name) for name in names}
+        model, relay = copy.deepcopy(self.model), Relay(self, number)
+        trainer = Trainer(model, args, train_dataset=rows, callbacks=[relay], **same)
         trainer.pop_callback(PrinterCallback)
         return trainer
 
