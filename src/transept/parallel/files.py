@@ -34,34 +34,30 @@ class Division:
         raise NotImplementedError
 
     def finish(self, model: Model, report: LoadReport) -> None:
-        """Let the processes work together on what each has read."""
+        """Let the processes work together on what they have read."""
         raise NotImplementedError
 
 
 def division(tp_plan: Any = None, tp_size: int | None = None, distributed_config: Any = None) -> Division:
     """How a model that is being loaded is divided between the processes that torchrun started.
 
-    Args:
-        tp_plan, tp_size: those of :class:`transept.DistributedConfig`.
-        distributed_config: the whole of it, or its settings, in their place; or the answer itself.
+    ``distributed_config`` stands for both other settings, by itself or as a mapping; or it is the answer itself.
 
     Raises:
         ConfigError: both are given, or the number of processes is another.
         UnsupportedError: there is one process and there should be more, or a pipeline is wanted.
     """
-    match distributed_config:
-        case Division():
-            return distributed_config
-        case None:
-            return Split(DistributedConfig(tp_plan=tp_plan, tp_size=tp_size))
-        case _ if tp_plan is not None or tp_size is not None:
-            what = "`distributed_config` has a `tp_plan` and a `tp_size` of its own."
-            raise ConfigError(what, hint="Pass it alone.")
-        case DistributedConfig():
-            return Split(distributed_config)
-        case Mapping():
-            return Split(DistributedConfig(**distributed_config))
-    raise ConfigError(f"`distributed_config` is a DistributedConfig, not {type(distributed_config).__name__}.")
+    if isinstance(distributed_config, Division):
+        return distributed_config
+    if distributed_config is None:
+        return Split(DistributedConfig(tp_plan=tp_plan, tp_size=tp_size))
+    what = "`distributed_config` has a `tp_plan` and a `tp_size` of its own."
+    refuse(tp_plan is not None or tp_size is not None, what, "Pass it alone.", ConfigError)
+    if isinstance(distributed_config, Mapping):
+        return Split(DistributedConfig(**distributed_config))
+    what = f"`distributed_config` is a DistributedConfig, not {type(distributed_config).__name__}."
+    refuse(not isinstance(distributed_config, DistributedConfig), what, kind=ConfigError)
+    return Split(distributed_config)
 
 
 class Split(Division):
@@ -82,8 +78,8 @@ class Split(Division):
 
     def divide(self, model: Model) -> None:
         if self.mesh is not None:
-            sequence = self.settings.enable_sequence_parallel
-            tensor_parallel(model, self.mesh, self.settings.tp_plan, sequence=sequence)
+            settings = self.settings
+            tensor_parallel(model, self.mesh, settings.tp_plan, sequence=settings.enable_sequence_parallel)
 
     def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
         self.plan = Plan.of(model, self.size, self.settings.tp_plan)

@@ -1,17 +1,15 @@
-"""The forms in which processes hold a model that is trained: here, those in which each of them has all of it.
+"""The forms in which processes have a model that is trained: those of this module give each of them all of it.
 
-The others are in ``sharded`` (shards of all weights, and parts of matrices) and ``pipeline`` (other layers). A form
-adds up the gradients of the processes that take other rows, once an update, and never averages them: PyTorch does, so
-the trainer multiplies losses by the number R of these processes.
+``sharded`` has those that divide weights or matrices, and ``pipeline`` the one that divides layers. A form adds up
+the gradients of the R processes that take other rows, once an update; PyTorch averages, so losses are taken times R.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
@@ -25,25 +23,18 @@ from transept.parallel.streams import Piece
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has; all of one that is not shared."""
-    # Asked by the method: the class takes a while to import, and those who share nothing do without.
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part
+    return cast(Tensor, tensor.to_local()) if hasattr(tensor, "to_local") else tensor  # as `whole` asks
 
 
 class Form:
     """One process by itself, and what the other forms have in common."""
 
     same_passes = False  # whether all processes must make the same number of passes
-    model: nn.Module | None = None  # which is held
+    model: nn.Module | None = None  # the one that has this form
     stored: Sequence[str] = ()  # the names in a file of the whole model, where those of this process are fewer
 
-    def hold(self, model: nn.Module) -> nn.Module:
-        """Put a model into this form, in place; returns the module that is called in training."""
-        self.model = model
-        return self.wrap(model)
-
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that is called in training."""
+        """Put a model into this form, in place; returns the module that is called in training."""
         return model
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
@@ -51,13 +42,10 @@ class Form:
         return contextlib.nullcontext()
 
     def passes(self, usual: Callable[[], Tensor], inputs: Any, items: Items | None, parts: int, share: float) -> Tensor:
-        """The forward and the backward pass of a micro-batch, and its part of the update's loss.
+        """Make the passes of a micro-batch, by ``usual`` where a model is called as a whole.
 
-        Args:
-            usual: both passes of a model that is called as a whole.
-            inputs: the micro-batch.
-            items, parts: see :func:`transept.objectives.terms.total`.
-            share: what its loss counts for in the update; 0 where it stands in for one that is not there.
+        Returns its part of the update's loss, for which ``items`` and ``parts`` are those of ``total``. It counts for
+        ``share``, which is 0 in a pass that only keeps the number of passes the same.
         """
         return usual()
 
@@ -71,23 +59,18 @@ class Form:
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
         return kind(groups, **options)
 
-    def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
-        """The state of each parameter, whole or sharded; on the first process at least, and asked for by all."""
-        state: Mapping[Tensor, dict[str, Any]] = optimizer.state
-        return state
-
-    def inner(self, optimizer: Any) -> Any:
+    def inner(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer that makes this process's updates, whatever divides its state."""
         return optimizer
 
-    def take_optimizer_state(self, optimizer: Any, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Put the states of parameters into an optimizer, of which each process keeps its own."""
-        inner = self.inner(optimizer)
-        own = {parameter: states[parameter] for parameter in _parameters(inner) if parameter in states}
-        inner.state.update(own)
+    def optimizer_state(self, optimizer: Optimizer) -> Mapping[Tensor, dict[str, Any]]:
+        """The state of each parameter, whole or sharded; on the first process at least, and asked for by all."""
+        return optimizer.state
 
-    def optimizer_name(self, optimizer: Any) -> str:
-        return type(self.inner(optimizer)).__name__
+    def take_optimizer_state(self, optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
+        """Put the states of parameters into an optimizer, in which each process has only those of its share."""
+        inner = self.inner(optimizer)
+        inner.state.update({weight: states[weight] for weight in _parameters(inner) if weight in states})
 
     def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Around saving: the model has its own class, whose name is saved."""
@@ -119,10 +102,6 @@ class Form:
         """The norm of all gradients together, the same on all processes."""
         return nn.utils.get_total_norm(gradients)
 
-    def scale(self, gradients: Sequence[Tensor], factor: Tensor) -> None:
-        """Multiply gradients by a number."""
-        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
-
 
 class Replicated(Form):
     """Every process has the whole model; ``options`` are those of PyTorch's ``DistributedDataParallel``."""
@@ -132,10 +111,9 @@ class Replicated(Form):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        places: Any = {}
-        if device.type == "cuda":
-            places = {"device_ids": [device.index], "output_device": device.index}
-        return DistributedDataParallel(model, **places, **self.options)
+        index = device.index if device.type == "cuda" else None
+        devices: Any = {} if index is None else {"device_ids": [index], "output_device": index}
+        return DistributedDataParallel(model, **devices, **self.options)
 
     def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         assert isinstance(wrapped, DistributedDataParallel)
@@ -150,24 +128,23 @@ class ShardedOptimizer(Replicated):
 
         return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **options)
 
+    def inner(self, optimizer: Any) -> Optimizer:
+        return cast(Optimizer, optimizer.optim)
+
     def optimizer_state(self, optimizer: Any) -> Mapping[Tensor, dict[str, Any]]:
         optimizer.consolidate_state_dict(to=0)
         state = {} if dist.get_rank() else optimizer.state_dict()["state"]
-        parameters = enumerate(_parameters(optimizer))
-        return {parameter: state[number] for number, parameter in parameters if number in state}
-
-    def inner(self, optimizer: Any) -> Any:
-        return optimizer.optim
+        return {weight: state[number] for number, weight in enumerate(_parameters(optimizer)) if number in state}
 
 
-def _parameters(optimizer: Any) -> list[Tensor]:
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Copied(Form):
     """One process copies the model to several devices for each batch, as the user's ``nn.DataParallel`` says.
 
-    Each copy's loss is a mean over its own rows, whose mean would be another than the batch's: terms are added up.
+    The copies' terms of the loss are added up: the mean of their losses would not be the batch's.
     """
 
     def __init__(self, wrapper: nn.DataParallel[nn.Module]) -> None:

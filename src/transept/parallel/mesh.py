@@ -1,4 +1,4 @@
-"""How processes share the work: how many take other rows, hold other parts of each matrix, or run other layers.
+"""How processes share the work: how many take other rows, have other parts of each matrix, or run other layers.
 
 The processes of a run make a grid with the axes ``pp`` (pipeline), ``dp_replicate`` and ``dp_shard`` (data, whose
 weights are whole and sharded) and ``tp`` (tensor, between neighbours). The names are the reference's.
@@ -38,7 +38,7 @@ class DistributedConfig:
     and ``tp_size``, which takes them where ``tp_plan`` is given.
 
     Args:
-        tp_size: processes that hold other parts of each matrix.
+        tp_size: processes that have other parts of each matrix.
         tp_plan: ``"auto"``, or rules that replace those of the plan by name (:mod:`transept.parallel.tensor.plan`).
         enable_sequence_parallel: split positions between the same processes, where no matrix is.
         fsdp_size: processes between which the weights are sharded, and which take other rows.
@@ -72,17 +72,15 @@ class DistributedConfig:
         for name in (*_SIZES, "pp_microbatches"):
             size = getattr(self, name)
             refuse(size is not None and size < 1, f"`{name}` must be at least 1, but is {size}.")
-        if self.zero_stage not in (None, 1, 2, 3):
-            raise ConfigError(f"`zero_stage` is 1, 2 or 3, not {self.zero_stage!r}.")
-        if self.fsdp_cpu_offload and self.zero_stage == 1:
-            what = "`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone."
-            raise ConfigError(what)
-        if self.zero_stage == 1 and (self.fsdp_size or 1) > 1:
-            processes = "all processes that take other rows"
-            what = f"`zero_stage=1` shards the optimizer between {processes}, and `fsdp_size` weights."
-            raise ConfigError(what, hint="Leave out one of them.")
-        if self.enable_sequence_parallel and self.tp_size == 1:
-            raise ConfigError("`enable_sequence_parallel` needs `tp_size` above 1.")
+        stage = self.zero_stage
+        refuse(stage not in (None, 1, 2, 3), f"`zero_stage` is 1, 2 or 3, not {stage!r}.", kind=ConfigError)
+        what = "`fsdp_cpu_offload` needs sharded weights, and `zero_stage=1` shards the optimizer alone."
+        refuse(stage == 1 and self.fsdp_cpu_offload, what, kind=ConfigError)
+        where = "all processes that take other rows"
+        what = f"`zero_stage=1` shards the optimizer between {where}, and `fsdp_size` weights."
+        refuse(stage == 1 and (self.fsdp_size or 1) > 1, what, "Leave out one of them.", ConfigError)
+        what = "`enable_sequence_parallel` needs `tp_size` above 1."
+        refuse(self.enable_sequence_parallel and self.tp_size == 1, what, kind=ConfigError)
 
     @property
     def schedule(self) -> tuple[str, int, bool]:
@@ -94,15 +92,14 @@ class DistributedConfig:
 
     def layout(self, world: int) -> Layout:
         """The sizes of the grid for so many processes (``ConfigError``: the sizes do not make up that number)."""
-        wanted = {name: getattr(self, name) for name in _SIZES}
-        sizes = {name: size or 1 for name, size in wanted.items()}
+        sizes = {name: getattr(self, name) or 1 for name in _SIZES}
         product = math.prod(sizes.values())
         free = "tp_size" if self.tp_size is None and self.tp_plan else "dp_replicate_size"
-        if wanted[free] is None:
+        if getattr(self, free) is None:
             sizes[free] = max(1, world // product)
         layout = Layout(*sizes.values())
         if layout.world != world:
-            chosen = " x ".join(f"{name}={size}" for name, size in sizes.items() if wanted[name] or size > 1)
+            chosen = " x ".join(f"{name}={size}" for name, size in sizes.items() if getattr(self, name) or size > 1)
             near = sorted({max(product, world // product * product), -(-world // product) * product})
             hint = f"Start {' or '.join(map(str, near))} processes, or change the sizes."
             raise ConfigError(f"{world} processes cannot be laid out as {chosen or 'nothing'}.", hint=hint)
@@ -111,7 +108,7 @@ class DistributedConfig:
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of the grid of processes along its axes."""
+    """The sizes of the grid of processes along its axes, of which ``data`` (R) processes take other rows."""
 
     pp: int = 1
     dp_replicate: int = 1
@@ -120,7 +117,6 @@ class Layout:
 
     @property
     def data(self) -> int:
-        """How many processes take other rows: R."""
         return self.dp_replicate * self.dp_shard
 
     @property

@@ -32,7 +32,6 @@ _ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notic
 _WORDS = "connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group"
 _LOST = re.compile(_WORDS, re.IGNORECASE)
 _STORES: list[Store] = []  # where the processes of this run say that they are there
-_LETS_GO_WITHIN = 0.1  # seconds; a thread that has done its work needs much less
 
 
 def world_size() -> int:
@@ -42,9 +41,8 @@ def world_size() -> int:
 
 def _number(name: str, default: int = 0) -> int:
     text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        hint = "Start the processes by torchrun."
-        raise ConfigError(f"the environment's {name} is {text!r}, and no number.", hint=hint)
+    what = f"the environment's {name} is {text!r}, and no number."
+    refuse(not text.isdecimal(), what, "Start the processes by torchrun.", ConfigError)
     return int(text)
 
 
@@ -53,17 +51,15 @@ def join(backend: str | None = None, timeout: float = 1800, device: str | None =
 
     Args:
         backend: ``"nccl"``, ``"gloo"`` or another of PyTorch's; by default gloo, and NCCL too for tensors on CUDA.
-        timeout: seconds that a process waits for the others, here and later.
+        timeout: seconds that a process waits for the others, from now on.
         device: the kind of device that is computed on; by default that of :func:`device_kind`.
 
     Raises:
-        ConfigError: the environment does not say where the processes meet.
-        TrainingError: the others did not come.
+        ConfigError, TrainingError: the environment does not say where processes meet; the others did not come.
     """
     if dist.is_initialized():
         return dist.get_rank()
-    world = world_size()
-    if world == 1:
+    if (world := world_size()) == 1:
         return 0
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     what = f"WORLD_SIZE says that there are {world} processes, but {', '.join(missing)} is not set."
@@ -100,8 +96,8 @@ def _part() -> None:
     _STORES.clear()
     # A thread of gloo's that has done its work lets go of the tensors of Python. It needs the interpreter's lock for
     # this, and takes down the program (SIGABRT) where it asks for it after the interpreter has ended. Sleeping gives
-    # it the lock.
-    time.sleep(_LETS_GO_WITHIN)
+    # it the lock, for much longer than it needs.
+    time.sleep(0.1)
 
 
 def device_kind() -> str:
@@ -121,10 +117,7 @@ def gather_numbers(numbers: Sequence[float]) -> list[list[float]]:
     """The float64 numbers of all processes, as many of each, in the order of their ranks; by one operation."""
     if world_size() == 1:
         return [list(numbers)]
-    message = torch.tensor(numbers, dtype=torch.float64, device=_device_of_messages())
-    gathered = [torch.empty_like(message) for _ in range(world_size())]
-    dist.all_gather(gathered, message)
-    return torch.stack(gathered).tolist()
+    return _gathered(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
 
 def gather_tensors(value: T) -> list[T]:
@@ -135,32 +128,30 @@ def gather_tensors(value: T) -> list[T]:
     if world_size() == 1:
         return [value]
     trees = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
-    sizes = [sum(tensor.nbytes for tensor in _tensors_of(tree)) for tree in trees]
-    device = _device_of_messages()
-    buffer = torch.zeros(max(1, *sizes), dtype=torch.uint8, device=device)
-    if tensors := _tensors_of(value):
-        parts = [tensor.detach().contiguous().view(-1).view(torch.uint8).to(device) for tensor in tensors]
-        buffer[: sizes[dist.get_rank()]] = torch.cat(parts)
-    buffers = [torch.empty_like(buffer) for _ in trees]
-    dist.all_gather(buffers, buffer)
-    return [_filled(tree, content.cpu()) for tree, content in zip(trees, buffers)]
+    sizes = [[tensor.nbytes for tensor in _tensors_of(tree)] for tree in trees]
+    longest = max(1, *map(sum, sizes))
+    parts = [tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for tensor in _tensors_of(value)]
+    padding = torch.zeros(longest - sum(sizes[dist.get_rank()]), dtype=torch.uint8)
+    buffers = _gathered(torch.cat([*parts, padding]))
+
+    def filled(tree: Any, content: Tensor, sizes: list[int]) -> Any:
+        parts = iter(torch.split(content[: sum(sizes)], sizes))
+        return pytree.tree_map_only(Tensor, lambda like: next(parts).clone().view(like.dtype).view(like.shape), tree)
+
+    return [filled(*described) for described in zip(trees, buffers, sizes)]
 
 
 def _tensors_of(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _filled(tree: Any, content: Tensor) -> Any:
-    """The tree that another process described by tensors without values, with the bytes that it sent."""
-    sizes = [tensor.nbytes for tensor in _tensors_of(tree)]
-    parts = iter(torch.split(content[: sum(sizes)], sizes))
-    return pytree.tree_map_only(Tensor, lambda like: next(parts).clone().view(like.dtype).view(like.shape), tree)
-
-
-def _device_of_messages() -> torch.device:
-    """Where tensors lie that processes send: the CPU, unless the user's group speaks through GPUs alone."""
-    kinds = dist.get_backend_config()
-    return torch.device("cpu") if "cpu:" in kinds else torch.device("cuda", torch.cuda.current_device())
+def _gathered(message: Tensor) -> Tensor:
+    """The messages (world, ...) of all processes, which have one shape; on the CPU."""
+    # Some groups of the user's speak through GPUs alone.
+    device = "cpu" if "cpu:" in dist.get_backend_config() else f"cuda:{torch.cuda.current_device()}"
+    messages = torch.empty((world_size(), *message.shape), dtype=message.dtype, device=device)
+    dist.all_gather([*messages], message.to(device))
+    return messages.cpu()
 
 
 @contextlib.contextmanager
@@ -184,14 +175,13 @@ def naming_the_lost() -> Iterator[None]:
 
 def _silent() -> list[int]:
     """The processes that do not say that they are there; that of the store, where that cannot be reached."""
-    waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
     if not _STORES:  # another program let them meet
         return []
+    waiting, end = {*range(world_size())}, time.monotonic() + _ANSWERS_WITHIN
     try:
-        store = _STORES[0]
-        store.set(str(dist.get_rank()), "here")
+        _STORES[0].set(str(dist.get_rank()), "here")
         while waiting and time.monotonic() < end:
-            waiting = {rank for rank in waiting if not store.check([str(rank)])}
+            waiting = {rank for rank in waiting if not _STORES[0].check([str(rank)])}
             time.sleep(0.1)
     except RuntimeError:
         return [0]
@@ -202,8 +192,7 @@ def _silent() -> list[int]:
 def same_on_all() -> Iterator[None]:
     """Let all processes fail where one does, instead of waiting for it; the block itself needs no other process.
 
-    Raises:
-        TrainingError: on the processes that were well, with the message of the first that was not.
+    Those that were well raise a ``TrainingError`` with the message of the first that was not.
     """
     try:
         yield
@@ -217,17 +206,11 @@ def same_on_all() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Replicas:
-    """The R processes, or groups of them, that take other rows.
+    """The R processes, or groups of them, that take other rows."""
 
-    Args:
-        size: R.
-        rank: which of the R shares this process takes.
-        members: for each share the process that speaks for it.
-    """
-
-    size: int = 1
-    rank: int = 0
-    members: tuple[int, ...] = (0,)
+    size: int = 1  # R
+    rank: int = 0  # which of the R shares this process takes
+    members: tuple[int, ...] = (0,)  # for each share the process that speaks for it
 
     @classmethod
     def of(cls, layout: Layout, is_v: bool = False) -> Replicas:

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from transept import tiles
 from transept.core.model import Model
-from transept.errors import ConfigError, UnsupportedError
+from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.streams import whole
@@ -35,21 +35,13 @@ from transept.parallel.tensor.apply import tensor_parallel
 
 @dataclass
 class Sharding:
-    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed.
+    """How ``fully_shard`` shards weights: every process has a shard, and collects a block's when it is needed."""
 
-    Args:
-        mesh: of one axis, the processes that share the weights; or of two, the first of which copies the shards.
-        blocks: the modules that are collected together, from the inside out; the model itself comes last.
-        reshard: free a block's weights after its forward pass (stage 3); otherwise after its backward pass (stage 2).
-        offload: keep shards and the optimizer's state in the processor's memory.
-        mixed: compute with bfloat16 weights, and add up gradients in float32.
-    """
-
-    mesh: Any
-    blocks: Iterable[nn.Module]
-    reshard: bool = True
-    offload: bool = False
-    mixed: bool = False
+    mesh: Any  # of one axis, the processes that share the weights; or of two, the first of which copies the shards
+    blocks: Iterable[nn.Module]  # which are collected together, from the inside out; the model itself comes last
+    reshard: bool = True  # free a block's weights after its forward (stage 3), or after its backward pass (stage 2)
+    offload: bool = False  # keep shards and the optimizer's state in the processor's memory
+    mixed: bool = False  # compute with bfloat16 weights, and add up gradients in float32
 
     def shard(self, root: nn.Module) -> None:
         """Divide the weights of the blocks and of what is around them."""
@@ -71,10 +63,7 @@ class Sharding:
 class Divided(Form):
     """A model whose weights are sharded, split by :func:`transept.parallel.tensor.apply.tensor_parallel`, or both.
 
-    Args:
-        config: the plan for matrices, and whether positions are split.
-        sharding: between the processes that take other rows, where weights are sharded.
-        mesh: the processes between which matrices are split, where they are.
+    ``sharding`` is between the processes that take other rows, and ``mesh`` has those that split matrices.
     """
 
     same_passes = True
@@ -83,30 +72,22 @@ class Divided(Form):
         self.config, self.sharding, self.mesh = config, sharding, mesh
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Divide the model.
-
-        Raises:
-            ConfigError: ``from_pretrained`` split it between another number of processes.
-            UnsupportedError: its matrices are to be split, and it is no model of this library.
-        """
+        """Divide a model (``ConfigError``, ``UnsupportedError``: it is split otherwise, or not of this library)."""
         if self.mesh is not None:
-            self._split(model)
+            if not isinstance(model, Model):
+                name = type(model).__name__
+                what = f"{name} cannot be split between processes: it is no model of this library by itself."
+                raise UnsupportedError(what, hint="Leave out `tp_size`.")
+            size, wanted = getattr(model, "tp_size", None), self.mesh.size()
+            what = f"the model is split between {size} processes, but `tp_size` is {wanted}."
+            refuse(size not in (None, wanted), what, kind=ConfigError)
+            if size is None:
+                plan, sequence = self.config.tp_plan or "auto", self.config.enable_sequence_parallel
+                tensor_parallel(model, self.mesh, plan, sequence=sequence)
         if self.sharding is not None:
             self.sharding.shard(model)
         self.take_whole(model)
         return model
-
-    def _split(self, model: nn.Module) -> None:
-        if not isinstance(model, Model):
-            name = type(model).__name__
-            what = f"{name} cannot be split between processes: it is no model of this library by itself."
-            raise UnsupportedError(what, hint="Leave out `tp_size`.")
-        size = getattr(model, "tp_size", None)
-        if size is None:
-            sequence = self.config.enable_sequence_parallel
-            tensor_parallel(model, self.mesh, self.config.tp_plan or "auto", sequence=sequence)
-        elif size != self.mesh.size():
-            raise ConfigError(f"the model is split between {size} processes, but `tp_size` is {self.mesh.size()}.")
 
     def take_whole(self, model: nn.Module) -> None:
         """Let ``load_state_dict`` of a model take whole tensors."""
@@ -132,16 +113,19 @@ class Divided(Form):
             model.__class__ = sharded
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: dict[str, Any]) -> Optimizer:
-        """The optimizer, with a group for the weights of each grid, since PyTorch's kernels take no mixture.
-
-        Raises:
-            UnsupportedError: it cannot update weights of which each process has a part.
-        """
+        # PyTorch's kernels take no mixture: the weights of each grid of processes are a group.
         weights = (weight for group in groups for weight in group["params"])
         mesh = next((weight.device_mesh for weight in weights if isinstance(weight, DTensor)), None)
         if mesh is not None:
             _check_optimizer(kind, options, mesh)
-        return kind([of_grid for group in groups for of_grid in _by_grid(group)], **options)
+        divided = []
+        for group in groups:
+            lists = {name: group[name] for name in ("params", "param_names") if name in group}
+            grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
+            for grid in dict.fromkeys(grids):
+                is_of_grid = [other == grid for other in grids]
+                divided.append(group | {name: [*compress(items, is_of_grid)] for name, items in lists.items()})
+        return kind(divided, **options)
 
     def share(self, tensor: Tensor, like: Tensor) -> Tensor:
         if not isinstance(like, DTensor) or isinstance(tensor, DTensor) or not tensor.ndim:
@@ -161,7 +145,7 @@ class Divided(Form):
 
 
 def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: Any) -> None:
-    """Make an update of a small weight that the processes share, and refuse an optimizer that cannot."""
+    """Make an update of a small weight of which each process has a part (``UnsupportedError``: it cannot be made)."""
     size, placements = 2 * mesh.size(), [Shard(0)] * mesh.ndim
     weight = nn.Parameter(torch.distributed.tensor.ones(size, size, device_mesh=mesh, placements=placements))
     weight.grad = torch.ones_like(weight)
@@ -172,12 +156,3 @@ def _check_optimizer(kind: type[Optimizer], options: Mapping[str, Any], mesh: An
         what = f"{kind.__name__} cannot update weights of which each process has a part ({reason})."
         hint = "Use `zero_stage=1` or plain data parallelism with it, or AdamW, Adafactor, SGD, Adagrad or RMSprop."
         raise UnsupportedError(what, hint=hint) from error
-
-
-def _by_grid(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The same settings for the parameters of each grid of processes."""
-    grids = [getattr(weight, "device_mesh", None) for weight in group["params"]]
-    lists = {name: group[name] for name in ("params", "param_names") if name in group}
-    for grid in dict.fromkeys(grids):
-        is_of_grid = [other == grid for other in grids]
-        yield group | {name: [*compress(items, is_of_grid)] for name, items in lists.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -36,25 +36,18 @@ _Box = tuple[tuple[int, ...], tuple[int, ...]]  # where a part begins and ends i
 
 def whole(tensor: Any) -> Tensor:
     """All of a tensor; the processes that have parts of it must ask for it together."""
-    # Asked by the method: the class takes a while to import, and those who share nothing do without.
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
+    # The method is asked for, since the class takes a while to import, and who shares nothing does without.
+    return cast(Tensor, tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor that is put together when its turn has come.
+    """A tensor that is put together when its turn has come."""
 
-    Args:
-        shape, dtype: those of the whole tensor.
-        tensor: this process's part, if it has one.
-        gather: gives the whole of it, to the first process at least; all processes call it together.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole tensor
     dtype: torch.dtype
-    tensor: Tensor | None
-    gather: Callable[[Piece], Tensor]
+    tensor: Tensor | None  # this process's part, if it has one
+    gather: Callable[[Piece], Tensor]  # gives the whole, to the first process at least; all call it together
 
     @classmethod
     def of(cls, tensor: Tensor) -> Piece:
@@ -84,8 +77,8 @@ def _join(recipe: Recipe, parts: Sequence[Piece], piece: Piece) -> Tensor:
 class Stream:
     """Pieces in the order in which files have them, the same on all processes.
 
-    The first process takes each of them while it writes, and the others by :meth:`finish`. All processes call that,
-    whatever failed before, since the others wait until all were taken.
+    The first process takes them while it writes, and the others by :meth:`finish`, which all processes call, whatever
+    failed before, since the others wait until all were taken.
     """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
@@ -96,7 +89,6 @@ class Stream:
         write_stream(entries, lambda name: next(self._left).whole(), path)
 
     def finish(self) -> None:
-        """Take what is left."""
         for piece in self._left:
             piece.whole()
 
@@ -117,12 +109,8 @@ class ModelFiles(Stream):
     """The files of a model that processes share: those that one process with the whole model would write.
 
     All processes make one together. The first of them calls :meth:`write`, and all of them :meth:`finish` at the end.
-
-    Args:
-        state: our names and tensors, of which all processes have a part, or pieces; no tied ones.
-        keys: how these are stored.
-        max_shard_size: see :func:`transept.checkpoint.store.save_checkpoint`.
-        order: the stored names in the order of the whole model, where that of ``state`` is another.
+    ``state`` has our names and tensors or pieces, no tied ones, and ``keys`` says how these are stored. ``order`` has
+    the stored names in the order of the whole model, where that of ``state`` is another.
     """
 
     def __init__(
@@ -137,31 +125,24 @@ class ModelFiles(Stream):
                 parts = [slots[part] for part in recipe.parts] or [piece]
                 shape = recipe.stored_shape([torch.Size(part.shape) for part in parts])
                 stored[recipe.stored] = Piece(tuple(shape), parts[0].dtype, None, partial(_join, recipe, parts))
-        self.stored = {name: stored[name] for name in order or stored}
-        self.sizes = {name: piece.nbytes for name, piece in self.stored.items()}
+        self.sizes = {name: stored[name].nbytes for name in order or stored}
         self.shards = split(self.sizes, size_in_bytes(max_shard_size))
-        super().__init__(file[name] for file in map(self._entries, self.shards) for name in in_order(file))
-
-    def _entries(self, names: Iterable[str]) -> dict[str, Piece]:
-        return {name: self.stored[name] for name in names}
+        self.entries = [{name: stored[name] for name in names} for names in self.shards]
+        super().__init__(file[name] for file in self.entries for name in in_order(file))
 
     def write(self, texts: Mapping[str, str], directory: Any, variant: str | None = None) -> None:
         """Write all files, with arguments and errors of :func:`transept.checkpoint.store.save_checkpoint`."""
+        entries = iter(self.entries)
 
         def write(names: list[str], path: Path) -> None:
-            self.write_file(self._entries(names), path)
+            self.write_file(next(entries), path)
 
         write_checkpoint(self.shards, self.sizes, texts, directory, write, variant=variant)
 
     def save(self, texts: Mapping[str, str], directory: Any, variant: str | None = None, *, writes: bool = True) -> bool:
-        """Write all files, where the first process ``writes``; all call this together, and fail where one does.
+        """Write all files, where the first process ``writes``; returns whether this process wrote them.
 
-        Returns whether this process wrote them.
-
-        Raises:
-            InputError: ``variant`` is no plain word.
-            TrainingError: another process failed; the old files are still there then.
-            FileError: the directory cannot be written.
+        All call this together, and fail where one does (``TrainingError``); the old files are still there then.
         """
         file_names(variant)
         is_writer = writes and dist.get_rank() == 0
@@ -183,20 +164,20 @@ class Shards:
     def write(self, folder: Path) -> list[Path]:
         """Write the files of all processes (``FileError``: one of them could not); returns their paths."""
         folder.mkdir()
-        self._write(folder)
+        self.finish(folder)
         return sorted(folder.iterdir())
 
-    def finish(self) -> None:
-        """Write this process's file; nothing where the first one did not ask for it."""
-        if not self.is_done:
-            self._write(None)
-
-    def _write(self, folder: Path | None) -> None:
+    def finish(self, folder: Path | None = None) -> None:
+        """Write this process's file, once; nothing where the first process names no folder."""
+        if self.is_done:
+            return
         self.is_done = True
         folder = everywhere(folder)[0]
         if folder is None:
             return
-        dcp = _dcp()
+        import torch.distributed.checkpoint  # which takes a while
+
+        dcp: Any = torch.distributed.checkpoint
         try:
             writer = dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
             dcp.save(self.tensors, storage_writer=writer)
@@ -208,8 +189,7 @@ class Shards:
 def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """The whole shapes and the types of the tensors in a folder, which hold no more than what their parts do.
 
-    Raises:
-        CheckpointError, FileError, FormatError: files that cannot be read, or do not belong together.
+    ``CheckpointError``, ``FileError``, ``FormatError``: files that cannot be read, or do not belong together.
     """
     parts, kinds = dict[str, list[_Box]](), dict[str, tuple[int, torch.dtype]]()
     for path in sorted(folder.glob("*.safetensors")):
@@ -235,26 +215,22 @@ def shapes_in(folder: Path) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
 
 def _fills(boxes: Sequence[_Box], shape: tuple[int, ...]) -> bool:
     """Whether parts are the cells of a grid that fills a tensor, as those of any division between processes are."""
-    full = [(begin, end) for begin, end in boxes if all(low < high for low, high in zip(begin, end))]
-    cuts = [sorted({begin[axis] for begin, _ in full} | {0, size}) for axis, size in enumerate(shape)]
+    cells = [(begin, end) for begin, end in boxes if all(low < high for low, high in zip(begin, end))]
+    cuts = [sorted({begin[axis] for begin, _ in cells} | {0, size}) for axis, size in enumerate(shape)]
     after = [dict(pairwise(cut)) for cut in cuts]
-    count = math.prod(len(cut) - 1 for cut in cuts)
-    return len({begin for begin, _ in full}) == len(full) == count and all(
-        after[axis][at] == end[axis] for begin, end in full for axis, at in enumerate(begin)
-    )
+    is_inside = all(after[axis][at] == end[axis] for begin, end in cells for axis, at in enumerate(begin))
+    return is_inside and len({begin for begin, _ in cells}) == len(cells) == math.prod(map(len, after))
 
 
-def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str]) -> None:
-    """Fill tensors, of which each process reads its own part; those of names that are not ``known`` stay as they are.
+def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Fill tensors, of which each process reads its own part (``CheckpointError``: the files do not hold all of it).
 
     PyTorch reads the files' metadata by itself, which :func:`shapes_in` must have checked before.
-
-    Raises:
-        CheckpointError: the files do not hold all parts of a tensor.
     """
-    dcp = _dcp()
-    names = {*known}
-    wanted = {name: tensor.detach() for name, tensor in tensors.items() if name in names}
+    import torch.distributed.checkpoint
+
+    dcp: Any = torch.distributed.checkpoint
+    wanted: Any = {name: tensor.detach() for name, tensor in tensors.items()}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads for itself
@@ -262,10 +238,3 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor], known: Iterable[str
     except (dcp.CheckpointException, RuntimeError, ValueError, KeyError) as error:
         what = f"does not hold what its tensors are made of ({' '.join(str(error).split())[:200]})."
         raise CheckpointError(what, path=folder) from error
-
-
-def _dcp() -> Any:
-    """PyTorch's distributed checkpoints, which take a while to import."""
-    import torch.distributed.checkpoint
-
-    return torch.distributed.checkpoint

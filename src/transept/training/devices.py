@@ -213,7 +213,8 @@ class Devices:
         form = self.form(model)
         if not self.is_staged:
             align(model)
-        wrapped = form.hold(model)
+        form.model = model
+        wrapped = form.wrap(model)
         if self.is_staged:  # the layers of others are not read
             align(model)
         return form, wrapped

@@ -16,9 +16,11 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from transept.errors import InputError, TranseptWarning
+from transept.parallel.forms import local
 from transept.parallel.processes import everywhere, gather_numbers
 from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
@@ -260,7 +262,7 @@ def limit_gradients(run: TrainingRun) -> float:
     value = float(norm)
     # Gradients that are not above the limit would be multiplied by one.
     if gradients and limit > 0 and math.isfinite(value) and limit < value + 1e-6:
-        run.form.scale(gradients, limit / (norm + 1e-6))
+        torch._foreach_mul_([local(gradient) for gradient in gradients], limit / (norm + 1e-6))
     return value
 
 

@@ -132,7 +132,7 @@ class _StoredPart:
         if self.in_shards:
             present = {name: tensor for name, tensor in like.items() if name in self.tensors}
             stored = {self.prefix + name: tensor for name, tensor in present.items()}
-            read_shards(self.path, stored, stored)
+            read_shards(self.path, stored)
             yield from present.items()
         else:
             for name in self.form.mine(self.tensors):

@@ -133,14 +133,14 @@ def save_optimizer(optimizer: Optimizer, model: nn.Module, form: Form) -> tuple[
             packed = pack(value, f"state.{name}.{key}", tensors)
             if not isinstance(value, Tensor):
                 state.setdefault(name, {})[key] = packed
-    return {"class": form.optimizer_name(optimizer), "groups": groups, "state": state}, tensors
+    return {"class": type(form.inner(optimizer)).__name__, "groups": groups, "state": state}, tensors
 
 
 def load_optimizer(
     optimizer: Optimizer, model: nn.Module, document: Mapping[str, Any], tensors: Mapping[str, Tensor], form: Form
 ) -> list[str]:
     """Put a saved state into an optimizer whose schedule is made; returns the parameters that it lacks."""
-    saved, kind = typed(document, _OPTIMIZER), form.optimizer_name(optimizer)
+    saved, kind = typed(document, _OPTIMIZER), type(form.inner(optimizer)).__name__
     what = f"holds the state of {saved['class'][:80]}, but this run's optimizer is {kind}."
     hint = f"Set `optim` to what gives {saved['class'][:80]}, or start a new run from the weights."
     refuse(saved["class"] != kind, what, hint, CheckpointError)

@@ -154,7 +154,7 @@ class SelfTraining(TextClassification):
             columns = find_columns(dataset, texts, same)
             for chunk in dataset.chunks():
                 rows += rows_from(self.encode_texts(chunk, columns))
-        return {"unlabelled": rows, **self.options.of_task()}
+        return {"unlabelled": rows, "options": self.options.of_task()}
 
     def preprocess_logits(self, logits: Any, labels: Any) -> Any:
         return logits  # rounds choose by the probabilities

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,7 @@ from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 
 class ReplacedTokens(nn.Module):
-    """A generator and a discriminator, which are trained together and saved together.
-
-    Args:
-        generator: fills masks; best of a quarter to a half of the discriminator's width.
-        discriminator: tells for each token whether it was replaced.
-        share_embeddings: the generator uses the discriminator's tables of tokens and, if as wide, of positions.
-        weight: of the discriminator's loss.
-
-    Raises:
-        InputError: models that are not of this library, or other vocabularies or sizes of embeddings.
-    """
+    """Two models of this library that are trained and saved together (``InputError``: others, or other sizes)."""
 
     def __init__(self, generator: Any, discriminator: Any, *, share_embeddings: bool, weight: float) -> None:
         super().__init__()
@@ -60,8 +50,7 @@ class ReplacedTokens(nn.Module):
         """The loss of masked ids (B, T), whose hidden tokens are the ``labels`` (B, T), -100 elsewhere."""
         hidden = labels != IGNORED
         logits = self.generator.for_loss(input_ids=input_ids, **inputs).logits
-        is_unscored = isinstance(logits, Unscored)
-        scores = logits.score(logits.states[hidden]) if is_unscored else logits[hidden]  # (N, V)
+        scores = logits.score(logits.states[hidden]) if isinstance(logits, Unscored) else logits[hidden]  # (N, V)
         drawn = labels[hidden]
         if len(scores):
             with torch.no_grad():
@@ -76,8 +65,7 @@ class ReplacedTokens(nn.Module):
     def save_pretrained(self, directory: Any, state_dict: Mapping[str, Tensor] | None = None) -> None:
         """Save the discriminator, as what the directory holds, and the generator below it, in ``generator``."""
         folder = make_directory(directory)
-        folders = {"discriminator": folder, "generator": make_directory(folder / "generator")}
-        for name, path in folders.items():
+        for name, path in {"discriminator": folder, "generator": make_directory(folder / "generator")}.items():
             weights = None if state_dict is None else with_prefix(state_dict, f"{name}.")
             getattr(self, name).save_pretrained(path, state_dict=weights)
 
@@ -91,7 +79,8 @@ class ReplacedTokensTrainer(ObjectiveTrainer):
 
     Args:
         model: the discriminator, such as an ``ElectraForPreTraining``, which is the saved model.
-        generator, discriminator_weight, share_embeddings: as for :class:`ReplacedTokens`.
+        generator: fills masks; best of a quarter to a half of the discriminator's width.
+        share_embeddings: the generator uses the discriminator's tables of tokens and, if as wide, of positions.
     """
 
     def __init__(
@@ -106,23 +95,21 @@ class ReplacedTokensTrainer(ObjectiveTrainer):
     ) -> None:
         if model is None or generator is None:
             raise InputError("learning from replaced tokens needs a `model`, the discriminator, and a `generator`.")
-        what = f"`discriminator_weight` must be positive, but is {discriminator_weight}."
-        refuse(not discriminator_weight > 0, what)
-        both = ReplacedTokens(generator, model, share_embeddings=share_embeddings, weight=discriminator_weight)
+        weight = discriminator_weight
+        refuse(not weight > 0, f"`discriminator_weight` must be positive, but is {weight}.")
+        both = ReplacedTokens(generator, model, share_embeddings=share_embeddings, weight=weight)
         super().__init__(both, args, **others)
 
     def count(self, batch: Batch) -> Counts | None:
-        if "labels" not in batch:
-            hint = "Pass a DataCollatorForLanguageModeling as `data_collator`."
-            raise InputError(f"a batch has no `labels`, the hidden tokens, but {', '.join(batch)}.", hint=hint)
+        what = f"a batch has no `labels`, the hidden tokens, but {', '.join(batch)}."
+        refuse("labels" not in batch, what, "Pass a DataCollatorForLanguageModeling as `data_collator`.")
         labels = _without_padding(torch.zeros_like(batch["input_ids"]), batch)
         counts = counts_of(self.model.discriminator, {**batch, "labels": labels}) or {}
         hidden = float((batch["labels"] != IGNORED).sum())
         return {"masked_lm": hidden} | {name: float(count) for name, count in counts.items()}
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
-        terms: dict[str, LossTerm] = model(**batch)
-        return terms
+        return cast(dict[str, LossTerm], model(**batch))
 
 
 def _without_padding(labels: Tensor, inputs: Mapping[str, Any]) -> Tensor:
@@ -145,15 +132,14 @@ class AdversarialNetworks(nn.Module):
         return logits | ({"made": self.judge(generated, fixed=True)} if with_generator else {})
 
     def sample(self, rows: int, device: torch.device) -> Tensor:
-        generated: Tensor = self.generator(torch.randn(rows, self.noise_size, device=device))
-        return generated
+        return cast(Tensor, self.generator(torch.randn(rows, self.noise_size, device=device)))
 
     def judge(self, rows: Tensor, fixed: bool = False) -> Tensor:
         """The discriminator's logits (B), with ``fixed`` without gradients of its weights."""
         weights = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         logits: Tensor = functional_call(self.discriminator, weights, (rows,)) if fixed else self.discriminator(rows)
-        if logits.numel() != len(rows):
-            raise InputError(f"the discriminator must give one number a row, but gave {tuple(logits.shape)}.")
+        what = f"the discriminator must give one number a row, but gave {tuple(logits.shape)}."
+        refuse(logits.numel() != len(rows), what)
         return logits.reshape(-1)
 
 
@@ -208,8 +194,7 @@ class GANTrainer(ObjectiveTrainer):
 
     def sample(self, rows: int) -> Tensor:
         """Rows that the generator makes."""
-        generated: Tensor = self.model.sample(rows, self.args.device)
-        return generated
+        return cast(Tensor, self.model.sample(rows, self.args.device))
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs:

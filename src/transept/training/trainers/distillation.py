@@ -12,7 +12,7 @@ from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED
 from transept.objectives.distillation import hidden_cosines, soft_targets
 from transept.objectives.terms import LossTerm
-from transept.training.objective import Batch, Counts, counts_of, task_of
+from transept.training.objective import LABELS_NEEDED, Batch, Counts, counts_of, task_of
 from transept.training.trainers.objective import ObjectiveTrainer
 
 SOFT, HIDDEN = "soft_targets", "hidden_states"
@@ -29,8 +29,7 @@ class DistillationTrainer(ObjectiveTrainer):
         model: the student.
         teacher_model: it is not trained, and is in evaluation mode.
         temperature: what the logits of both are divided by.
-        soft_weight, hard_weight, hidden_weight: the shares of the teacher's distribution, of the labels, and of the
-            states.
+        soft_weight, hard_weight, hidden_weight: of the teacher's distribution, of the labels, and of the states.
     """
 
     def __init__(
@@ -48,17 +47,16 @@ class DistillationTrainer(ObjectiveTrainer):
         if teacher_model is None:
             raise InputError("a student needs a `teacher_model`.")
         self.temperature, self.weights = temperature, (soft_weight, hard_weight, hidden_weight)
-        what = f"weights of a loss cannot be negative: {soft_weight}, {hard_weight}, {hidden_weight}."
-        refuse(min(self.weights) < 0, what)
+        shown = f"{soft_weight}, {hard_weight}, {hidden_weight}"
+        refuse(min(self.weights) < 0, f"weights of a loss cannot be negative: {shown}.")
         self.teacher_model = teacher_model.eval().requires_grad_(False)
         super().__init__(model, args, **others)
         self.teacher_model.to(self.args.device)
 
     def count(self, batch: Batch) -> Counts | None:
         counts = counts_of(self.model, dict(batch)) or {}
-        if len(counts) != 1:
-            what = f"{type(task_of(self.model) or self.model).__name__} has no single loss over logits to distill."
-            raise UnsupportedError(what, hint="Distill classifiers and language models.")
+        what = f"{type(task_of(self.model) or self.model).__name__} has no single loss over logits to distill."
+        refuse(len(counts) != 1, what, "Distill classifiers and language models.", UnsupportedError)
         ((name, count),) = counts.items()
         hidden = {HIDDEN: float(_real(batch).sum())} if self.weights[2] else {}
         return {name: float(count), SOFT: float(count), **hidden}
@@ -70,9 +68,7 @@ class DistillationTrainer(ObjectiveTrainer):
         with torch.no_grad():
             inputs = {name: value for name, value in batch.items() if name != "labels"}
             teacher = self.teacher_model(**inputs, **options)
-        if student.loss_terms is None:
-            hint = "Rows need labels, under the names that the model takes."
-            raise InputError("the student gave no loss.", hint=hint)
+        refuse(student.loss_terms is None, "the student gave no loss.", LABELS_NEEDED)
         terms = {name: replace(term, weight=term.weight * hard_weight) for name, term in student.loss_terms.items()}
         # Labels are shifted as the student shifts them; each position that has one counts, or each row.
         shift = getattr(task_of(self.model), "targets", None)

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from transept.errors import InputError, refuse
+from transept.errors import refuse
 from transept.layers import pool
 from transept.objectives.classification import IGNORED
 from transept.objectives.embeddings import cosine_regression, in_batch_negatives, ranked_cosines, triplets
@@ -54,8 +54,8 @@ class SentenceTrainer(ObjectiveTrainer):
         options: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        what = f"there is no loss {loss!r}: use multiple_negatives, cosine, triplet or cosent."
-        refuse(loss not in get_args(Loss), what)
+        losses = get_args(Loss)
+        refuse(loss not in losses, f"there is no loss {loss!r}: use {', '.join(losses[:-1])} or {losses[-1]}.")
         refuse(pooling not in ("mean", "first"), f"`pooling` must be 'mean' or 'first', but is {pooling!r}.")
         what = f"`mini_batch_size` must be at least 1, but is {mini_batch_size}."
         refuse(mini_batch_size is not None and mini_batch_size < 1, what)
@@ -72,17 +72,15 @@ class SentenceTrainer(ObjectiveTrainer):
 
     def embed(self, model: nn.Module, text: Mapping[str, Tensor]) -> Tensor:
         """The embeddings (B, D) of one text of each row."""
-        hidden = getattr(model(**text), "last_hidden_state", None)
-        if hidden is None:
-            hint = "Train a backbone, such as a BertModel."
-            raise InputError("the model gives no hidden states to pool.", hint=hint)
+        hidden: Any = getattr(model(**text), "last_hidden_state", None)
+        refuse(hidden is None, "the model gives no hidden states to pool.", "Train a backbone, such as a BertModel.")
         pooled: Tensor = pool.mean(hidden, text.get("attention_mask")) if self.pooling == "mean" else hidden[:, 0]
         return pooled
 
     def term(self, embeddings: list[Tensor], labels: Tensor | None) -> LossTerm:
         """The loss of embeddings (B, D) of each text."""
-        if (labels is None) == (self.loss in ("cosine", "cosent")):
-            raise InputError(f"the loss {self.loss!r} needs {'labels' if labels is None else 'no labels'}.")
+        what = f"the loss {self.loss!r} needs {'labels' if labels is None else 'no labels'}."
+        refuse((labels is None) == (self.loss in ("cosine", "cosent")), what)
         wanted = {"triplet": 3, "multiple_negatives": max(2, len(embeddings))}.get(self.loss, 2)
         what = f"the loss {self.loss!r} needs {wanted} texts a row, but there are {len(embeddings)}."
         refuse(len(embeddings) != wanted, what)
@@ -95,8 +93,8 @@ class SentenceTrainer(ObjectiveTrainer):
 
     def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
         if self.loss in ("multiple_negatives", "cosent"):
-            remedy = "`mini_batch_size` embeds a few at a time"
-            return f"the loss {self.loss!r} compares each row with all others ({remedy})"
+            rows = "each row with all others (`mini_batch_size` embeds a few at a time)"
+            return f"the loss {self.loss!r} compares {rows}"
         return super().divide(batch)
 
     def passes(self, batch: Batch) -> int:
@@ -143,9 +141,8 @@ class SentenceTrainer(ObjectiveTrainer):
 def texts_of(batch: Batch) -> list[dict[str, Tensor]]:
     """The inputs of each text of the rows, in their order, under the names that the model takes."""
     prefixes = [name.removesuffix("input_ids") for name in batch if name.endswith(IDS)]
-    if not prefixes:
-        names = ", ".join(batch)
-        raise InputError(f"a batch of sentences has {names}, but no input of a name such as anchor{IDS}.")
+    what = f"a batch of sentences has {', '.join(batch)}, but no input of a name such as anchor{IDS}."
+    refuse(not prefixes, what)
     return [with_prefix(batch, prefix) for prefix in prefixes]
 
 
@@ -165,17 +162,15 @@ class DataCollatorForPreference:
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         for number, row in enumerate(features):
-            for name in NAMES:
-                if not isinstance(row.get(name), str):
-                    raise InputError(f"row {number} has no text {name!r}: it has {', '.join(row)}.")
+            missing = next((name for name in NAMES if not isinstance(row.get(name), str)), None)
+            refuse(missing, f"row {number} has no text {missing!r}: it has {', '.join(row)}.")
         rows = [self._row(row["prompt"], row[name]) for name in NAMES[1:] for row in features]
         batch = self.tokenizer.pad([{"input_ids": ids} for ids, _ in rows], return_tensors="pt")
         length, side = batch["input_ids"].shape[1], getattr(self.tokenizer, "padding_side", "right")
         labels = filled("labels", [labels for _, labels in rows], length, side=side)
         return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels}
 
-    def _row(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:
-        """The ids and the labels of a prompt and its answer."""
+    def _row(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:  # ids and labels
         before = list(self.tokenizer(prompt)["input_ids"])
         after = list(self.tokenizer(answer, add_special_tokens=False)["input_ids"])
         end = self.tokenizer.eos_token_id
@@ -215,8 +210,7 @@ class DPOTrainer(ObjectiveTrainer):
         super().__init__(model, args, **others)
 
     def _default_collator(self) -> Any:
-        if self.processing_class is None:
-            raise InputError("pairs of answers need a tokenizer: pass `processing_class`.")
+        refuse(self.processing_class is None, "pairs of answers need a tokenizer: pass `processing_class`.")
         return DataCollatorForPreference(self.processing_class)
 
     def _place_model(self) -> None:
@@ -253,8 +247,8 @@ class DPOTrainer(ObjectiveTrainer):
         if pairs < 2:
             return "a single pair of answers is too large"
         middle = (pairs + 1) // 2
-        first, second = (
-            {name: torch.cat([answers[half] for answers in value.chunk(2)]) for name, value in batch.items()}
-            for half in (slice(middle), slice(middle, None))
-        )
-        return first, second
+
+        def part(rows: slice) -> Batch:
+            return {name: torch.cat([answers[rows] for answers in value.chunk(2)]) for name, value in batch.items()}
+
+        return part(slice(middle)), part(slice(middle, None))

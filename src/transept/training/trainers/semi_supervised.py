@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ from transept.training.trainers.objective import ObjectiveTrainer, with_prefix
 
 CONSISTENCY, VIEWS = "consistency", ("weak_", "strong_")
 ROUND, START = "round-", "start"
+Rows = Sequence[Mapping[str, Any]]
+COLUMNS: Any = {"row": int, "label": int, "score": float}  # of what a round kept, in its file
 
 
 class ConsistencyTrainer(ObjectiveTrainer):
@@ -67,7 +69,7 @@ class ConsistencyTrainer(ObjectiveTrainer):
 
     def terms(self, model: nn.Module, batch: Batch) -> dict[str, LossTerm]:
         labelled, weak, strong = views(batch)
-        terms = dict(model(**labelled).loss_terms)
+        terms: dict[str, LossTerm] = model(**labelled).loss_terms
         with torch.no_grad():
             scores, labels = widened(model(**weak).logits).softmax(dim=-1).max(dim=-1)
         losses = F.cross_entropy(widened(model(**strong).logits), labels, reduction="none")
@@ -77,14 +79,14 @@ class ConsistencyTrainer(ObjectiveTrainer):
 
     def divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
         """Half of the labelled rows, and half of both views."""
-        first, second = dict[str, Any](), dict[str, Any]()
+        halves = dict[str, Any](), dict[str, Any]()
         for prefix, inputs in zip(("", *VIEWS), views(batch)):
             divided = super().divide(inputs)
             if isinstance(divided, str):
                 return divided
-            for half, part in zip((first, second), divided):
+            for half, part in zip(halves, divided):
                 half.update({f"{prefix}{name}": value for name, value in part.items()})
-        return first, second
+        return halves
 
 
 def views(batch: Batch) -> list[dict[str, Any]]:
@@ -124,18 +126,17 @@ class SelfTrainer:
 
     def __init__(
         self,
-        make_trainer: Callable[[Sequence[Mapping[str, Any]]], Trainer],
-        labelled: Sequence[Mapping[str, Any]],
-        unlabelled: Sequence[Mapping[str, Any]],
+        make_trainer: Callable[[Rows], Trainer],
+        labelled: Rows,
+        unlabelled: Rows,
         *,
         threshold: float | Mapping[int, float] = 0.9,
         top_share: float | None = None,
         rounds: int = 5,
         output_dir: PathName | None = None,
     ) -> None:
-        if not len(labelled) or not len(unlabelled):
-            sizes = f"{len(labelled)} and {len(unlabelled)}"
-            raise InputError(f"self-training needs rows of both kinds, but has {sizes}.")
+        sizes = f"{len(labelled)} and {len(unlabelled)}"
+        refuse(not len(labelled) or not len(unlabelled), f"self-training needs rows of both kinds, but has {sizes}.")
         what = f"`top_share` must be above 0 and at most 1, but is {top_share}."
         refuse(top_share is not None and not 0 < top_share <= 1, what)
         refuse(rounds < 1, f"`rounds` must be at least 1, but is {rounds}.")
@@ -160,7 +161,7 @@ class SelfTrainer:
             if trainer.eval_dataset is not None:
                 kept.metrics = trainer.evaluate()
             self.history.append(kept)
-            rows = (dict(zip(("row", "label", "score"), row)) for row in zip(kept.rows, kept.labels, kept.scores))
+            rows = (dict(zip(COLUMNS, row)) for row in zip(kept.rows, kept.labels, kept.scores))
             folder = make_directory(self.output_dir or trainer.args.output_dir or ".")
             write_text(folder / f"{ROUND}{number}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
             if (kept.rows, kept.labels) == (previous.rows, previous.labels):
@@ -172,9 +173,9 @@ class SelfTrainer:
         """The rows that are kept, by the probabilities (N, C) of their classes."""
         labels, scores = shares.argmax(axis=1), shares.max(axis=1)
         if self.top_share is None:
-            every = dict.fromkeys(range(shares.shape[1]), self.threshold)
-            limits = self.threshold if isinstance(self.threshold, Mapping) else every
-            sure = scores >= np.array([limits.get(int(label), np.inf) for label in labels])
+            limit = self.threshold
+            limits = [limit.get(int(label), np.inf) if isinstance(limit, Mapping) else limit for label in labels]
+            sure = scores >= np.array(limits)
         else:
             sure = np.zeros(len(scores), bool)
             for label in np.unique(labels):
@@ -182,18 +183,17 @@ class SelfTrainer:
                 most = int(np.ceil(self.top_share * len(places)))
                 sure[places[np.argsort(-scores[places], kind="stable")[:most]]] = True
         rows = np.flatnonzero(sure)
-        return Round(rows.tolist(), labels[rows].tolist(), [float(score) for score in scores[rows]])
+        return Round(rows.tolist(), labels[rows].tolist(), scores[rows].tolist())
 
     def _read(self, number: int) -> Round:
         """What a round kept (``FileError``, ``FormatError``: there is no such file, or it is of other rows)."""
         path, kept = Path(self.output_dir or ".", f"{ROUND}{number}.jsonl"), Round([], [], [])
-        columns: Any = {"row": int, "label": int, "score": float}
         for line, text in enumerate(read_text(path).splitlines(), 1):
-            document: Any = typed(parse_json(text, path=f"{path}:{line}"), columns, path=f"{path}:{line}")
-            row, label, score = (document[name] for name in columns)
-            if not 0 <= row < len(self.unlabelled) or label < 0:
-                what = f"the row {row} with the label {label} is none of the {len(self.unlabelled)} unlabelled ones."
-                raise FormatError(what, path=f"{path}:{line}")
+            place = f"{path}:{line}"
+            document = typed(parse_json(text, path=place), COLUMNS, path=place)
+            row, label, score = (document[name] for name in COLUMNS)
+            what = f"the row {row} with the label {label} is none of the {len(self.unlabelled)} unlabelled ones."
+            refuse(not 0 <= row < len(self.unlabelled) or label < 0, what, kind=FormatError, path=place)
             kept.rows.append(row)
             kept.labels.append(label)
             kept.scores.append(float(score))
@@ -203,20 +203,17 @@ class SelfTrainer:
 def probabilities(logits: Any) -> NDArray[Any]:
     """Softmax of logits (N, C), in float64."""
     values = np.asarray(logits[0] if isinstance(logits, tuple) else logits, np.float64)
-    if values.ndim != 2:
-        what = f"self-training needs a classifier with logits (rows, classes), but they are {values.shape}."
-        raise InputError(what)
+    what = f"self-training needs a classifier with logits (rows, classes), but they are {values.shape}."
+    refuse(values.ndim != 2, what)
     powers = np.exp(values - values.max(axis=1, keepdims=True))
-    shares: NDArray[Any] = powers / powers.sum(axis=1, keepdims=True)
-    return shares
+    return cast(NDArray[Any], powers / powers.sum(axis=1, keepdims=True))
 
 
 def last_of_rounds(run: PathName) -> Path | None:
     """The last whole checkpoint of the last round of a run; ``None`` where there is none."""
     numbers = (path.name.removeprefix(ROUND) for path in Path(run).glob(f"{ROUND}*") if path.is_dir())
     rounds = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
-    checkpoints = (find_last_checkpoint(Path(run, f"{ROUND}{number}")) for number in rounds)
-    return next((checkpoint for checkpoint in checkpoints if checkpoint is not None), None)
+    return next(filter(None, (find_last_checkpoint(Path(run, f"{ROUND}{number}")) for number in rounds)), None)
 
 
 class RoundsTrainer(Trainer):
@@ -225,23 +222,11 @@ class RoundsTrainer(Trainer):
     The run's directory has the model to begin with in ``start``, the checkpoints of round K in ``round-K``, and the
     logs of all rounds, whose updates are counted on. Callbacks hear of all rounds.
 
-    Args:
-        unlabelled: rows without labels.
-        threshold, top_share, rounds: as for :class:`SelfTrainer`.
-        others: as for :class:`transept.training.trainer.Trainer`.
+    ``unlabelled`` are rows without labels, and ``options`` those of :class:`SelfTrainer`.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        unlabelled: Sequence[Mapping[str, Any]] = (),
-        threshold: float = 0.9,
-        top_share: float | None = None,
-        rounds: int = 5,
-        **others: Any,
-    ) -> None:
-        self.unlabelled = unlabelled
-        self.options: dict[str, Any] = {"threshold": threshold, "top_share": top_share, "rounds": rounds}
+    def __init__(self, *args: Any, unlabelled: Rows, options: Mapping[str, Any], **others: Any) -> None:
+        self.unlabelled, self.options = unlabelled, options
         super().__init__(*args, **others)
 
     def train(
@@ -249,13 +234,12 @@ class RoundsTrainer(Trainer):
     ) -> TrainOutput:
         """Run the rounds, or resume them from a checkpoint of one of them, or from the last one (``True``)."""
         folder, began = Path(self.args.output_dir or "."), time.time()
-        rows, first, checkpoint = self.train_dataset, 1, None
-        self.teacher = SelfTrainer(self._trainer_of_round, rows, self.unlabelled, output_dir=folder, **self.options)
+        make, rows = self._trainer_of_round, self.train_dataset
+        self.teacher = SelfTrainer(make, rows, self.unlabelled, output_dir=folder, **self.options)
         self.state = self._new_state()
         self.state.max_steps = RunLength.of(self.args, self.get_train_dataloader()).max_steps
-        if resume_from_checkpoint:
-            first, checkpoint = self._resume(folder, resume_from_checkpoint)
-        elif self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
+        first, checkpoint = self._resume(folder, resume_from_checkpoint) if resume_from_checkpoint else (1, None)
+        if checkpoint is None and self.args.save_strategy != SaveStrategy.NO and self.is_world_process_zero():
             write_directory(make_directory(folder) / START, self._save_start)
         self.event("on_train_begin")
         self.teacher.train(first=first, resume_from_checkpoint=checkpoint)
@@ -271,11 +255,7 @@ class RoundsTrainer(Trainer):
         return []
 
     def _resume(self, folder: Path, resume: str | bool) -> tuple[int, str]:
-        """Take the model to begin with, and the logs up to a checkpoint; returns the checkpoint's round and path.
-
-        Raises:
-            InputError: the checkpoint is of no round.
-        """
+        """Take the model to begin with, and the logs up to a checkpoint; returns its round and its path."""
         checkpoint = last_of_rounds(folder) if resume is True else Path(str(resume))
         if checkpoint is None or not checkpoint.parent.name.removeprefix(ROUND).isdecimal():
             what = "no round has a whole checkpoint." if resume is True else f"{resume} is no checkpoint of a round."
@@ -284,29 +264,23 @@ class RoundsTrainer(Trainer):
         load_saved_weights(folder / START, self.model)
         self.state.log_history = [log for log in read_log(folder / LOG_NAME) if log.get("round", 0) < number]
         relay, state = Relay(self, number), TrainerState.load_from_json(checkpoint / STATE_NAME)
-        self.state.log_history += [relay.numbered(log) for log in state.log_history]
+        self.state.log_history += map(relay.numbered, state.log_history)
         self.state.global_step = relay.updates_before + state.global_step
         if (folder / LOG_NAME).exists():
             write_log(folder / LOG_NAME, self.state.log_history)
         return number, str(checkpoint)
 
-    def _trainer_of_round(self, rows: Sequence[Mapping[str, Any]]) -> Trainer:
+    def _trainer_of_round(self, rows: Rows) -> Trainer:
         """The trainer of the next round, of a copy of the model."""
         number = len(self.teacher.history) + 1
         args = copy.copy(self.args)
         args.output_dir, args.report_to = str(Path(self.args.output_dir or ".", f"{ROUND}{number}")), []
         args.disable_tqdm, args.push_to_hub = True, False
-        trainer = Trainer(
-            copy.deepcopy(self.model),
-            args,
-            self.data_collator,
-            rows,
-            self.eval_dataset,
-            self.processing_class,
-            compute_metrics=self.compute_metrics,
-            callbacks=[Relay(self, number)],
-            preprocess_logits_for_metrics=self.preprocess_logits_for_metrics,
-        )
+        metrics = ("compute_metrics", "preprocess_logits_for_metrics")
+        names = ("data_collator", "eval_dataset", "processing_class", *metrics)
+        same = {name: getattr(self, name) for name in names}
+        model, relay = copy.deepcopy(self.model), Relay(self, number)
+        trainer = Trainer(model, args, train_dataset=rows, callbacks=[relay], **same)
         trainer.pop_callback(PrinterCallback)
         return trainer
 
@@ -316,17 +290,12 @@ class Relay(TrainerCallback):
 
     def __init__(self, whole: Trainer, number: int) -> None:
         self.whole, self.number = whole, number
-        earlier = (log["step"] for log in whole.state.log_history if log.get("round", 0) < number)
-        self.updates_before = max(earlier, default=0)
+        logs = whole.state.log_history
+        self.updates_before = max((log["step"] for log in logs if log.get("round", 0) < number), default=0)
 
     def numbered(self, log: Mapping[str, Any]) -> dict[str, Any]:
         """A log of the round as one of all rounds."""
         return {**log, "step": self.updates_before + log["step"], "round": self.number}
-
-    def follow(self, state: TrainerState) -> None:
-        whole = self.whole.state
-        whole.global_step, whole.max_steps = (self.updates_before + n for n in (state.global_step, state.max_steps))
-        whole.epoch, whole.num_input_tokens_seen = state.epoch, state.num_input_tokens_seen
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.follow(state)
@@ -337,6 +306,11 @@ class Relay(TrainerCallback):
         log = self.numbered(state.log_history[-1])
         self.whole.state.log_history.append(log)
         self.whole.event("on_log", logs=log)
+
+    def follow(self, state: TrainerState) -> None:
+        whole, before = self.whole.state, self.updates_before
+        whole.global_step, whole.max_steps = before + state.global_step, before + state.max_steps
+        whole.epoch, whole.num_input_tokens_seen = state.epoch, state.num_input_tokens_seen
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.whole.event("on_evaluate", metrics=kwargs["metrics"])

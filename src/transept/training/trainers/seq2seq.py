@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.errors import InputError
+from transept.errors import refuse
 from transept.generation.config import GenerationConfig
 from transept.training.evaluation import Prediction
 from transept.training.state import PredictionOutput
@@ -88,9 +88,8 @@ class Seq2SeqTrainer(Trainer):
         if width is None:
             return ids
         reader = self.processing_class if hasattr(self.processing_class, "pad_token_id") else self.model.config
-        fill = getattr(reader, "pad_token_id", None)
-        fill = getattr(reader, "eos_token_id", None) if fill is None else fill
-        if not isinstance(fill, int):
-            hint = "Set `pad_token_id`."
-            raise InputError("texts of different lengths cannot be joined: there is no padding token.", hint=hint)
+        tokens = (getattr(reader, name, None) for name in ("pad_token_id", "eos_token_id"))
+        fill: Any = next((token for token in tokens if token is not None), None)
+        what = "texts of different lengths cannot be joined: there is no padding token."
+        refuse(not isinstance(fill, int), what, "Set `pad_token_id`.")
         return F.pad(ids, (0, width - ids.shape[-1]), value=fill)
