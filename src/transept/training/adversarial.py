@@ -48,11 +48,7 @@ class Perturbation:
             raise ConfigError(f"the numbers of `adversarial` must be positive, but are {what}.")
         self.kind, self.epsilon, self.steps, self.weight = kind, epsilon, 1 if kind == "fgm" else steps, weight
         self.step_size = step_size or min(epsilon, 2 * epsilon / self.steps)
-
-    @property
-    def by_row(self) -> bool:
-        """Whether the further loss is a sum over rows, divided by the items of the update, as the model's is."""
-        return self.kind != "virtual"
+        self.by_row = kind != "virtual"  # whether it is a sum over rows, divided by the update's items, as the model's
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], loss_of: LossOf) -> Tensor:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""

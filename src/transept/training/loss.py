@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, what its pass counts for in the update, and the backward pass."""
+"""The loss of a micro-batch, and what its pass counts for in the update."""
 
 from __future__ import annotations
 
@@ -22,19 +22,12 @@ LESS_MEMORY = "Use a smaller `per_device_train_batch_size`, gradient_checkpointi
 
 @dataclass
 class PassShare:
-    """What the pass that is being made counts for in its update.
+    """What the pass that is being made counts for in its update."""
 
-    Args:
-        parts: M, the micro-batches of all processes.
-        loss: the factor of its loss; 1 where it is divided by the items of the update, 0 where it changes nothing.
-        batch: the micro-batch's share of the items.
-        rows_are_divided: whether micro-batches were halved after running out of memory.
-    """
-
-    parts: int = 1
-    loss: float = 1.0
-    batch: float = 1.0
-    rows_are_divided: bool = False
+    parts: int = 1  # M, the micro-batches of all processes
+    loss: float = 1.0  # the factor of its loss: 1 where it is divided by the update's items, 0 where it changes nothing
+    batch: float = 1.0  # the micro-batch's share of the items
+    rows_are_divided: bool = False  # whether micro-batches were halved after running out of memory
 
 
 def takes_items(function: Callable[..., Any]) -> bool:
@@ -75,12 +68,6 @@ def precision(args: Any) -> Iterator[None]:
         tiles.check()
     with torch.autocast(args.device.type, dtype=dtype):
         yield
-
-
-def backward(loss: Tensor, processes: int = 1, scaler: Any = None) -> None:
-    """The backward pass of a loss, scaled for processes and for 16-bit floats."""
-    loss = loss * processes  # PyTorch divides the sum over processes by their number
-    (loss if scaler is None else scaler.scale(loss)).backward()
 
 
 def check_sums(terms: Mapping[str, LossTerm]) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transept.errors import FormatError, InputError, InputTypeError, nearest
 from transept.files import PathName, dump_json, load_object, write_text
+from transept.objectives.terms import LossTerm
 from transept.schema import typed
 
 STATE_NAME = "trainer_state.json"
@@ -211,6 +212,19 @@ class EvalPrediction:
 
     def __getitem__(self, index: int) -> Any:
         return self.elements[index]
+
+
+@dataclass
+class Prediction:
+    """What a batch gave: its mean loss, the terms of it where the model tells them, logits and labels."""
+
+    loss: Tensor | None
+    terms: Mapping[str, LossTerm] | None
+    logits: Any
+    labels: Any
+    items: float = 0.0  # of its loss
+    rows: int = 0
+    main: Any = None  # its main inputs, where a metric reads them
 
 
 class EvalLoopOutput(NamedTuple):
