@@ -29,8 +29,7 @@ class Perturbation:
         step_size: the length of one move; ``epsilon`` divided by the steps, twice, when absent.
         weight: of the further loss.
 
-    Raises:
-        ConfigError: another kind, or a number that is not positive.
+    ``ConfigError``: another kind, or a number that is not positive.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Perturbation:
             raise ConfigError(f"the numbers of `adversarial` must be positive, but are {what}.")
         self.kind, self.epsilon, self.steps, self.weight = kind, epsilon, 1 if kind == "fgm" else steps, weight
         self.step_size = step_size or min(epsilon, 2 * epsilon / self.steps)
-        self.by_row = kind != "virtual"  # whether it is a sum over rows, divided by the update's items, as the model's
+        self.by_row = kind != "virtual"  # whether it is a sum over rows, divided by the items as the model's is
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], loss_of: LossOf) -> Tensor:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""

@@ -62,10 +62,6 @@ class Evaluation:
 
     def _predictions(self, loader: Any) -> Iterator[list[Prediction]]:
         """What the next batch gave, and where several processes take batches in turn, what the next of each gave."""
-        devices = self.trainer.devices
-        if devices.alone:
-            yield from ([self._predict(inputs)] for inputs in loader)
-            return
         batches, spare = iter(loader), None
         while True:
             inputs = next(batches, None)
@@ -75,14 +71,14 @@ class Evaluation:
             if inputs is None and self.trainer.form.same_passes:
                 spare = first_batch(loader) if spare is None else spare
                 self._predict(spare)
-            predictions = devices.replicas.among(gather_tensors(fields))  # the tensors of others are on the CPU
+            # The tensors of others are on the CPU.
+            predictions = self.trainer.devices.replicas.among(gather_tensors(fields))
             yield [Prediction(**fields) for fields in predictions if fields is not None]
 
     def _predict(self, inputs: Any) -> Prediction:
         trainer, counts = self.trainer, self.trainer.objective.count(inputs)
         if "prediction_step" in trainer.replaced_passes:
-            answer = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
-            loss, logits, labels = answer
+            loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, self.ignored)
             prediction = Prediction(loss, None, logits, labels)
         else:
             model = trainer.form.answering(trainer.model)

@@ -79,11 +79,7 @@ class TrainedModel(Pushable):
 
 @contextmanager
 def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Path]:
-    """Make and hold a run's directory; files of a run that fails before it ``has_begun`` are removed.
-
-    Raises:
-        FileError: another run is in it, or it cannot be written to.
-    """
+    """Make and lock a run's directory (``FileError``); the files of one that fails before it ``has_begun`` go."""
     folder = Path(directory)
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -103,10 +99,9 @@ def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Pat
 
 
 def check_empty(folder: Path, model: Any, reader: Any, *, force: bool) -> str | None:
-    """Refuse to begin a run in a directory that holds other files; with ``force`` a sentence about replaced files.
+    """Refuse to begin a run in a directory that holds other files (``FileError``), and name those that are replaced.
 
-    Raises:
-        FileError: the directory holds files; says which of them the run would replace.
+    With ``force`` return a sentence that names them.
     """
     present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if not present:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import nullcontext
 
-from transept.errors import InputError, TranseptWarning
+from transept.errors import TranseptWarning, refuse
 from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import begin_epoch
@@ -103,9 +103,8 @@ class Loop:
         run, args, name = self.run, self.run.args, metric_name(self.run.args)
         metrics = self.trainer.evaluate(ignore_keys=run.ignored)
         has_best = args.metric_for_best_model is not None
-        if has_best and name not in metrics:
-            names = ", ".join(metrics)
-            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {names}.")
+        what = f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}."
+        refuse(has_best and name not in metrics, what)
         if steers_schedule and run.follows_metric:
             run.scheduler.step(metrics[name])
         is_best = has_best and run.state.note_metric(metrics[name], greater_is_better=bool(args.greater_is_better))

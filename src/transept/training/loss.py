@@ -25,7 +25,7 @@ class PassShare:
     """What the pass that is being made counts for in its update."""
 
     parts: int = 1  # M, the micro-batches of all processes
-    loss: float = 1.0  # the factor of its loss: 1 where it is divided by the update's items, 0 where it changes nothing
+    loss: float = 1.0  # the factor of its loss: 1 where the update's items divide it, 0 where it changes nothing
     batch: float = 1.0  # the micro-batch's share of the items
     rows_are_divided: bool = False  # whether micro-batches were halved after running out of memory
 

@@ -21,20 +21,16 @@ _SHOWN = 8  # rows that a message names
 
 @dataclass(frozen=True)
 class Fault:
-    """Where the first values that are not finite were seen.
+    """Where the first values that are not finite were seen."""
 
-    ``what`` is an output or a gradient of the module ``path``, or the parameter, input or loss of that name. ``rows``
-    are those of the micro-batch ``batch``; ``inside`` tells that the module's inputs had such values already.
-    """
-
-    what: str
-    path: str
-    kind: str
+    what: str  # an output or a gradient of a module, or the parameter, input or loss
+    path: str  # its name, or the module's
+    kind: str  # the class of the module
     bad: int
     total: int
     batch: int | None = None
-    rows: tuple[int, ...] = ()
-    inside: bool = False
+    rows: tuple[int, ...] = ()  # of the micro-batch
+    inside: bool = False  # whether the module's inputs had such values already
 
     def __str__(self) -> str:
         text = f"the {self.what}"
@@ -101,19 +97,13 @@ def _floats(values: Any) -> Iterator[Tensor]:
 
 
 def find_fault(
-    model: nn.Module,
-    batches: Sequence[Batch],
-    step: Callable[[Batch], Tensor],
-    generators: Generators | None = None,
+    model: nn.Module, batches: Sequence[Batch], step: Callable[[Batch], Tensor], generators: Generators | None = None
 ) -> Fault | None:
     """The first values of an update that are not finite: weights, inputs, outputs of modules, the loss, or gradients.
 
-    The micro-batches are run again: once for outputs, and where all are finite once more for the gradients, both in
-    the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite.
-
-    Args:
-        step: runs the forward and the backward pass of a micro-batch, and gives its loss.
-        generators: the states of the random generators before the update.
+    The micro-batches are run again by ``step``, forward and backward: once for outputs, and where all are finite once
+    more for the gradients, both in the order of evaluation, from the ``generators`` before the update. Gradients are
+    cleared before and after. ``None`` where all is finite.
     """
     for path, weight in model.named_parameters():
         if bad := int((~weight.detach().isfinite()).sum()):

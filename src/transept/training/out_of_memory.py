@@ -34,23 +34,18 @@ class Halving:
     """Runs updates, and after running out of memory runs one again with half the rows in each micro-batch.
 
     The loss of an update is a sum over its micro-batches, and stays the same. The size that fits is kept.
-
-    Args:
-        divide: the halves of a micro-batch whose losses add up to its own, or why there are none.
-        rows: the number of rows of a micro-batch, for messages.
     """
 
     def __init__(self, divide: Divide, rows: Callable[[Batch], int] = count_rows) -> None:
-        self.divide, self.rows = divide, rows
+        self.divide = divide  # the halves of a micro-batch whose losses add up to its own, or why there are none
+        self.rows = rows  # the number of rows of a micro-batch, for messages
         self.limit: int | None = None  # values of a micro-batch's largest input
 
     def run(self, update: Callable[[list[Batch]], R], batches: Sequence[Batch], clear: Callable[[], None]) -> R:
         """Run an update, again with smaller micro-batches while there is too little memory.
 
         ``update`` makes gradients from micro-batches; ``clear`` removes those that a failed one has left.
-
-        Raises:
-            TrainingError: there is too little memory for a single row, or for a batch that cannot be divided.
+        ``TrainingError``: there is too little memory for a single row, or for a batch that cannot be divided.
         """
         generators, limit_before = Generators.now(), self.limit
         failure = ""

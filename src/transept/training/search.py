@@ -76,12 +76,7 @@ def default_compute_objective(metrics: Mapping[str, float]) -> float:
 
 
 def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tuple[Trial, dict[str, Any]]]:
-    """The settings to try: drawn, or all of a grid.
-
-    Raises:
-        InputError: a grid without values, or that is no mapping of names to values.
-        UnsupportedError: another backend.
-    """
+    """The settings to try: drawn, or all of a grid (``InputError``, ``UnsupportedError``)."""
     if backend not in ("random", "grid"):
         hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
         raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
@@ -114,11 +109,11 @@ def search(
     name: Callable[[Trial], str] | None,
 ) -> BestRun:
     """Train with each of the settings, in directories of their own, and give the best; see ``Trainer``."""
-    if trainer.model_init is None:
-        raise InputError("a search needs a trainer with `model_init`, since each try begins with a new model.")
-    if direction not in ("minimize", "maximize"):
-        raise InputError(f"`direction` is {direction!r}.", hint="Pass 'minimize' or 'maximize'.")
-    measure, runs = objective or default_compute_objective, list[BestRun]()
+    what = "a search needs a trainer with `model_init`, since each try begins with a new model."
+    refuse(trainer.model_init is None, what)
+    is_other = direction not in ("minimize", "maximize")
+    refuse(is_other, f"`direction` is {direction!r}.", "Pass 'minimize' or 'maximize'.")
+    measure, best, runs = objective or default_compute_objective, None, list[BestRun]()
     before = dict(vars(trainer.args))
     try:
         for trial, settings in trials(space, number, trainer.args.seed, backend or "random"):
@@ -130,16 +125,15 @@ def search(
             trainer.trial_name = name(trial) if name else f"run-{trial.number}"
             trainer.args.output_dir = f"{before['output_dir']}/{trainer.trial_name}"
             trainer.train(trial=settings)
-            runs.append(BestRun(str(trial.number), float(measure(trainer.evaluate())), settings))
+            run = BestRun(str(trial.number), float(measure(trainer.evaluate())), settings)
+            runs.append(run)
+            if best is None or is_better(run.objective, best.objective, greater=direction == "maximize"):
+                best = run
     finally:
         vars(trainer.args).update(before)
         trainer.trial_name = None
-    if not runs:
+    if best is None:
         raise InputError("there is nothing to try.", hint="Pass n_trials=1 or more.")
-    best = runs[0]
-    for run in runs[1:]:
-        if is_better(run.objective, best.objective, greater=direction == "maximize"):
-            best = run
     if math.isnan(best.objective):
         hint = "Try lower learning rates; each trial's logs are in its own directory."
         raise TrainingError(f"no trial is the best: the objective of all {len(runs)} is NaN.", hint=hint)

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from transept.adapt.freeze import freeze, layer_groups
 from transept.environment import set_seed
-from transept.errors import UnsupportedError
+from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.parallel.processes import naming_the_lost
 from transept.parallel.streams import ModelFiles, written_together
@@ -70,11 +70,6 @@ class Trainer(TrainerBase):
     An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
     trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
     itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
-
-    Attributes:
-        objective: what the model learns; see :meth:`make_objective`.
-        share: what the pass that is being made counts for in its update.
-        training: the run of the last call of ``train()``.
     """
 
     def train(
@@ -250,14 +245,12 @@ class Trainer(TrainerBase):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
-        """Save ``checkpoint-STEP``."""
         assert self.saved is not None
         self.saved.save()
         if self.args.push_to_hub and self.args.hub_strategy == HubStrategy.EVERY_SAVE:
             self.push_to_hub(f"Training in progress, step {self.state.global_step}")
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint."""
         best = Path(str(self.state.best_model_checkpoint))
         load_best(best, self.model, self.form, averaged=self.average is not None)
 
@@ -329,13 +322,9 @@ class Trainer(TrainerBase):
         revision: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``.
-
-        Raises:
-            UnsupportedError: ``blocking=False``: files are published while one waits.
-        """
-        if not blocking:
-            raise UnsupportedError("`blocking=False` cannot be honoured: files are published while one waits.")
+        """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``."""
+        what = "`blocking=False` cannot be honoured: files are published while one waits."
+        refuse(not blocking, what, kind=UnsupportedError)
         if not self.is_world_process_zero():
             return None
         self.event("on_push_begin")
@@ -369,8 +358,6 @@ class Trainer(TrainerBase):
             backend: ``random``, or ``grid`` for all combinations of a mapping's values.
             hp_name: a trial -> the name of its directory, below ``output_dir``.
 
-        Raises:
-            InputError: there is no ``model_init``, or the space is none.
-            UnsupportedError: another backend.
+        ``InputError``: there is no ``model_init``, or the space is none; ``UnsupportedError``: another backend.
         """
         return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name)

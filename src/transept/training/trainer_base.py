@@ -34,14 +34,7 @@ from transept.training.loss import PassShare, check_sums, loss_of, precision, sm
 from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.average import WeightAverage
 from transept.training.run import TrainingRun, all_callbacks
-from transept.training.state import (
-    ExportableState,
-    IntervalStrategy,
-    Prediction,
-    SaveStrategy,
-    TrainerControl,
-    TrainerState,
-)
+from transept.training.state import ExportableState, Prediction, SaveStrategy, TrainerControl, TrainerState
 from transept.training.update import backward
 
 WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
@@ -95,8 +88,8 @@ class TrainerBase:
         replaces_loss = not {"training_step", "compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
         self.may_cut = not replaces_loss and (self.perturbation is None or self.perturbation.by_row)
         self.average: WeightAverage | None = None
-        self.share = PassShare()
-        self.training: TrainingRun | None = None
+        self.share = PassShare()  # of the pass that is being made
+        self.training: TrainingRun | None = None  # that of the last call of `train()`
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
         self.is_in_train, self.current_gradient_accumulation_steps = False, 1
@@ -116,15 +109,15 @@ class TrainerBase:
     def _check_arguments(self) -> None:
         """Refuse arguments that contradict each other, before anything starts."""
         args, compute_metrics = self.args, self.compute_metrics
-        if not callable(self.data_collator):
-            raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
-        is_missing = args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None
+        what = f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called."
+        refuse(not callable(self.data_collator), what, kind=InputTypeError)
+        is_missing = args.eval_strategy != "no" and self.eval_dataset is None
         refuse(is_missing, f"eval_strategy={str(args.eval_strategy)!r} needs an `eval_dataset`.")
         if args.batch_eval_metrics and compute_metrics is not None:
             takes_result = "compute_result" in inspect.signature(compute_metrics).parameters
             refuse(not takes_result, "with `batch_eval_metrics`, `compute_metrics` must take `compute_result`.")
-        if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
-            raise ConfigError("save_strategy='best' needs `metric_for_best_model`.")
+        is_missing = args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None
+        refuse(is_missing, "save_strategy='best' needs `metric_for_best_model`.", kind=ConfigError)
         are_two = self.optimizer_cls_and_kwargs is not None and self.optimizer is not None
         refuse(are_two, "pass either `optimizers` or `optimizer_cls_and_kwargs`.")
         are_others = self.model_init is not None and self.given_optimizers != (None, None)
