@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from transept.errors import ConfigError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.objectives.adversarial import smoothness
 
 Kind = Literal["fgm", "pgd", "free", "virtual"]
@@ -42,9 +42,9 @@ class Perturbation:
     ) -> None:
         if kind not in (kinds := get_args(Kind)):
             raise ConfigError(f"`adversarial` has no kind {kind!r}.", hint=nearest(str(kind), kinds))
-        if not (epsilon > 0 and steps >= 1 and weight > 0 and (step_size is None or step_size > 0)):
-            what = f"epsilon={epsilon}, steps={steps}, step_size={step_size}, weight={weight}"
-            raise ConfigError(f"the numbers of `adversarial` must be positive, but are {what}.")
+        are_positive = epsilon > 0 and steps >= 1 and weight > 0 and (step_size is None or step_size > 0)
+        numbers = f"epsilon={epsilon}, steps={steps}, step_size={step_size}, weight={weight}"
+        refuse(not are_positive, f"the numbers of `adversarial` must be positive, but are {numbers}.", kind=ConfigError)
         self.kind, self.epsilon, self.steps, self.weight = kind, epsilon, 1 if kind == "fgm" else steps, weight
         self.step_size = step_size or min(epsilon, 2 * epsilon / self.steps)
         self.by_row = kind != "virtual"  # whether it is a sum over rows, divided by the items as the model's is
@@ -53,8 +53,8 @@ class Perturbation:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""
         get_table: Any = getattr(model, "get_input_embeddings", lambda: None)
         table = get_table()
-        if not isinstance(table, nn.Module):
-            raise UnsupportedError(f"{type(model).__name__} has no embeddings of tokens that could be moved.")
+        what = f"{type(model).__name__} has no embeddings of tokens that could be moved."
+        refuse(not isinstance(table, nn.Module), what, kind=UnsupportedError)
         if self.kind == "virtual":
             return self.weight * self._virtual(model, table, inputs)
         return self.weight * self._worst(model, table, inputs, loss_of)
@@ -93,10 +93,7 @@ class Perturbation:
 
 @contextlib.contextmanager
 def moved(table: nn.Module, change: Tensor | None) -> Iterator[list[Tensor]]:
-    """Add a change (B, T, D), or zeros, to the embeddings that a table gives in its first call.
-
-    Yields a list of the change as it was added, whose gradient can be computed.
-    """
+    """Add a change (B, T, D), or zeros, to the embeddings of a table's first call; yields it with a gradient."""
     leaves: list[Tensor] = []
 
     def add(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

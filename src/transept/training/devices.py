@@ -116,10 +116,7 @@ class Devices:
         self.replicas = Replicas.of(self.layout, is_v=self.is_staged and self.config.schedule[2])
 
     def check(self, replaced_passes: Sequence[str]) -> None:
-        """Refuse what several processes cannot do (``UnsupportedError``), the same in all of them.
-
-        ``replaced_passes`` names what the trainer has in the place of a model's loss or passes.
-        """
+        """Refuse what several processes cannot do (``UnsupportedError``), the same in all of them."""
         if self.alone:
             return
         args, config, staged = self.args, self.config, self.is_staged
@@ -147,18 +144,18 @@ class Devices:
         """Refuse an optimizer that was made before the weights, or its state, were divided (``UnsupportedError``)."""
         weights = {*model.parameters()}
         is_others = any(weight not in weights for group in optimizer.param_groups for weight in group["params"])
-        if not self.alone and (is_others or self.config.zero_stage == 1):
-            has = f"the {type(optimizer).__name__} in `optimizers` has whole weights"
-            hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
-            raise UnsupportedError(f"{has}, of which each process is to have a part.", hint=hint)
+        kind, is_wrong = type(optimizer).__name__, is_others or self.config.zero_stage == 1
+        what = f"the {kind} in `optimizers` has whole weights, of which each process is to have a part."
+        hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
+        refuse(not self.alone and is_wrong, what, hint, UnsupportedError)
 
     def taken(self, model: nn.Module) -> nn.Module:
         """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices."""
         if not isinstance(model, nn.DataParallel):
             return model
-        if not self.alone:
-            what = f"`DataParallel` copies a model to the devices of one process, and there are {self.layout.world}."
-            raise UnsupportedError(what, hint="Pass the model itself: each process computes on a device of its own.")
+        what = f"`DataParallel` copies a model to the devices of one process, and there are {self.layout.world}."
+        hint = "Pass the model itself: each process computes on a device of its own."
+        refuse(not self.alone, what, hint, UnsupportedError)
         self.copies = model
         return cast(nn.Module, model.module)
 

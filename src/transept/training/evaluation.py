@@ -78,7 +78,8 @@ class Evaluation:
     def _predict(self, inputs: Any) -> Prediction:
         trainer, counts = self.trainer, self.trainer.objective.count(inputs)
         if "prediction_step" in trainer.replaced_passes:
-            loss, logits, labels = trainer.prediction_step(trainer.model, inputs, self.loss_only, self.ignored)
+            step = trainer.prediction_step
+            loss, logits, labels = step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
             prediction = Prediction(loss, None, logits, labels)
         else:
             model = trainer.form.answering(trainer.model)

@@ -99,10 +99,7 @@ def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Pat
 
 
 def check_empty(folder: Path, model: Any, reader: Any, *, force: bool) -> str | None:
-    """Refuse to begin a run in a directory that holds other files (``FileError``), and name those that are replaced.
-
-    With ``force`` return a sentence that names them.
-    """
+    """Refuse to begin a run among other files (``FileError``); with ``force`` a sentence about those it replaces."""
     present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if not present:
         return None

@@ -1,11 +1,9 @@
 """The rows of an update in parts of like length, so that little padding is computed.
 
-The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are
-sorted by length and cut where more padding would cost more than another pass does. Where the family can compute rows
-that stand one behind the other, they are run together without padding. The update stays the same but for rounding and
-dropout masks.
-
-Shapes: B rows, N choices, T positions, T' of a decoder.
+The loss of most tasks over text is a sum over rows, which may be summed in any parts: all rows of an update are sorted
+by length and cut where more padding would cost more than another pass does. Where the family can compute rows that
+stand one behind the other, they are run together without padding. The update stays the same but for rounding and
+dropout masks. Shapes: B rows, N choices, T positions, T' of a decoder.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ Bounds = list[tuple[int, int]]  # the first row of each part, and the one after 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which inputs have something for each position (B, ..., T), and which for each of the decoder's (B, T')."""
-
-    text: set[str]
-    decoder: set[str]
+    text: set[str]  # the inputs that have something for each position (B, ..., T)
+    decoder: set[str]  # and for each of the decoder's (B, T')
 
 
 class Ragged(dict[str, Any]):
@@ -57,8 +53,8 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *
     task = task_of(model)
     if task is None or not task.rows_apart or not all(stack.rows_apart for stack in task.stacks):
         return whole
-    columns = _columns_of(task, whole[0])
-    if columns is None or any(batch.keys() != whole[0].keys() or _columns_of(task, batch) != columns for batch in whole[1:]):
+    columns, names = _columns_of(task, whole[0]), whole[0].keys()
+    if columns is None or any(batch.keys() != names or _columns_of(task, batch) != columns for batch in whole[1:]):
         return whole
     cost = cost_of_pass(task) if cost is None else cost
     padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in whole)

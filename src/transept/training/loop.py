@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from contextlib import nullcontext
 
+from transept.adapt.freeze import unfreeze_until
 from transept.errors import TranseptWarning, refuse
 from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import begin_epoch
 from transept.training.evaluation import speed
+from transept.training.objective import own_task
 from transept.training.optim.average import copy_weights
-from transept.training.run import Hooks, Place, TrainingRun, unfreeze_at
+from transept.training.run import Hooks, Place, TrainingRun
 from transept.training.state import SaveStrategy, TrainOutput
 from transept.training.update import Updates
 
@@ -35,7 +37,8 @@ class Loop:
                 break
             if not start:
                 self.saved.restore_generators()
-            unfreeze_at(run.model, run.args.unfreeze_schedule, epoch)
+            if run.args.unfreeze_schedule is not None:
+                unfreeze_until(own_task(run.model, "unfreeze_schedule"), run.args.unfreeze_schedule, epoch)
             trainer.event("on_epoch_begin")
             self.run_epoch(epoch, start)
             if trainer.control.should_training_stop:

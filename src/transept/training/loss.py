@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept import tiles
-from transept.errors import InputError, TrainingError, UnsupportedError
+from transept.errors import InputError, TrainingError, UnsupportedError, refuse
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm, total
 from transept.training.objective import LABELS_NEEDED, Batch, Counts, counts_of, task_of
@@ -57,22 +57,18 @@ def loss_of(outputs: Any, inputs: Batch, items: Counts | None, parts: int) -> Te
     return loss.mean() if loss.ndim else loss  # `DataParallel` gives that of each device
 
 
-@contextlib.contextmanager
-def precision(args: Any) -> Iterator[None]:
+def precision(args: Any) -> AbstractContextManager[Any]:
     """The mixed precision that the arguments ask for."""
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
     if dtype is None:
-        yield
-        return
+        return nullcontext()
     if args.device.type == "cpu":
         tiles.check()
-    with torch.autocast(args.device.type, dtype=dtype):
-        yield
+    return torch.autocast(args.device.type, dtype=dtype)
 
 
 def check_sums(terms: Mapping[str, LossTerm]) -> None:
     """Refuse terms of a loss that are no sums over rows, after the rows were divided (``TrainingError``)."""
     for name, term in terms.items():
-        if not term.additive:
-            what = f"there is too little memory for a micro-batch, and its loss has {name!r}"
-            raise TrainingError(f"{what}, which is no sum over rows.", hint=LESS_MEMORY)
+        what = f"there is too little memory for a micro-batch, and its loss has {name!r}, which is no sum over rows."
+        refuse(not term.additive, what, LESS_MEMORY, TrainingError)

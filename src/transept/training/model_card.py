@@ -149,11 +149,6 @@ def card_of(
     return Card(title, matter["base_model"], next(evaluations, {}), arguments, matter)
 
 
-def listed(value: Any) -> Any:
-    """A text as a list of it; what is a list already, or absent, stays."""
-    return [value] if isinstance(value, str) else value
-
-
 def _inline(text: str) -> str:
     """A text from data as code, on one line."""
     return f"`{' '.join(text.replace('`', ' ').split())}`"

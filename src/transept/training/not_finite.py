@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,9 +77,7 @@ class _Watch:
 
         # Hooks are for what is not compiled; a model that is not is spared the import of the compiler.
         compiled = any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in paths)
-        stance: AbstractContextManager[Any] = nullcontext()
-        if compiled:
-            stance = torch.compiler.set_stance("force_eager")
+        stance: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         with ExitStack() as undo, warnings.catch_warnings(), stance:
             for module in paths:
                 if gradients:
@@ -132,10 +130,7 @@ def find_fault(
 def not_finite(
     run: TrainingRun, step: Callable[[Batch], Tensor], batches: Sequence[Batch], generators: Generators, where: str
 ) -> TrainingError:
-    """The error of an update whose gradients are not finite, with the first fault of :func:`find_fault`.
-
-    Each process runs its own batches again; ``where`` is a sentence about the checkpoint to go on from.
-    """
+    """The error of an update whose gradients are not finite; ``where`` tells of the checkpoint to go on from."""
     if run.form.same_passes:
         cause = "shards of weights cannot be looked through; run the update in one process to find the module"
     else:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from transept.adapt.freeze import freeze, unfreeze_until
+from transept.adapt.freeze import freeze
 from transept.adapt.neftune import add_embedding_noise
-from transept.errors import ConfigError, UnsupportedError
+from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers
 from transept.training.adversarial import Perturbation
@@ -70,9 +70,7 @@ class Hooks(Protocol):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Any, Any]: ...
-    def predict_batch(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Prediction: ...
+    def predict_batch(self, model: nn.Module, inputs: Any, loss_only: bool, ignored: Any, /) -> Prediction: ...
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
     def _prepare_inputs(self, inputs: Any) -> Any: ...
     def _get_learning_rate(self) -> float: ...
@@ -103,9 +101,8 @@ class RunLength:
         length, rows = length_of(loader), length_of(source_of(loader))
         accumulation = args.gradient_accumulation_steps
         if length is None:
-            if args.max_steps <= 0:
-                what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
-                raise ConfigError(what, hint="Pass max_steps=... in the arguments.")
+            what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
+            refuse(args.max_steps <= 0, what, "Pass max_steps=... in the arguments.", ConfigError)
             return cls(args.max_steps, sys.maxsize, None, args.max_steps * accumulation * args.train_batch_size)
         if args.max_steps > 0:
             epochs = math.ceil(args.max_steps / max(1, math.ceil(length / accumulation)))
@@ -205,12 +202,6 @@ def all_callbacks(args: TrainingArguments, callbacks: list[Any]) -> list[Any]:
     return [DefaultFlowCallback, *reports, *callbacks, PrinterCallback if args.disable_tqdm else ProgressCallback]
 
 
-def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
-    """Unfreeze what the schedule says for an epoch that begins."""
-    if schedule is not None:
-        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
-
-
 @contextlib.contextmanager
 def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> Iterator[None]:
     """The model as the arguments say while it is trained; ``recomputes`` as ``activation_checkpointing`` does."""
@@ -219,10 +210,9 @@ def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> 
         if args.freeze is not None and args.unfreeze_schedule is None:
             freeze(own_task(model, "freeze"), args.freeze)
         if args.activation_checkpointing or recomputes:
-            if not hasattr(model, "gradient_checkpointing_enable"):
-                hint = "Leave out `gradient_checkpointing`."
-                raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
             checkpointed: Any = model
+            what, hint = f"{type(model).__name__} cannot recompute its activations.", "Leave out `gradient_checkpointing`."
+            refuse(not hasattr(model, "gradient_checkpointing_enable"), what, hint, UnsupportedError)
             options = args.activation_checkpointing_kwargs or None
             checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
             undo.callback(checkpointed.gradient_checkpointing_disable)

@@ -84,19 +84,19 @@ def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tu
         if not isinstance(space, Mapping) or not space or not all(space.values()):
             example = "{'learning_rate': [1e-5, 1e-4]}"
             raise InputError(f"a grid is a mapping of settings to the values to try, such as {example}.")
-        grid = itertools.product(*space.values())
-        pairs = [(Trial(index, seed), dict(zip(space, values))) for index, values in enumerate(grid)]
-    else:
-        pairs = []
-        for trial in (Trial(index, seed) for index in range(number)):
-            if isinstance(space, Mapping):
-                settings = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
-            else:
-                settings = dict((space or default_space)(trial))
-            pairs.append((trial, settings))
-    for trial, settings in pairs:
+        grid = [dict(zip(space, values)) for values in itertools.product(*space.values())]
+        number = len(grid)
+    drawn = []
+    for trial in (Trial(index, seed) for index in range(number)):
+        if backend == "grid":
+            settings = grid[trial.number]
+        elif isinstance(space, Mapping):
+            settings = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+        else:
+            settings = dict((space or default_space)(trial))
         trial.params.update(settings)
-    return pairs
+        drawn.append((trial, settings))
+    return drawn
 
 
 def search(

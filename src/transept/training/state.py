@@ -173,8 +173,7 @@ def is_better(value: float, best: float | None, *, greater: bool, margin: float 
 def json_value(value: Any, name: str, levels: int = 32) -> Any:
     """A value as JSON can hold it and give it back: arrays, tensors and sets become numbers or lists.
 
-    Raises:
-        InputTypeError: a value that has no such form, such as bytes; the message names it by ``name``.
+    ``InputTypeError``: it has no such form, as bytes have none; the message names it by ``name``.
     """
     match value if levels else object():
         case None | bool() | float():

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from transept.adapt.freeze import freeze, layer_groups
+from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
 from transept.environment import set_seed
 from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
@@ -29,22 +29,14 @@ from transept.training.data.loader import computed_once
 from transept.training.evaluation import Evaluation, speed
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
-from transept.training.model_card import card_of, listed, write_card
+from transept.training.model_card import card_of, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
 from transept.training.optim.average import WeightAverage
 from transept.training.optim.schedules import get_scheduler
-from transept.training.run import RunLength, TrainingRun, prepared, unfreeze_at
+from transept.training.run import RunLength, TrainingRun, prepared
 from transept.training.search import Space, search
-from transept.training.state import (
-    STATE_NAME,
-    BestRun,
-    EvalLoopOutput,
-    HubStrategy,
-    PredictionOutput,
-    TrainOutput,
-    json_value,
-)
+from transept.training.state import STATE_NAME, BestRun, EvalLoopOutput, PredictionOutput, TrainOutput, json_value
 from transept.training.trainer_base import TrainerBase
 
 
@@ -121,7 +113,7 @@ class Trainer(TrainerBase):
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None
         if args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
             freeze(own_task(self.model, "freeze"), *([] if args.freeze is None else [args.freeze]))
-            unfreeze_at(self.model, args.unfreeze_schedule, 0)
+            unfreeze_until(own_task(self.model, "unfreeze_schedule"), args.unfreeze_schedule, 0)
         handler = self.callback_handler
         handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
         handler.train_dataloader = loader
@@ -247,7 +239,7 @@ class Trainer(TrainerBase):
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
         assert self.saved is not None
         self.saved.save()
-        if self.args.push_to_hub and self.args.hub_strategy == HubStrategy.EVERY_SAVE:
+        if self.args.push_to_hub and self.args.hub_strategy == "every_save":
             self.push_to_hub(f"Training in progress, step {self.state.global_step}")
 
     def _load_best_model(self) -> None:
@@ -306,9 +298,10 @@ class Trainer(TrainerBase):
         """Write ``README.md`` into the run's directory; the arguments are the hub's metadata, as far as known."""
         if not self.is_world_process_zero():
             return
-        tags, tasks, datasets = listed(tags), listed(tasks), listed(dataset_tags or dataset)
-        if datasets and dataset_args:
-            datasets = [f"{name} ({argument})" for name, argument in zip(datasets, listed(dataset_args))]
+        texts = (tags, tasks, dataset_tags or dataset, dataset_args)
+        tags, tasks, datasets, arguments = ([text] if isinstance(text, str) else text for text in texts)
+        if datasets and arguments:
+            datasets = [f"{name} ({argument})" for name, argument in zip(datasets, arguments)]
         matter: dict[str, Any] = {"language": language, "license": license, "tags": tags, "datasets": datasets}
         matter |= {"base_model": finetuned_from, "pipeline_tag": tasks[0] if tasks else None}
         card = card_of(self.model, self.args.to_dict(), self.state.log_history, model_name, **matter)

@@ -211,9 +211,9 @@ class TrainerBase:
     def _loader(self, dataset: Any, sampler: Any, batch_size: int, drop_last: bool) -> DataLoader[Any]:
         """A loader of a data set as the arguments say, of the columns that the model takes."""
         args, cores, workers = self.args, os.cpu_count() or 1, self.args.dataloader_num_workers
-        if workers > WORKERS_PER_CORE * cores:
-            what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
-            raise ConfigError(what, hint=f"Pass {WORKERS_PER_CORE * cores} at most: {WORKERS_PER_CORE} a core.")
+        most = WORKERS_PER_CORE * cores
+        what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
+        refuse(workers > most, what, f"Pass {most} at most: {WORKERS_PER_CORE} a core.", ConfigError)
         columns = None
         if args.remove_unused_columns and not self._takes_any:
             columns = frozenset([*self._signature_columns, *self.label_names, "label", "label_ids"])
@@ -344,7 +344,6 @@ class TrainerBase:
         return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
-        """The learning rate of each group of parameters."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def _get_learning_rate(self) -> float:
