@@ -78,10 +78,8 @@ def distributed_config(args: Any, fsdp: Fsdp, world: int) -> DistributedConfig:
     stage = fsdp.stage or args.zero_stage
     what = f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}."
     refuse(args.zero_stage not in (None, stage), what, kind=ConfigError)
-    sharded = None
-    if stage in (2, 3):
-        others = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
-        sharded = max(1, world // others)
+    others = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
+    sharded = max(1, world // others) if stage in (2, 3) else None
     return DistributedConfig(
         tp_size=args.tp_size,
         enable_sequence_parallel=args.enable_sequence_parallel,
@@ -169,10 +167,9 @@ class Devices:
             first, *others = everywhere(self._description(model, dataset))
             for rank, other in enumerate(others, start=1):
                 for name, value in other.items():
-                    if value != first[name]:
-                        values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"
-                        what = f"the processes do not have the same {name}: {values}."
-                        raise ConfigError(what, hint="Give all the same.")
+                    values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"
+                    what = f"the processes do not have the same {name}: {values}."
+                    refuse(value != first[name], what, "Give all the same.", ConfigError)
             if self.replicas.rank:
                 set_seed(self.args.seed + self.replicas.rank)
         form = self.form(model)

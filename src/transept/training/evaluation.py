@@ -32,16 +32,13 @@ def speed(
 
 
 class Evaluation:
-    """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches.
-
-    With ``loss_only`` neither logits nor labels are wanted, with ``is_prediction`` more than their metrics is.
-    """
+    """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches."""
 
     def __init__(self, trainer: Hooks, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
         self.trainer, self.args, self.loss_only, self.ignored = trainer, trainer.args, loss_only, ignored
         self.keeps = is_prediction or not self.args.batch_eval_metrics
         every = self.args.eval_accumulation_steps
-        self.logits, self.labels, self.inputs = Gathered(every), Gathered(every), Gathered(every)
+        self.gathered = [Gathered(every) for _ in range(3)]  # logits, labels and main inputs
         self.sums, self.items = defaultdict[str, float](float), defaultdict[str, float](float)  # of each term
         self.losses: list[float] = []  # of every row, its batch's
         self.metrics, self.rows = dict[str, Any](), 0
@@ -105,9 +102,8 @@ class Evaluation:
                 self.items[name] += count
             self.losses += [float(batch.loss)] * batch.rows
         if self.keeps:
-            self.logits.add(batch.logits)
-            self.labels.add(batch.labels)
-            self.inputs.add(batch.main)
+            for gathered, value in zip(self.gathered, (batch.logits, batch.labels, batch.main)):
+                gathered.add(value)
         elif compute_metrics is not None and batch.logits is not None and batch.labels is not None:
             loss = batch.loss if "loss" in self.args.include_for_metrics else None
             prediction = EvalPrediction(batch.logits, batch.labels, batch.main, loss)
@@ -119,7 +115,7 @@ class Evaluation:
         batches, places = getattr(loader, "batch_sampler", None), None
         if isinstance(batches, EpochBatches):
             places = np.array([row for batch in batches.all() for row in batch])
-        logits, labels, inputs = (parts.result(places, whole) for parts in (self.logits, self.labels, self.inputs))
+        logits, labels, inputs = (gathered.result(places, whole) for gathered in self.gathered)
         if compute_metrics is not None and self.keeps and logits is not None and labels is not None:
             losses = np.array(self.losses) if "loss" in self.args.include_for_metrics else None
             if losses is not None and places is not None and whole:

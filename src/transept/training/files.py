@@ -23,16 +23,14 @@ from transept.training.recipes.settings import RUN_NAME
 
 ARGUMENTS_NAME = "training_args.json"
 _SHOWN = 5  # names of files in a message
-
-
 Weights = ModelFiles | dict[str, Any] | None
 
 
 def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> Weights:
-    """The weights that are saved, where processes have parts of them; ``None``: they are the model's own.
+    """The weights that are saved, where processes have parts of them, and call this together; else ``None``.
 
-    All processes must call this together. Those of a model of this library are put together while they are written;
-    those of another are whole, on the first process. With ``elsewhere`` shards have them, and no weights are written.
+    Those of a model of this library are put together while they are written; those of another are whole, on the first
+    process. With ``elsewhere`` shards have them, and no weights are written.
     """
     if elsewhere:
         return {}

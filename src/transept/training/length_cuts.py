@@ -1,9 +1,9 @@
 """The rows of an update in parts of like length, so that little padding is computed.
 
-The loss of most tasks over text is a sum over rows, which may be summed in any parts: all rows of an update are sorted
-by length and cut where more padding would cost more than another pass does. Where the family can compute rows that
-stand one behind the other, they are run together without padding. The update stays the same but for rounding and
-dropout masks. Shapes: B rows, N choices, T positions, T' of a decoder.
+The loss of most tasks over text is a sum over rows, which may be summed in any parts: all rows of an update are
+sorted by length and cut where more padding would cost more than another pass does. Where the family can compute rows
+that stand one behind the other, they are run together without padding. The update stays the same but for rounding
+and dropout masks. Shapes: B rows, N choices, T positions, T' of a decoder.
 """
 
 from __future__ import annotations

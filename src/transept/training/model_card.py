@@ -116,9 +116,8 @@ class Card:
         lines = []
         if self.seconds is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            device = f"a processor of the kind {platform.machine()}"
-            if torch.cuda.is_available():
-                device = torch.cuda.get_device_name()
+            processor = f"a processor of the kind {platform.machine()}"
+            device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor
             took = f"{self.updates} updates in {self.seconds:.0f} seconds"
             lines += [f"{took} on {device} ({cores} processor cores).", ""]
         if self.versions:

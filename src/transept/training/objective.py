@@ -124,7 +124,7 @@ def count_rows(batch: Batch, task: Model | None = None) -> int:
 
 
 def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str:
-    """The first and the second half of the rows, as the model ``task`` reads them; or why they cannot be told apart."""
+    """The first and the second half of the rows, as ``task`` reads them; or why they cannot be told apart."""
     rows = count_rows(batch, task)
     if rows < 2:
         return "a single row is too large"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -75,14 +75,10 @@ class Halving:
             warnings.warn(f"{what} The result stays the same.", TranseptWarning, stacklevel=2)
         return result
 
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
+    def _parts(self, batch: Batch) -> list[Batch]:
         """A micro-batch in parts of a size that fitted before."""
         divided = "" if self.limit is None or _size(batch) <= self.limit else self.divide(batch)
-        if isinstance(divided, str):
-            yield batch
-        else:
-            for half in divided:
-                yield from self._parts(half)
+        return [batch] if isinstance(divided, str) else [part for half in divided for part in self._parts(half)]
 
 
 def _size(batch: Batch) -> int:

@@ -13,6 +13,8 @@ from transept.training.data.order import place_seed
 from transept.training.state import BestRun, is_better
 
 Space = Mapping[str, Sequence[Any]] | Callable[["Trial"], Mapping[str, Any]]
+Measure = Callable[[dict[str, float]], float] | None
+Naming = Callable[["Trial"], str] | None
 
 
 class Trial:
@@ -77,9 +79,9 @@ def default_compute_objective(metrics: Mapping[str, float]) -> float:
 
 def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tuple[Trial, dict[str, Any]]]:
     """The settings to try: drawn, or all of a grid (``InputError``, ``UnsupportedError``)."""
-    if backend not in ("random", "grid"):
-        hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
-        raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
+    what = f"`backend={backend!r}` is not used here."
+    hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
+    refuse(backend not in ("random", "grid"), what, hint, UnsupportedError)
     if backend == "grid":
         if not isinstance(space, Mapping) or not space or not all(space.values()):
             example = "{'learning_rate': [1e-5, 1e-4]}"
@@ -100,23 +102,17 @@ def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tu
 
 
 def search(
-    trainer: Any,
-    space: Space | None,
-    objective: Callable[[dict[str, float]], float] | None,
-    number: int,
-    direction: str,
-    backend: str | None,
-    name: Callable[[Trial], str] | None,
+    trainer: Any, space: Space | None, measure: Measure, count: int, direction: str, backend: str | None, name: Naming
 ) -> BestRun:
     """Train with each of the settings, in directories of their own, and give the best; see ``Trainer``."""
     what = "a search needs a trainer with `model_init`, since each try begins with a new model."
     refuse(trainer.model_init is None, what)
-    is_other = direction not in ("minimize", "maximize")
-    refuse(is_other, f"`direction` is {direction!r}.", "Pass 'minimize' or 'maximize'.")
-    measure, best, runs = objective or default_compute_objective, None, list[BestRun]()
+    hint = "Pass 'minimize' or 'maximize'."
+    refuse(direction not in ("minimize", "maximize"), f"`direction` is {direction!r}.", hint)
+    measure, best, runs = measure or default_compute_objective, None, list[BestRun]()
     before = dict(vars(trainer.args))
     try:
-        for trial, settings in trials(space, number, trainer.args.seed, backend or "random"):
+        for trial, settings in trials(space, count, trainer.args.seed, backend or "random"):
             vars(trainer.args).update(before)
             for setting, value in settings.items():
                 if setting not in before:

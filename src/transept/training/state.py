@@ -86,17 +86,12 @@ class TrainerControl(ExportableState):
 
 @dataclass
 class TrainerState:
-    """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``.
+    """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``."""
 
-    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates,
-    where the arguments may give shares. ``stateful_callbacks`` holds the states of callbacks by the names of their
-    classes; it is made of a list of callbacks.
-    """
-
-    epoch: float = 0
+    epoch: float = 0  # with its fraction
     global_step: int = 0
     max_steps: int = 0
-    logging_steps: int = 500
+    logging_steps: int = 500  # updates, as the next two, where the arguments may give shares
     eval_steps: int = 500
     save_steps: int = 500
     train_batch_size: int | None = None
@@ -112,7 +107,7 @@ class TrainerState:
     is_hyper_param_search: bool = False
     trial_name: str | None = None
     trial_params: dict[str, Any] | None = None
-    stateful_callbacks: Any = None
+    stateful_callbacks: Any = None  # their states by the names of their classes, made of a list of callbacks
 
     def __post_init__(self) -> None:
         if not isinstance(self.stateful_callbacks, dict):

@@ -103,7 +103,6 @@ class Trainer(TrainerBase):
             self.is_in_train = False
 
     def _make_run(self, loader: DataLoader[Any], ignored: list[str] | None) -> TrainingRun:
-        """The parts of a run, put together; the model is set up."""
         args, length = self.args, RunLength.of(self.args, loader)
         self.state.compute_steps(args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs

@@ -53,8 +53,6 @@ class Update:
 
 
 class Updates:
-    """Makes the updates of a run."""
-
     def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         args = run.args
@@ -245,7 +243,7 @@ class Updates:
 
 def limit_gradients(run: TrainingRun) -> float:
     """Clip the gradients of an update; returns their norm before."""
-    parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+    parameters = (parameter for group in run.optimizer.param_groups for parameter in group["params"])
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if run.scaler is not None and gradients:
         run.scaler.unscale_(run.optimizer)
