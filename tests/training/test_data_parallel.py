@@ -84,6 +84,12 @@ def test_the_losses_of_a_foreign_models_copies_are_averaged() -> None:
 def test_copies_within_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transept.training.devices import Devices
 
-    monkeypatch.setattr(Devices, "alone", property(lambda self: False))
+    make = Devices.__init__
+
+    def make_of_several(devices: Devices, args: TrainingArguments) -> None:
+        make(devices, args)
+        devices.alone = False
+
+    monkeypatch.setattr(Devices, "__init__", make_of_several)
     with pytest.raises(UnsupportedError, match="`DataParallel` copies a model to the devices of one process"):
         Trainer(Copies(ours(head("BertForMaskedLM"))), TrainingArguments(**quiet(tmp_path)))

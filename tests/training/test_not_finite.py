@@ -14,7 +14,7 @@ from transept.models.bert import BertConfig, BertForMaskedLM, BertForSequenceCla
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.t5 import T5Config, T5ForConditionalGeneration
 from transept.training.checkpoint.generators import Generators
-from transept.training.failed_updates import Fault, find_fault
+from transept.training.not_finite import Fault, find_fault
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}
 LAYERS = 3

@@ -23,9 +23,9 @@ from transept.core.model import Model
 from transept.errors import TrainingError, TranseptWarning
 from transept.models.bert import BertConfig, BertForMaskedLM
 from transept.objectives.terms import total
-from transept.training.failed_updates import Halving, ran_out_of_memory
 from transept.training.loss import check_sums
 from transept.training.objective import count_rows, counts_of, halves
+from transept.training.out_of_memory import Halving, ran_out_of_memory
 
 from .small import HEADS, Head, ours, quiet, rows
 from .test_counts import _case, _double, _heads

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from transept.errors import ConfigError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.objectives.adversarial import smoothness
 
 Kind = Literal["fgm", "pgd", "free", "virtual"]
@@ -17,49 +18,39 @@ SMALL = 1e-3  # the share of ``epsilon`` at which the answers' curvature is look
 LossOf = Callable[[nn.Module, dict[str, Any]], Tensor]
 
 
+@dataclass(eq=False)
 class Perturbation:
     """A further loss: that of a batch whose token embeddings are moved by at most ``epsilon`` a row.
 
-    Args:
-        kind: ``fgm`` moves once along the gradient (Miyato et al. 2017), ``pgd`` several times (Madry et al. 2018),
-            ``free`` too and learns from each step (FreeLB, Zhu et al. 2020), ``virtual`` needs no labels: the answers
-            should not change (Miyato et al. 2018).
-        epsilon: the largest Euclidean norm of a row's change.
-        steps: moves of ``pgd`` and ``free``, and power iterations of ``virtual``.
-        step_size: the length of one move; ``epsilon`` divided by the steps, twice, when absent.
-        weight: of the further loss.
-
-    Raises:
-        ConfigError: another kind, or a number that is not positive.
+    ``fgm`` moves once along the gradient (Miyato et al. 2017), ``pgd`` several times (Madry et al. 2018), ``free``
+    too and learns from each step (FreeLB, Zhu et al. 2020), ``virtual`` needs no labels: the answers should not
+    change (Miyato et al. 2018). ``ConfigError``: another kind, or a number that is not positive.
     """
 
-    def __init__(
-        self,
-        kind: Kind = "fgm",
-        epsilon: float = 1.0,
-        steps: int = 1,
-        step_size: float | None = None,
-        weight: float = 1.0,
-    ) -> None:
-        if kind not in (kinds := get_args(Kind)):
-            raise ConfigError(f"`adversarial` has no kind {kind!r}.", hint=nearest(str(kind), kinds))
-        if not (epsilon > 0 and steps >= 1 and weight > 0 and (step_size is None or step_size > 0)):
-            what = f"epsilon={epsilon}, steps={steps}, step_size={step_size}, weight={weight}"
-            raise ConfigError(f"the numbers of `adversarial` must be positive, but are {what}.")
-        self.kind, self.epsilon, self.steps, self.weight = kind, epsilon, 1 if kind == "fgm" else steps, weight
-        self.step_size = step_size or min(epsilon, 2 * epsilon / self.steps)
+    kind: Kind = "fgm"
+    epsilon: float = 1.0  # the largest Euclidean norm of a row's change
+    steps: int = 1  # moves of `pgd` and `free`, and power iterations of `virtual`
+    step_size: float | None = None  # the length of one move; `epsilon` divided by the steps, twice, when absent
+    weight: float = 1.0  # of the further loss
 
-    @property
-    def by_row(self) -> bool:
-        """Whether the further loss is a sum over rows, divided by the items of the update, as the model's is."""
-        return self.kind != "virtual"
+    def __post_init__(self) -> None:
+        if self.kind not in (kinds := get_args(Kind)):
+            raise ConfigError(f"`adversarial` has no kind {self.kind!r}.", hint=nearest(str(self.kind), kinds))
+        epsilon, steps, step_size, weight = self.epsilon, self.steps, self.step_size, self.weight
+        numbers = f"epsilon={epsilon}, steps={steps}, step_size={step_size}, weight={weight}"
+        are_positive = epsilon > 0 and steps >= 1 and weight > 0 and (step_size is None or step_size > 0)
+        what = f"the numbers of `adversarial` must be positive, but are {numbers}."
+        refuse(not are_positive, what, kind=ConfigError)
+        self.steps = 1 if self.kind == "fgm" else self.steps
+        self.move = self.step_size or min(self.epsilon, 2 * self.epsilon / self.steps)
+        self.by_row = self.kind != "virtual"  # whether it is a sum over rows, divided by the items as the model's is
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], loss_of: LossOf) -> Tensor:
         """The further loss of a batch, weighted, where ``loss_of`` computes the loss of inputs."""
         get_table: Any = getattr(model, "get_input_embeddings", lambda: None)
         table = get_table()
-        if not isinstance(table, nn.Module):
-            raise UnsupportedError(f"{type(model).__name__} has no embeddings of tokens that could be moved.")
+        what = f"{type(model).__name__} has no embeddings of tokens that could be moved."
+        refuse(not isinstance(table, nn.Module), what, kind=UnsupportedError)
         if self.kind == "virtual":
             return self.weight * self._virtual(model, table, inputs)
         return self.weight * self._worst(model, table, inputs, loss_of)
@@ -74,7 +65,7 @@ class Perturbation:
             (gradient,) = torch.autograd.grad(loss, leaves, retain_graph=self.kind == "free")
             if self.kind == "free" and change is not None:
                 losses.append(loss)
-            change = leaves[0].detach() + self.step_size * unit(gradient)
+            change = leaves[0].detach() + self.move * unit(gradient)
             change = change * (self.epsilon / norms(change)).clamp(max=1.0)
         with moved(table, change):
             losses.append(loss_of(model, inputs))
@@ -98,10 +89,7 @@ class Perturbation:
 
 @contextlib.contextmanager
 def moved(table: nn.Module, change: Tensor | None) -> Iterator[list[Tensor]]:
-    """Add a change (B, T, D), or zeros, to the embeddings that a table gives in its first call.
-
-    Yields a list of the change as it was added, whose gradient can be computed.
-    """
+    """Add a change (B, T, D), or zeros, to the embeddings of a table's first call; yields it with a gradient."""
     leaves: list[Tensor] = []
 
     def add(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.environment import set_seed
-from transept.errors import ConfigError, UnsupportedError, nearest
+from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.files import dump_json, load_object
 from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
@@ -50,12 +50,7 @@ class Fsdp:
 
     @classmethod
     def of(cls, fsdp: Any, config: Mapping[str, Any] | str | None) -> Fsdp:
-        """Read the two arguments.
-
-        Raises:
-            ConfigError: a word or a setting that is not known.
-            UnsupportedError: version 1 of FSDP.
-        """
+        """Read the two arguments (``ConfigError``: they say what is not known; ``UnsupportedError``: version 1)."""
         words = [str(word).lower() for word in (fsdp if isinstance(fsdp, list | tuple) else str(fsdp or "").split())]
         for word in words:
             if word not in _STAGES and word not in _OTHER_WORDS:
@@ -65,13 +60,11 @@ class Fsdp:
         for name in settings:
             if name not in _SETTLED and name not in _HONOURED:
                 raise ConfigError(f"`fsdp_config` has no setting {name!r}.", hint=nearest(name, _HONOURED))
-        if settings.get("version", 2) != 2:
-            what = "`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`."
-            raise UnsupportedError(what)
+        what = "`fsdp_config` asks for version 1 of FSDP; models are sharded by version 2, `fully_shard`."
+        refuse(settings.get("version", 2) != 2, what, kind=UnsupportedError)
         files = str(settings.get("state_dict_type", "FULL_STATE_DICT"))
-        if files not in _FILES:
-            hint = f"Use {' or '.join(_FILES)}."
-            raise ConfigError(f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", hint=hint)
+        what, hint = f"`fsdp_config` has the `state_dict_type` {files!r:.60}.", f"Use {' or '.join(_FILES)}."
+        refuse(files not in _FILES, what, hint, ConfigError)
         if not words or {"no_shard", "false"} & {*words}:
             return cls()
         keeps_weights = 2 in map(_STAGES.get, words) or settings.get("reshard_after_forward") is False
@@ -83,13 +76,10 @@ class Fsdp:
 def distributed_config(args: Any, fsdp: Fsdp, world: int) -> DistributedConfig:
     """The arguments' settings of several processes (``ConfigError``: they contradict each other)."""
     stage = fsdp.stage or args.zero_stage
-    if args.zero_stage not in (None, stage):
-        what = f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}."
-        raise ConfigError(what)
-    sharded = None
-    if stage in (2, 3):
-        others = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
-        sharded = max(1, world // others)
+    what = f"`zero_stage={args.zero_stage}` contradicts `fsdp={args.fsdp!r}`, which is stage {stage}."
+    refuse(args.zero_stage not in (None, stage), what, kind=ConfigError)
+    others = (args.tp_size or 1) * (args.pp_size or 1) * (args.dp_replicate_size or 1)
+    sharded = max(1, world // others) if stage in (2, 3) else None
     return DistributedConfig(
         tp_size=args.tp_size,
         enable_sequence_parallel=args.enable_sequence_parallel,
@@ -105,16 +95,7 @@ def distributed_config(args: Any, fsdp: Fsdp, world: int) -> DistributedConfig:
 
 
 class Devices:
-    """The processes of a run, which have met.
-
-    Attributes:
-        kind: the kind of device that they compute on.
-        config: their sizes as the arguments say.
-        layout: their grid.
-        replicas: the processes that take other rows.
-        recomputes: whether ``fsdp_config`` asks to recompute activations, as ``gradient_checkpointing`` does.
-        writes_shards: whether each process writes its part of a checkpoint.
-    """
+    """The processes of a run, which have met."""
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -123,32 +104,17 @@ class Devices:
         join(args.ddp_backend, args.ddp_timeout, self.kind)
         world, fsdp = world_size(), Fsdp.of(args.fsdp, args.fsdp_config)
         self.config = distributed_config(args, fsdp, world)
-        self.recomputes, self.writes_shards = fsdp.recompute, fsdp.writes_shards and world > 1
-        if world == 1:
+        self.recomputes = fsdp.recompute  # whether `fsdp_config` asks to, as `gradient_checkpointing` does
+        self.writes_shards = fsdp.writes_shards and world > 1  # each process its part of a checkpoint
+        self.alone = world == 1
+        if self.alone:
             needs_torchrun(self.config)
         self.layout = self.config.layout(world)
-        self.replicas = Replicas.of(self.layout, is_v=self.layout.pp > 1 and self.config.schedule[2])
+        self.is_staged = self.layout.pp > 1  # processes have other layers
+        self.replicas = Replicas.of(self.layout, is_v=self.is_staged and self.config.schedule[2])
 
-    @property
-    def alone(self) -> bool:
-        """Whether there is one process."""
-        return self.layout.world == 1
-
-    @property
-    def is_staged(self) -> bool:
-        """Whether processes have other layers."""
-        return self.layout.pp > 1
-
-    @property
-    def mesh(self) -> Any:
-        """PyTorch's grid of the processes, made when it is first asked for, which all of them do together."""
-        return self.layout.mesh(self.kind)
-
-    def check(self, own_passes: Sequence[str] = ()) -> None:
-        """Refuse what several processes cannot do (``UnsupportedError``), the same in all of them.
-
-        ``own_passes`` names what the trainer has of its own in the place of a model's loss or passes.
-        """
+    def check(self, replaced_passes: Sequence[str]) -> None:
+        """Refuse what several processes cannot do (``UnsupportedError``), the same in all of them."""
         if self.alone:
             return
         args, config, staged = self.args, self.config, self.is_staged
@@ -166,29 +132,28 @@ class Devices:
             "adversarial": (args.adversarial and sharded, "Use `fsdp` without it, or it without `fsdp`."),
             "enable_sequence_parallel": (staged and args.enable_sequence_parallel, "Leave it out beside `pp_size`."),
             "label_smoothing_factor": (staged and args.label_smoothing_factor, whole),
-            **dict.fromkeys(own_passes, (staged, whole)),
+            **dict.fromkeys(replaced_passes, (staged, whole)),
         }
         for name, (is_set, hint) in rules.items():
-            if is_set:
-                what = f"`{name}` cannot be honoured with {self.layout.world} processes."
-                raise UnsupportedError(what, hint=hint)
+            what = f"`{name}` cannot be honoured with {self.layout.world} processes."
+            refuse(is_set, what, hint, UnsupportedError)
 
     def check_given(self, optimizer: Any, model: nn.Module) -> None:
         """Refuse an optimizer that was made before the weights, or its state, were divided (``UnsupportedError``)."""
         weights = {*model.parameters()}
         is_others = any(weight not in weights for group in optimizer.param_groups for weight in group["params"])
-        if not self.alone and (is_others or self.config.zero_stage == 1):
-            has = f"the {type(optimizer).__name__} in `optimizers` has whole weights"
-            hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
-            raise UnsupportedError(f"{has}, of which each process is to have a part.", hint=hint)
+        kind, is_wrong = type(optimizer).__name__, is_others or self.config.zero_stage == 1
+        what = f"the {kind} in `optimizers` has whole weights, of which each process is to have a part."
+        hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
+        refuse(not self.alone and is_wrong, what, hint, UnsupportedError)
 
     def taken(self, model: nn.Module) -> nn.Module:
         """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices."""
         if not isinstance(model, nn.DataParallel):
             return model
-        if not self.alone:
-            what = f"`DataParallel` copies a model to the devices of one process, and there are {self.layout.world}."
-            raise UnsupportedError(what, hint="Pass the model itself: each process computes on a device of its own.")
+        what = f"`DataParallel` copies a model to the devices of one process, and there are {self.layout.world}."
+        hint = "Pass the model itself: each process computes on a device of its own."
+        refuse(not self.alone, what, hint, UnsupportedError)
         self.copies = model
         return cast(nn.Module, model.module)
 
@@ -196,18 +161,15 @@ class Devices:
         """Put a model into the form in which the processes hold it; returns this, and the module to call in training.
 
         Each share of the rows gets its own random numbers, for dropout; the first share those of a run by itself.
-
-        Raises:
-            ConfigError: a process has another version, settings, weights or data than the first one; names both.
+        ``ConfigError``: a process has another version, settings, weights or data than the first one; names both.
         """
         if not self.alone:
             first, *others = everywhere(self._description(model, dataset))
             for rank, other in enumerate(others, start=1):
                 for name, value in other.items():
-                    if value != first[name]:
-                        values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"
-                        what = f"the processes do not have the same {name}: {values}."
-                        raise ConfigError(what, hint="Give all the same.")
+                    values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"
+                    what = f"the processes do not have the same {name}: {values}."
+                    refuse(value != first[name], what, "Give all the same.", ConfigError)
             if self.replicas.rank:
                 set_seed(self.args.seed + self.replicas.rank)
         form = self.form(model)
@@ -223,8 +185,8 @@ class Devices:
         """What must be the same in all processes."""
         from transept import __version__
 
-        own = ("local_rank", "output_dir")
-        settings = {name: value for name, value in self.args.to_dict().items() if name not in own}
+        may_differ = ("local_rank", "output_dir")
+        settings = {name: value for name, value in self.args.to_dict().items() if name not in may_differ}
         shapes = {name: [*weight.shape] for name, weight in model.named_parameters()}
         unsplit = (weight for weight in model.parameters() if not hasattr(weight, "placements"))
         values = [weight.detach().flatten()[:_COMPARED].cpu().tolist() for weight in unsplit]
@@ -253,19 +215,19 @@ class Devices:
             return ShardedOptimizer(**options) if config.zero_stage == 1 else Replicated(**options)
         from transept.parallel.sharded import Divided, Sharding  # PyTorch's parts of these take a while to import
 
-        sharding = None
+        mesh, sharding = layout.mesh(self.kind), None  # which all processes make together
         if layout.data > 1 and (layout.pp == 1 or config.zero_stage in (2, 3)):
             axes = ("dp_replicate", "dp_shard") if layout.dp_replicate > 1 else ("dp_shard",)
             task = task_of(model)
             blocks = [layer for stack in (() if task is None else task.stacks) for layer in stack.layers]
             offload, mixed = config.fsdp_cpu_offload, config.fsdp_mixed_precision
             reshard = config.zero_stage == 3
-            sharding = Sharding(self.mesh[axes], blocks, reshard=reshard, offload=offload, mixed=mixed)
-        if layout.pp > 1:
+            sharding = Sharding(mesh[axes], blocks, reshard=reshard, offload=offload, mixed=mixed)
+        if self.is_staged:
             from transept.parallel.pipeline.form import Staged
 
-            return Staged(config, sharding, self.mesh, partial(precision, args))
-        return Divided(config, sharding, self.mesh["tp"] if layout.tp > 1 else None)
+            return Staged(config, sharding, mesh, partial(precision, args))
+        return Divided(config, sharding, mesh["tp"] if layout.tp > 1 else None)
 
 
 def align(model: nn.Module) -> None:

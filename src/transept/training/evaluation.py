@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from transept.heads.task import loss_alone
 from transept.metrics.base import Gathered
-from transept.objectives.terms import LossTerm
 from transept.parallel.processes import gather_numbers, gather_tensors
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import first_batch, source_of
 from transept.training.data.order import EpochBatches
-from transept.training.state import EvalLoopOutput, EvalPrediction
+from transept.training.run import Hooks
+from transept.training.state import EvalLoopOutput, EvalPrediction, Prediction
 
 
 def speed(
@@ -36,70 +31,14 @@ def speed(
     return figures
 
 
-@dataclass
-class Prediction:
-    """What a batch gave: its mean loss, the terms of it where the model tells them, logits and labels.
-
-    ``items`` are those of its loss; ``main`` are its main inputs, where a metric reads them.
-    """
-
-    loss: Tensor | None
-    terms: Mapping[str, LossTerm] | None
-    logits: Any
-    labels: Any
-    items: float = 0.0
-    rows: int = 0
-    main: Any = None
-
-
-def predict_batch(trainer: Any, model: nn.Module, inputs: Any, loss_only: bool, ignored: Any) -> Prediction:
-    """What the model gives for a batch: its loss where there are labels, and its outputs but for ``ignored`` ones."""
-    names = trainer.label_names
-    has_loss = all(inputs.get(name) is not None for name in names)
-    if not names:  # some tasks learn without labels
-        has_loss = bool(inputs.get("return_loss")) or bool(trainer.objective.count(inputs))
-    inputs = trainer._prepare_inputs(inputs)
-    own_loss = trainer.args.label_smoothing_factor or {"compute_loss", "compute_loss_func"} & {*trainer.own_passes}
-    alone = loss_alone() if loss_only and not own_loss else nullcontext()
-    loss = None
-    with torch.no_grad(), trainer.compute_loss_context_manager(), alone:
-        if has_loss:
-            loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True)
-        else:
-            outputs = model(**inputs)
-    terms = None if own_loss or not isinstance(outputs, Mapping) else getattr(outputs, "loss_terms", None)
-    if loss_only:
-        return Prediction(loss, terms, None, None)
-    if isinstance(outputs, Mapping):
-        if ignored is None:
-            config = getattr(trainer.model, "config", None)
-            ignored = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
-        left_out = {*ignored, "loss", "loss_terms"}
-        logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
-    else:
-        logits = tuple(outputs if loss is None else outputs[1:])
-    labels = tuple(inputs[name] for name in names) if has_loss else ()
-    return Prediction(loss, terms, _single(logits), _single(labels) if labels else None)
-
-
-def _single(values: tuple[Any, ...]) -> Any:
-    return values[0] if len(values) == 1 else values
-
-
 class Evaluation:
-    """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches.
+    """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches."""
 
-    Args:
-        loss_only: whether neither logits nor labels are wanted.
-        ignored: names of outputs that are left out of the predictions.
-        is_prediction: whether predictions are returned, and not metrics alone.
-    """
-
-    def __init__(self, trainer: Any, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
+    def __init__(self, trainer: Hooks, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
         self.trainer, self.args, self.loss_only, self.ignored = trainer, trainer.args, loss_only, ignored
         self.keeps = is_prediction or not self.args.batch_eval_metrics
         every = self.args.eval_accumulation_steps
-        self.logits, self.labels, self.inputs = Gathered(every), Gathered(every), Gathered(every)
+        self.gathered = [Gathered(every) for _ in range(3)]  # logits, labels and main inputs
         self.sums, self.items = defaultdict[str, float](float), defaultdict[str, float](float)  # of each term
         self.losses: list[float] = []  # of every row, its batch's
         self.metrics, self.rows = dict[str, Any](), 0
@@ -120,27 +59,24 @@ class Evaluation:
 
     def _predictions(self, loader: Any) -> Iterator[list[Prediction]]:
         """What the next batch gave, and where several processes take batches in turn, what the next of each gave."""
-        devices = self.trainer.devices
-        if devices.alone:
-            yield from ([self._predict(inputs)] for inputs in loader)
-            return
         batches, spare = iter(loader), None
         while True:
             inputs = next(batches, None)
             if not any(has_batch for (has_batch,) in gather_numbers([float(inputs is not None)])):
                 return
-            own = None if inputs is None else vars(self._predict(inputs))
+            fields = None if inputs is None else vars(self._predict(inputs))
             if inputs is None and self.trainer.form.same_passes:
                 spare = first_batch(loader) if spare is None else spare
                 self._predict(spare)
-            predictions = devices.replicas.among(gather_tensors(own))  # the tensors of others are on the CPU
+            # The tensors of others are on the CPU.
+            predictions = self.trainer.devices.replicas.among(gather_tensors(fields))
             yield [Prediction(**fields) for fields in predictions if fields is not None]
 
     def _predict(self, inputs: Any) -> Prediction:
         trainer, counts = self.trainer, self.trainer.objective.count(inputs)
-        if "prediction_step" in trainer.own_passes:
-            outputs = trainer.prediction_step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
-            loss, logits, labels = outputs
+        if "prediction_step" in trainer.replaced_passes:
+            step = trainer.prediction_step
+            loss, logits, labels = step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
             prediction = Prediction(loss, None, logits, labels)
         else:
             model = trainer.form.answering(trainer.model)
@@ -166,9 +102,8 @@ class Evaluation:
                 self.items[name] += count
             self.losses += [float(batch.loss)] * batch.rows
         if self.keeps:
-            self.logits.add(batch.logits)
-            self.labels.add(batch.labels)
-            self.inputs.add(batch.main)
+            for gathered, value in zip(self.gathered, (batch.logits, batch.labels, batch.main)):
+                gathered.add(value)
         elif compute_metrics is not None and batch.logits is not None and batch.labels is not None:
             loss = batch.loss if "loss" in self.args.include_for_metrics else None
             prediction = EvalPrediction(batch.logits, batch.labels, batch.main, loss)
@@ -180,7 +115,7 @@ class Evaluation:
         batches, places = getattr(loader, "batch_sampler", None), None
         if isinstance(batches, EpochBatches):
             places = np.array([row for batch in batches.all() for row in batch])
-        logits, labels, inputs = (parts.result(places, whole) for parts in (self.logits, self.labels, self.inputs))
+        logits, labels, inputs = (gathered.result(places, whole) for gathered in self.gathered)
         if compute_metrics is not None and self.keeps and logits is not None and labels is not None:
             losses = np.array(self.losses) if "loss" in self.args.include_for_metrics else None
             if losses is not None and places is not None and whole:

@@ -23,16 +23,14 @@ from transept.training.recipes.settings import RUN_NAME
 
 ARGUMENTS_NAME = "training_args.json"
 _SHOWN = 5  # names of files in a message
-
-
 Weights = ModelFiles | dict[str, Any] | None
 
 
 def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = False) -> Weights:
-    """The weights that are saved, where processes have parts of them; ``None``: they are the model's own.
+    """The weights that are saved, where processes have parts of them, and call this together; else ``None``.
 
-    All processes must call this together. Those of a model of this library are put together while they are written;
-    those of another are whole, on the first process. With ``elsewhere`` shards have them, and no weights are written.
+    Those of a model of this library are put together while they are written; those of another are whole, on the first
+    process. With ``elsewhere`` shards have them, and no weights are written.
     """
     if elsewhere:
         return {}
@@ -79,11 +77,7 @@ class TrainedModel(Pushable):
 
 @contextmanager
 def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Path]:
-    """Make and hold a run's directory; files of a run that fails before it ``has_begun`` are removed.
-
-    Raises:
-        FileError: another run is in it, or it cannot be written to.
-    """
+    """Make and lock a run's directory (``FileError``); the files of one that fails before it ``has_begun`` go."""
     folder = Path(directory)
     new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -103,11 +97,7 @@ def run_directory(directory: str, has_begun: Callable[[], bool]) -> Iterator[Pat
 
 
 def check_empty(folder: Path, model: Any, reader: Any, *, force: bool) -> str | None:
-    """Refuse to begin a run in a directory that holds other files; with ``force`` a sentence about replaced files.
-
-    Raises:
-        FileError: the directory holds files; says which of them the run would replace.
-    """
+    """Refuse to begin a run among other files (``FileError``); with ``force`` a sentence about those it replaces."""
     present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if not present:
         return None

@@ -1,11 +1,9 @@
 """The rows of an update in parts of like length, so that little padding is computed.
 
-The loss of most tasks over text is a sum over rows, so that it may be summed in any parts: all rows of an update are
+The loss of most tasks over text is a sum over rows, which may be summed in any parts: all rows of an update are
 sorted by length and cut where more padding would cost more than another pass does. Where the family can compute rows
-that stand one behind the other, they are run together without padding. The update stays the same but for rounding and
-dropout masks.
-
-Shapes: B rows, N choices, T positions, T' of a decoder.
+that stand one behind the other, they are run together without padding. The update stays the same but for rounding
+and dropout masks. Shapes: B rows, N choices, T positions, T' of a decoder.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ Bounds = list[tuple[int, int]]  # the first row of each part, and the one after 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which inputs have something for each position (B, ..., T), and which for each of the decoder's (B, T')."""
-
-    text: set[str]
-    decoder: set[str]
+    text: set[str]  # the inputs that have something for each position (B, ..., T)
+    decoder: set[str]  # and for each of the decoder's (B, T')
 
 
 class Ragged(dict[str, Any]):
@@ -50,22 +46,15 @@ def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *
     The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding
     included, than the largest batch. The batches stay as they are for tasks whose loss is no sum over rows, or
     depends on padding (question answering, whose softmax is over all positions), and where they are not of padded
-    texts and labels alone. Rows that are padded on the left keep their length.
-
-    Args:
-        model: a model, or a wrapper around one.
-        batches: the inputs of each micro-batch of an update, with ``attention_mask``; their lengths may differ.
-        cost: of a further pass, in positions; by the size of the model when absent.
-        ragged: whether parts may be :class:`Ragged`, which they are where that costs less.
+    texts and labels alone. Rows that are padded on the left keep their length. With ``ragged``, parts are
+    :class:`Ragged` where that costs less. ``cost`` is that of a further pass, in positions; by the model when absent.
     """
     whole = [dict(batch) for batch in batches]
     task = task_of(model)
     if task is None or not task.rows_apart or not all(stack.rows_apart for stack in task.stacks):
         return whole
-    columns = _columns_of(task, whole[0])
-    if columns is None:
-        return whole
-    if any(batch.keys() != whole[0].keys() or _columns_of(task, batch) != columns for batch in whole[1:]):
+    columns, names = _columns_of(task, whole[0]), whole[0].keys()
+    if columns is None or any(batch.keys() != names or _columns_of(task, batch) != columns for batch in whole[1:]):
         return whole
     cost = cost_of_pass(task) if cost is None else cost
     padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in whole)
@@ -121,10 +110,8 @@ def cost_of_pass(model: nn.Module) -> float:
 def cheapest(lengths: Any, cost: float, most: float) -> Bounds:
     """Where to cut rows so that the sum over parts of rows times longest, plus ``cost`` for each part, is smallest.
 
-    Args:
-        lengths: (R, K) of rows in their order; the longest of a part is the sum over K of its largest ones.
-        cost: of a part.
-        most: rows times longest that a part may have at most; a row by itself may have more.
+    The longest of a part is the sum over K of its largest ``lengths`` (R, K). Rows times longest is ``most`` at most,
+    but for a row by itself.
     """
     count = len(lengths)
     best, before = np.zeros(count + 1), np.zeros(count + 1, dtype=int)
@@ -190,7 +177,7 @@ def _lengths(batch: Batch, names: set[str]) -> Tensor:
 
 
 def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: int) -> dict[str, Any]:
-    text, decoder = (int(most) for most in rows[:, 2:].max(axis=0))
+    text_length, decoder_length = (int(most) for most in rows[:, 2:].max(axis=0))
     text_axis = batches[0]["attention_mask"].ndim - 1
     part: dict[str, Any] = {}
     for name, value in batches[0].items():
@@ -198,18 +185,12 @@ def _part(batches: Sequence[Batch], rows: Any, columns: _Columns, padding_id: in
         for number in np.unique(rows[:, 0]) if value is not None else ():
             whole = batches[number][name]
             piece = whole[torch.from_numpy(rows[rows[:, 0] == number, 1]).to(whole.device)]
-            if name in columns.text:
-                piece = _fitted(name, piece, text_axis, text, padding_id)
-            elif name in columns.decoder:
-                piece = _fitted(name, piece, 1, decoder, padding_id)
+            if name in columns.text or name in columns.decoder:
+                axis, length = (text_axis, text_length) if name in columns.text else (1, decoder_length)
+                more = length - piece.shape[axis]
+                fill = padding_id if name.endswith("input_ids") else IGNORED if name == "labels" else 0
+                padding = (0, 0) * (piece.ndim - axis - 1) + (0, more)
+                piece = F.pad(piece, padding, value=fill) if more > 0 else piece.narrow(axis, 0, length)
             pieces.append(piece)
         part[name] = torch.cat(pieces) if len(pieces) > 1 else pieces[0] if pieces else None
     return part
-
-
-def _fitted(name: str, value: Tensor, axis: int, length: int, padding_id: int) -> Tensor:
-    more = length - value.shape[axis]
-    if more <= 0:
-        return value.narrow(axis, 0, length)
-    fill = padding_id if name.endswith("input_ids") else IGNORED if name == "labels" else 0
-    return F.pad(value, (0, 0) * (value.ndim - axis - 1) + (0, more), value=fill)

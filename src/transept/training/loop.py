@@ -1,275 +1,27 @@
-"""Epochs and updates of a run: what happens in which order, and which callbacks hear of it.
-
-An update has M micro-batches. The loss of a term is the sum of its items' losses over all micro-batches, divided by
-the number of items in all of them; a term that is not additive is the mean of its parts' means. So the items are
-counted before the first backward pass, and every micro-batch divides by their number.
-"""
+"""The epochs of a run: what happens in which order, and which callbacks hear of it."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from transept.errors import InputError, TranseptWarning
-from transept.parallel.forms import local
-from transept.parallel.processes import everywhere, gather_numbers
+from transept.adapt.freeze import unfreeze_until
+from transept.errors import TranseptWarning, refuse
 from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
-from transept.training.data.loader import begin_epoch, first_batch
+from transept.training.data.loader import begin_epoch
 from transept.training.evaluation import speed
-from transept.training.failed_updates import Halving, not_finite
-from transept.training.length_cuts import cost_of_pass, cut
-from transept.training.loss import backward
-from transept.training.objective import Batch, Counts
+from transept.training.objective import own_task
 from transept.training.optim.optimizers import copy_weights
-from transept.training.run import Place, TrainingRun, unfreeze_at
+from transept.training.run import Hooks, Place, TrainingRun
 from transept.training.state import SaveStrategy, TrainOutput
-
-MOST_WAITING = 1024  # losses that are not added up yet
-
-
-@dataclass(frozen=True)
-class Update:
-    """The micro-batches of one update in this process, and what all processes know of it.
-
-    Args:
-        batches: the micro-batches; as many in every process.
-        real: how many of them count; the others keep the processes in step, and change nothing.
-        counts: the items of all terms of the loss in each micro-batch that counts.
-        items: the items of each term in the whole update; ``None`` where a micro-batch cannot be counted.
-        parts: M, the number of micro-batches of all processes.
-        is_shared: whether each micro-batch is weighted by its items; else all weigh the same.
-        passes: the backward passes of each micro-batch.
-    """
-
-    batches: list[Batch]
-    real: int
-    counts: list[float]
-    items: Counts | None
-    parts: int
-    is_shared: bool
-    passes: int
-    flops: float
-    tokens: int
-
-    def share(self, index: int) -> float:
-        """What the mean of a micro-batch counts for: its share of the items, 1 / M where they are not known."""
-        if index >= self.real:
-            return 0.0
-        if not self.is_shared:
-            return 1.0 / self.parts
-        return self.counts[index] / (sum((self.items or {}).values()) or 1.0)
-
-
-class Updates:
-    """Makes the updates of a run."""
-
-    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
-        self.run, self.trainer, self.saved = run, trainer, saved
-        args = run.args
-        self.terms = list[str]()  # of the loss, the same in all processes
-        self.cost = cost_of_pass(run.wrapped)
-        # Rows may stand one behind the other where nothing looks at embeddings by row, or is compiled for lengths.
-        self.ragged = args.adversarial is None and not (args.neftune_noise_alpha or args.torch_compile)
-        halves = args.device.type == "cuda" if args.find_batch_size is None else args.find_batch_size
-        halves = halves and run.devices.alone  # halving in one process would leave the others waiting
-        self.halving = Halving(self._divide, run.objective.rows) if halves else None
-        self.items: Counts | None = None  # of the update that is being made, where its losses are divided by them
-        self.spare: Batch | None = None  # stands in where others have one more
-        self.substeps = 0  # the micro-batches of this update that callbacks have heard of; it may be made again
-
-    def take(self, batches: Iterator[Any], epoch: int) -> Update | None:
-        """The micro-batches of the next update; ``None`` where no process has one left.
-
-        The processes agree by one operation, or by two where a term of the loss is new, as in the first update.
-        """
-        run = self.run
-        own: list[Batch] = list(islice(batches, run.args.gradient_accumulation_steps))
-        counts = [run.objective.count(batch) for batch in own]
-        names = {name for count in counts for name in count or ()}
-        rows = gather_numbers(self._numbers(own, counts, names))
-        if any(row[0] for row in rows):
-            self.terms = sorted(set(self.terms).union(*everywhere(names)))
-            rows = gather_numbers(self._numbers(own, counts, names))
-        self.saved.heed([(int(row[1]), int(row[2])) for row in rows])
-        columns = zip(*run.devices.replicas.among(rows))
-        _, _, _, passes, numbers, unknown, unshared, flops, tokens, *items = columns
-        most, parts, real = int(max(numbers)), int(math.fsum(numbers)), len(own)
-        if not most:
-            return None
-        if real < most:
-            if self.spare is None:
-                self.spare = first_batch(run.loader, epoch)
-            own += [self.spare] * (most - real)
-        if not run.devices.alone:
-            self.spare = own[0]
-        are_known = self.terms and not any(unknown) and math.fsum(unshared) < parts
-        return Update(
-            batches=own,
-            real=real,
-            counts=[sum((count or {}).values()) for count in counts],
-            items=dict(zip(self.terms, map(math.fsum, items))) if are_known else None,
-            parts=parts,
-            is_shared=not any(unshared),
-            passes=int(max(passes)),
-            flops=math.fsum(flops),
-            tokens=int(math.fsum(tokens)),
-        )
-
-    def _numbers(self, batches: Sequence[Batch], counts: list[Counts | None], names: set[str]) -> list[float]:
-        """What this process tells the others: whether its terms are new, its signals, then numbers as in ``take``."""
-        return [
-            float(not names <= set(self.terms)),
-            *map(float, self.saved.signals.numbers),
-            float(max((self.run.objective.passes(batch) for batch in batches), default=1)),
-            float(len(batches)),
-            float(sum(count is None for count in counts)),
-            float(sum(not count for count in counts)),
-            sum(self.trainer.floating_point_ops(batch) for batch in batches),
-            float(sum(map(self._tokens, batches))),
-            *(math.fsum((count or {}).get(name, 0.0) for count in counts) for name in self.terms),
-        ]
-
-    def _tokens(self, batch: Batch) -> int:
-        """The tokens of a micro-batch, as far as ``include_num_input_tokens_seen`` asks for them."""
-        asked, trainer = self.run.args.include_num_input_tokens_seen, self.trainer
-        ids, mask = batch.get(trainer.main_input_name), batch.get("attention_mask")
-        if asked == "no" or not isinstance(ids, Tensor):
-            return 0
-        padding_id = getattr(trainer.processing_class, "pad_token_id", None)
-        if mask is None and padding_id is not None:
-            mask = ids != padding_id
-        return int(mask.sum()) if asked == "non_padding" and mask is not None else ids.numel()
-
-    def make(self, update: Update) -> bool:
-        """Make one update of these micro-batches; ``False`` where a callback ended it before."""
-        run, trainer, batches = self.run, self.trainer, update.batches
-        self.saved.begin()
-        parts: Sequence[Batch] = batches
-        may_cut = trainer._may_cut and run.objective.rows_apart and not run.form.same_passes
-        if may_cut and update.real == len(batches):
-            parts = cut(run.wrapped, batches, self.cost, ragged=self.ragged)
-        self.items, self.substeps = update.items if trainer._divides_by_items else None, 0
-        trainer.current_gradient_accumulation_steps = len(batches)
-        self.saved.between()
-        trainer.event("on_step_begin")
-        make = partial(self._gradients, update)
-        loss = make(parts) if self.halving is None else self.halving.run(make, parts, run.optimizer.zero_grad)
-        if loss is None:
-            run.optimizer.zero_grad()
-            return False
-        run.tally.flops += update.flops
-        run.state.num_input_tokens_seen += update.tokens
-        run.form.finish_gradients()
-        run.tally.grad_norm = limit_gradients(run)
-        is_finite = math.isfinite(run.tally.grad_norm) or run.scaler is not None
-        if not is_finite and run.args.nan_policy == "error":
-            where, generators = self.saved.keep(), self.saved.rewind.generators
-            step = partial(trainer.training_step, run.model, num_items_in_batch=self.items)
-            raise not_finite(run, step, parts, generators, where)
-        self._apply(changes=is_finite or run.args.nan_policy == "ignore")
-        if update.items is None or not update.is_shared or any(update.items.values()):  # else no term has an item
-            run.tally.waiting.append(loss)
-            if len(run.tally.waiting) >= MOST_WAITING:
-                run.add_up_losses()
-        return True
-
-    def _gradients(self, update: Update, parts: Sequence[Batch]) -> Tensor | None:
-        """Make the passes of an update's parts; returns their loss, or ``None`` where a callback ended the update."""
-        share, number, loss = self.run.share, len(update.batches), None
-        for index in range(number):
-            self.saved.between()
-            share.parts, share.batch = update.parts, update.share(index)
-            share.loss = 1.0 if index < update.real and self.items is not None else share.batch
-            for place in range(index * len(parts) // number, (index + 1) * len(parts) // number):
-                part = self.passes(parts[place], update.passes, is_last=place == len(parts) - 1).double()
-                loss = part if loss is None else loss + part
-            if self.substeps <= index < number - 1:
-                self.substeps = index + 1
-                self.trainer.event("on_substep_end")
-                if self.trainer.control.should_epoch_stop or self.trainer.control.should_training_stop:
-                    return None
-        return loss
-
-    def passes(self, batch: Batch, number: int = 1, *, is_last: bool = True) -> Tensor:
-        """Make the passes of a micro-batch, or of a part of one; returns its part of the update's loss.
-
-        After the last part, gradients are added up over processes.
-        """
-        run, trainer, model, share = self.run, self.trainer, self.run.wrapped, self.run.share
-        if number == 1:
-            with run.form.added_up(model, is_last):
-                usual = partial(trainer.training_step, model, batch, self.items)
-                return run.form.passes(usual, batch, self.items, share.parts, share.loss)
-        if not model.training:
-            model.train()
-        inputs = trainer._prepare_inputs(batch)
-        with trainer.compute_loss_context_manager():
-            loss, losses = run.objective.begin(model, inputs, self.items, share.parts, number)
-        for place in range(number):
-            with run.form.added_up(model, is_last and place == number - 1):
-                with trainer.compute_loss_context_manager():
-                    scalar = next(losses)
-                backward(scalar * share.loss, run.devices.replicas.size, run.scaler)
-        return loss.detach() * share.loss
-
-    def _divide(self, batch: Batch) -> tuple[Batch, Batch] | str:
-        """See :meth:`Objective.divide`; a reason also where others than the objective compute the loss."""
-        reason = self.trainer._undivided
-        if reason is None and self.items is None:
-            reason = "its loss is not known to be a sum over rows"
-        divided = self.run.objective.divide(batch) if reason is None else reason
-        self.run.share.rows_are_divided |= not isinstance(divided, str)
-        return divided
-
-    def _apply(self, *, changes: bool) -> None:
-        """Change the weights by the gradients of an update, if ``changes``, and the learning rate after it."""
-        run, trainer, scaler, applied = self.run, self.trainer, self.run.scaler, changes
-        trainer.event("on_pre_optimizer_step")
-        if changes and scaler is None:
-            run.optimizer.step()
-        elif changes:
-            scale = scaler.get_scale()
-            scaler.step(run.optimizer)
-            scaler.update()
-            applied = bool(scaler.get_scale() >= scale)  # else it left the step out
-        trainer.event("on_optimizer_step")
-        run.tally.learning_rate = trainer._get_learning_rate()
-        run.tally.skipped += not applied
-        if applied and not run.follows_metric:
-            run.scheduler.step()
-        if applied and run.average is not None:
-            run.average.update(run.model)
-        run.optimizer.zero_grad()
-
-
-def limit_gradients(run: TrainingRun) -> float:
-    """Clip the gradients of an update; returns their norm before."""
-    parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if run.scaler is not None and gradients:
-        run.scaler.unscale_(run.optimizer)
-    norm, limit = run.form.norm(gradients), run.args.max_grad_norm
-    value = float(norm)
-    # Gradients that are not above the limit would be multiplied by one.
-    if gradients and limit > 0 and math.isfinite(value) and limit < value + 1e-6:
-        torch._foreach_mul_([local(gradient) for gradient in gradients], limit / (norm + 1e-6))
-    return value
+from transept.training.update import Updates
 
 
 class Loop:
     """Runs the epochs and the updates of a run; the trainer is asked for passes, evaluations and saves."""
 
-    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
+    def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         self.updates = Updates(run, trainer, saved)
 
@@ -285,7 +37,8 @@ class Loop:
                 break
             if not start:
                 self.saved.restore_generators()
-            unfreeze_at(run.model, run.args.unfreeze_schedule, epoch)
+            if run.args.unfreeze_schedule is not None:
+                unfreeze_until(own_task(run.model, "unfreeze_schedule"), run.args.unfreeze_schedule, epoch)
             trainer.event("on_epoch_begin")
             self.run_epoch(epoch, start)
             if trainer.control.should_training_stop:
@@ -353,9 +106,8 @@ class Loop:
         run, args, name = self.run, self.run.args, metric_name(self.run.args)
         metrics = self.trainer.evaluate(ignore_keys=run.ignored)
         has_best = args.metric_for_best_model is not None
-        if has_best and name not in metrics:
-            names = ", ".join(metrics)
-            raise InputError(f"`metric_for_best_model` is {name!r}, which is not among the metrics: {names}.")
+        what = f"`metric_for_best_model` is {name!r}, which is not among the metrics: {', '.join(metrics)}."
+        refuse(has_best and name not in metrics, what)
         if steers_schedule and run.follows_metric:
             run.scheduler.step(metrics[name])
         is_best = has_best and run.state.note_metric(metrics[name], greater_is_better=bool(args.greater_is_better))

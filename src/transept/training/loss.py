@@ -1,10 +1,10 @@
-"""The loss of a micro-batch, what its pass counts for in the update, and the backward pass."""
+"""The loss of a micro-batch, and what its pass counts for in the update."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept import tiles
-from transept.errors import InputError, TrainingError, UnsupportedError
+from transept.errors import InputError, TrainingError, UnsupportedError, refuse
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm, total
 from transept.training.objective import LABELS_NEEDED, Batch, Counts, counts_of, task_of
@@ -22,19 +22,12 @@ LESS_MEMORY = "Use a smaller `per_device_train_batch_size`, gradient_checkpointi
 
 @dataclass
 class PassShare:
-    """What the pass that is being made counts for in its update.
+    """What the pass that is being made counts for in its update."""
 
-    Args:
-        parts: M, the micro-batches of all processes.
-        loss: the factor of its loss; 1 where it is divided by the items of the update, 0 where it changes nothing.
-        batch: the micro-batch's share of the items.
-        rows_are_divided: whether micro-batches were halved after running out of memory.
-    """
-
-    parts: int = 1
-    loss: float = 1.0
-    batch: float = 1.0
-    rows_are_divided: bool = False
+    parts: int = 1  # M, the micro-batches of all processes
+    loss: float = 1.0  # the factor of its loss: 1 where the update's items divide it, 0 where it changes nothing
+    batch: float = 1.0  # the micro-batch's share of the items
+    rows_are_divided: bool = False  # whether micro-batches were halved after running out of memory
 
 
 def takes_items(function: Callable[..., Any]) -> bool:
@@ -64,28 +57,18 @@ def loss_of(outputs: Any, inputs: Batch, items: Counts | None, parts: int) -> Te
     return loss.mean() if loss.ndim else loss  # `DataParallel` gives that of each device
 
 
-@contextlib.contextmanager
-def precision(args: Any) -> Iterator[None]:
+def precision(args: Any) -> AbstractContextManager[Any]:
     """The mixed precision that the arguments ask for."""
     dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
     if dtype is None:
-        yield
-        return
+        return nullcontext()
     if args.device.type == "cpu":
         tiles.check()
-    with torch.autocast(args.device.type, dtype=dtype):
-        yield
-
-
-def backward(loss: Tensor, processes: int = 1, scaler: Any = None) -> None:
-    """The backward pass of a loss, scaled for processes and for 16-bit floats."""
-    loss = loss * processes  # PyTorch divides the sum over processes by their number
-    (loss if scaler is None else scaler.scale(loss)).backward()
+    return torch.autocast(args.device.type, dtype=dtype)
 
 
 def check_sums(terms: Mapping[str, LossTerm]) -> None:
     """Refuse terms of a loss that are no sums over rows, after the rows were divided (``TrainingError``)."""
     for name, term in terms.items():
-        if not term.additive:
-            what = f"there is too little memory for a micro-batch, and its loss has {name!r}"
-            raise TrainingError(f"{what}, which is no sum over rows.", hint=LESS_MEMORY)
+        what = f"there is too little memory for a micro-batch, and its loss has {name!r}, which is no sum over rows."
+        refuse(not term.additive, what, LESS_MEMORY, TrainingError)

@@ -41,17 +41,12 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
 
 @dataclass
 class Answers:
-    """How a classifier did on rows that it was not trained on.
-
-    Args:
-        correct, n: answers that were right, and all.
-        majority: the most frequent class and its share.
-        confusions: the most frequent mistakes: the right class, the predicted one, how often.
-    """
+    """How a classifier did on rows that it was not trained on."""
 
     correct: int
-    n: int
-    majority: tuple[str, float]
+    n: int  # of all answers
+    majority: tuple[str, float]  # the most frequent class and its share
+    # The most frequent mistakes: the right class, the predicted one, how often.
     confusions: list[tuple[str, str, int]] = field(default_factory=list)
 
     @classmethod
@@ -66,34 +61,20 @@ class Answers:
 
 @dataclass
 class Card:
-    """The contents of a card; what is absent is left out.
-
-    Args:
-        title: its first line.
-        base: the model that training began with, or how a new one was made.
-        metrics: the results of the evaluation, by name.
-        arguments: the settings of the run.
-        matter: what the hub reads: ``pipeline_tag``, ``license``, ``tags`` and such.
-        rows: the number of rows of the evaluation.
-        answers: more about a classifier.
-        data: lines about the data: files, rows, digests.
-        seconds, updates: how long training took.
-        versions: of the packages.
-        repeat: the command that does the same again.
-    """
+    """The contents of a card; what is absent is left out."""
 
     title: str
-    base: str | None
-    metrics: Mapping[str, Any]
-    arguments: Mapping[str, Any]
-    matter: Mapping[str, Any] = field(default_factory=dict)
-    rows: int | None = None
-    answers: Answers | None = None
-    data: Sequence[str] = ()
-    seconds: float | None = None
+    base: str | None  # the model that training began with, or how a new one was made
+    metrics: Mapping[str, Any]  # of the evaluation
+    arguments: Mapping[str, Any]  # the settings of the run
+    matter: Mapping[str, Any] = field(default_factory=dict)  # what the hub reads: `license`, `tags` and such
+    rows: int | None = None  # of the evaluation
+    answers: Answers | None = None  # of a classifier
+    data: Sequence[str] = ()  # lines about the data: files, rows, digests
+    seconds: float | None = None  # that training took
     updates: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    repeat: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the packages
+    repeat: str | None = None  # the command that does the same again
 
     def text(self, plot: bool = False) -> str:
         from huggingface_hub import ModelCardData
@@ -135,9 +116,8 @@ class Card:
         lines = []
         if self.seconds is not None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            device = f"a processor of the kind {platform.machine()}"
-            if torch.cuda.is_available():
-                device = torch.cuda.get_device_name()
+            processor = f"a processor of the kind {platform.machine()}"
+            device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor
             took = f"{self.updates} updates in {self.seconds:.0f} seconds"
             lines += [f"{took} on {device} ({cores} processor cores).", ""]
         if self.versions:
@@ -166,11 +146,6 @@ def card_of(
     evaluations = (log for log in reversed(logs) if any(key.startswith("eval_") for key in log))
     arguments = {key: value for key, value in settings.items() if key in SHOWN}
     return Card(title, matter["base_model"], next(evaluations, {}), arguments, matter)
-
-
-def listed(value: Any) -> Any:
-    """A text as a list of it; what is a list already, or absent, stays."""
-    return [value] if isinstance(value, str) else value
 
 
 def _inline(text: str) -> str:

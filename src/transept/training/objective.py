@@ -41,10 +41,7 @@ def own_task(model: nn.Module, setting: str) -> Model:
 
 
 def counts_of(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Tensor] | None:
-    """How many items each additive term of a model's loss has in these inputs, by the term's name.
-
-    ``None`` where they are not known: the model is not one of this library, nor a wrapper around one.
-    """
+    """The items of each additive term of a model's loss; ``None`` where the model is not one of this library."""
     task = task_of(model)
     return None if task is None else task.count(inputs)
 
@@ -55,11 +52,9 @@ class Objective:
     Args:
         model: the model that is trained, without wrappers that processes put around it.
         label_names: the inputs that are labels, of a model that is not of this library.
-
-    ``rows_apart`` tells whether rows of several batches may be put together anew, where the loss is a sum over rows.
     """
 
-    rows_apart: ClassVar[bool] = True
+    rows_apart: ClassVar[bool] = True  # rows of several batches may be put together anew: the loss is a sum over rows
 
     def __init__(self, model: nn.Module, label_names: Iterable[str] = ()) -> None:
         self.model, self.label_names = model, list(label_names)
@@ -101,11 +96,8 @@ class Objective:
         """The loss of a batch that takes several passes, and a scalar for each of them.
 
         The scalars' gradients add up to the loss's. Each scalar is the result of a forward pass, which is made when
-        the scalar is asked for; the caller makes the backward pass.
-
-        Args:
-            items, parts: see :func:`transept.objectives.terms.total`.
-            passes: at least ``passes(batch)``; as many as other processes make.
+        the scalar is asked for; the caller makes the backward pass. ``passes`` is at least ``passes(batch)``, as many
+        as other processes make; for ``items`` and ``parts`` see :func:`transept.objectives.terms.total`.
         """
         raise NotImplementedError
 
@@ -132,10 +124,7 @@ def count_rows(batch: Batch, task: Model | None = None) -> int:
 
 
 def halves(batch: Batch, task: Model | None = None) -> tuple[Batch, Batch] | str:
-    """The first and the second half of the rows; or why they cannot be told apart.
-
-    ``task`` is the model that reads them: it knows of inputs that have other than one entry for each row.
-    """
+    """The first and the second half of the rows, as ``task`` reads them; or why they cannot be told apart."""
     rows = count_rows(batch, task)
     if rows < 2:
         return "a single row is too large"

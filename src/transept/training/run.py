@@ -1,4 +1,4 @@
-"""A run: the parts that the loop and its checkpoints share, its length, and how the model is while it lasts."""
+"""A run: its parts, its length, what it asks of the trainer, and how the model is while it lasts."""
 
 from __future__ import annotations
 
@@ -6,30 +6,74 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from transept.adapt.freeze import freeze, unfreeze_until
+from transept.adapt.freeze import freeze
 from transept.adapt.neftune import add_embedding_noise
-from transept.errors import ConfigError, UnsupportedError
+from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers
+from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
-from transept.training.callbacks.base import DefaultFlowCallback, length_of
+from transept.training.callbacks.base import CallbackHandler, DefaultFlowCallback, length_of
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
 from transept.training.loss import PassShare
-from transept.training.objective import Objective, own_task, task_of
+from transept.training.objective import Counts, Objective, own_task, task_of
 from transept.training.optim.greedy import GreedyLR
 from transept.training.optim.optimizers import WeightAverage
-from transept.training.state import TrainerState
+from transept.training.state import Prediction, TrainerControl, TrainerState
+
+
+class Hooks(Protocol):
+    """What a run, its updates and its evaluations ask of the trainer: its parts, and methods that users override."""
+
+    args: TrainingArguments
+    model: Any
+    model_wrapped: Any
+    form: Form
+    devices: Devices
+    objective: Objective
+    share: PassShare
+    optimizer: Any
+    lr_scheduler: Any
+    scaler: Any
+    average: WeightAverage | None
+    state: TrainerState
+    control: TrainerControl
+    callback_handler: CallbackHandler
+    processing_class: Any
+    perturbation: Perturbation | None
+    compute_loss_func: Callable[..., Tensor] | None
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    main_input_name: str
+    replaced_passes: list[str]
+    may_cut: bool
+    loss_is_scaled_for_ga: ClassVar[bool | None]
+    current_gradient_accumulation_steps: int
+
+    def event(self, name: str, **kwargs: Any) -> None: ...
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Counts | None = None) -> Tensor: ...
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
+    def floating_point_ops(self, inputs: Mapping[str, Any]) -> float: ...
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: list[str] | None = None) -> dict[str, Any]: ...
+    def prediction_step(self, model: Any, inputs: Any, loss_only: bool, /, ignore_keys: Any) -> tuple[Any, ...]: ...
+    def predict_batch(self, model: nn.Module, inputs: Any, loss_only: bool, ignored: Any, /) -> Prediction: ...
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
+    def _prepare_inputs(self, inputs: Any) -> Any: ...
+    def _get_learning_rate(self) -> float: ...
+    def _save_checkpoint(self, model: Any, trial: Any = None) -> None: ...
+    def _load_best_model(self) -> None: ...
 
 
 @dataclass
@@ -55,9 +99,8 @@ class RunLength:
         length, rows = length_of(loader), length_of(source_of(loader))
         accumulation = args.gradient_accumulation_steps
         if length is None:
-            if args.max_steps <= 0:
-                what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
-                raise ConfigError(what, hint="Pass max_steps=... in the arguments.")
+            what = "the length of `train_dataset` is not known, so `max_steps` must say how many updates to make."
+            refuse(args.max_steps <= 0, what, "Pass max_steps=... in the arguments.", ConfigError)
             return cls(args.max_steps, sys.maxsize, None, args.max_steps * accumulation * args.train_batch_size)
         if args.max_steps > 0:
             epochs = math.ceil(args.max_steps / max(1, math.ceil(length / accumulation)))
@@ -82,27 +125,18 @@ class RunLength:
 
 @dataclass
 class Tally:
-    """What a run adds up between logs; checkpoints keep all of it but ``waiting``.
+    """What a run adds up between logs; checkpoints keep all of it but ``waiting``."""
 
-    Args:
-        loss, learned: the sum of the losses of the updates since the last log, and the number of these updates.
-        total_loss, all_learned: the same of the whole run, up to the last log.
-        skipped: updates that were left out, since their gradients were not finite.
-        logged_step: the update of the last log.
-        grad_norm, learning_rate: those of the last update.
-        flops: operations since they were added to the state.
-        waiting: this process's losses that were not added up yet, which waits for the device and other processes.
-    """
-
-    loss: float = 0.0
-    learned: int = 0
-    total_loss: float = 0.0
+    loss: float = 0.0  # the sum of the losses of the updates since the last log
+    learned: int = 0  # the number of these updates
+    total_loss: float = 0.0  # of the whole run, up to the last log
     all_learned: int = 0
-    skipped: int = 0
-    logged_step: int = 0
-    grad_norm: float = 0.0
-    learning_rate: float | None = None
-    flops: float = 0.0
+    skipped: int = 0  # updates that were left out, since their gradients were not finite
+    logged_step: int = 0  # the update of the last log
+    grad_norm: float = 0.0  # of the last update
+    learning_rate: float | None = None  # of the last update
+    flops: float = 0.0  # operations since they were added to the state
+    # This process's losses that were not added up yet: to do so waits for the device and other processes.
     waiting: list[Tensor] = field(default_factory=list)
 
     def mean_loss(self) -> float:
@@ -115,37 +149,21 @@ class Tally:
 
 
 class TrainingRun:
-    """One call of ``train()``: what is trained, by what, on what, and how far it is.
+    """One call of ``train()``: what is trained, by what, on what, and how far it is."""
 
-    Attributes:
-        model: the model, as it is saved.
-        wrapped: the module that is called in training.
-        form: how the processes hold the model.
-        objective: what the model learns.
-        share: what the pass that is being made counts for.
-        ignored: outputs that evaluations leave out of the predictions.
-        place: the next batch of the data, for a checkpoint; that of the last finished update.
-    """
-
-    def __init__(self, trainer: Any, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
-        self.args: TrainingArguments = trainer.args
-        self.model: nn.Module = trainer.model
-        self.wrapped: nn.Module = trainer.model_wrapped
-        self.form: Form = trainer.form
-        self.devices: Devices = trainer.devices
-        self.objective: Objective = trainer.objective
-        self.share: PassShare = trainer.share
+    def __init__(self, trainer: Hooks, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
+        self.args, self.state, self.average = trainer.args, trainer.state, trainer.average
+        self.model: nn.Module = trainer.model  # as it is saved
+        self.wrapped: nn.Module = trainer.model_wrapped  # as it is called in training
+        self.form, self.devices = trainer.form, trainer.devices
+        self.objective, self.share = trainer.objective, trainer.share
         self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
-        self.average: WeightAverage | None = trainer.average
-        self.state: TrainerState = trainer.state
-        self.loader, self.length, self.ignored = loader, length, ignored
-        self.place, self.tally, self.began = Place(), Tally(), time.time()
+        self.follows_metric = isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)  # of evaluations, not updates
+        self.loader, self.length = loader, length
+        self.ignored = ignored  # outputs that evaluations leave out of the predictions
+        self.place = Place()  # the next batch of the data after the last finished update, for a checkpoint
+        self.tally, self.began = Tally(), time.time()
         self.first_step = self.first_tokens = 0
-
-    @property
-    def follows_metric(self) -> bool:
-        """Whether the schedule is told a metric after evaluations, and nothing after updates."""
-        return isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)
 
     def continue_from(self, state: TrainerState) -> None:
         """Take over the state of a run that this one goes on with."""
@@ -182,12 +200,6 @@ def all_callbacks(args: TrainingArguments, callbacks: list[Any]) -> list[Any]:
     return [DefaultFlowCallback, *reports, *callbacks, PrinterCallback if args.disable_tqdm else ProgressCallback]
 
 
-def unfreeze_at(model: nn.Module, schedule: Any, epoch: int) -> None:
-    """Unfreeze what the schedule says for an epoch that begins."""
-    if schedule is not None:
-        unfreeze_until(own_task(model, "unfreeze_schedule"), schedule, epoch)
-
-
 @contextlib.contextmanager
 def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> Iterator[None]:
     """The model as the arguments say while it is trained; ``recomputes`` as ``activation_checkpointing`` does."""
@@ -196,10 +208,10 @@ def prepared(model: nn.Module, args: TrainingArguments, *, recomputes: bool) -> 
         if args.freeze is not None and args.unfreeze_schedule is None:
             freeze(own_task(model, "freeze"), args.freeze)
         if args.activation_checkpointing or recomputes:
-            if not hasattr(model, "gradient_checkpointing_enable"):
-                hint = "Leave out `gradient_checkpointing`."
-                raise UnsupportedError(f"{type(model).__name__} cannot recompute its activations.", hint=hint)
             checkpointed: Any = model
+            what = f"{type(model).__name__} cannot recompute its activations."
+            is_able = hasattr(model, "gradient_checkpointing_enable")
+            refuse(not is_able, what, "Leave out `gradient_checkpointing`.", UnsupportedError)
             options = args.activation_checkpointing_kwargs or None
             checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
             undo.callback(checkpointed.gradient_checkpointing_disable)

@@ -13,6 +13,8 @@ from transept.training.data.order import place_seed
 from transept.training.state import BestRun, is_better
 
 Space = Mapping[str, Sequence[Any]] | Callable[["Trial"], Mapping[str, Any]]
+Measure = Callable[[dict[str, float]], float] | None
+Naming = Callable[["Trial"], str] | None
 
 
 class Trial:
@@ -76,52 +78,41 @@ def default_compute_objective(metrics: Mapping[str, float]) -> float:
 
 
 def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tuple[Trial, dict[str, Any]]]:
-    """The settings to try: drawn, or all of a grid.
-
-    Raises:
-        InputError: a grid without values, or that is no mapping of names to values.
-        UnsupportedError: another backend.
-    """
-    if backend not in ("random", "grid"):
-        hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
-        raise UnsupportedError(f"`backend={backend!r}` is not used here.", hint=hint)
+    """The settings to try: drawn, or all of a grid (``InputError``, ``UnsupportedError``)."""
+    what = f"`backend={backend!r}` is not used here."
+    hint = 'Leave it out, or pass "grid"; a function of Optuna\'s kind can be passed as `hp_space`.'
+    refuse(backend not in ("random", "grid"), what, hint, UnsupportedError)
     if backend == "grid":
         if not isinstance(space, Mapping) or not space or not all(space.values()):
             example = "{'learning_rate': [1e-5, 1e-4]}"
             raise InputError(f"a grid is a mapping of settings to the values to try, such as {example}.")
-        grid = itertools.product(*space.values())
-        pairs = [(Trial(index, seed), dict(zip(space, values))) for index, values in enumerate(grid)]
-    else:
-        pairs = []
-        for trial in (Trial(index, seed) for index in range(number)):
-            if isinstance(space, Mapping):
-                settings = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
-            else:
-                settings = dict((space or default_space)(trial))
-            pairs.append((trial, settings))
-    for trial, settings in pairs:
+        grid = [dict(zip(space, values)) for values in itertools.product(*space.values())]
+        number = len(grid)
+    drawn = []
+    for trial in (Trial(index, seed) for index in range(number)):
+        if backend == "grid":
+            settings = grid[trial.number]
+        elif isinstance(space, Mapping):
+            settings = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+        else:
+            settings = dict((space or default_space)(trial))
         trial.params.update(settings)
-    return pairs
+        drawn.append((trial, settings))
+    return drawn
 
 
 def search(
-    trainer: Any,
-    space: Space | None,
-    objective: Callable[[dict[str, float]], float] | None,
-    number: int,
-    direction: str,
-    backend: str | None,
-    name: Callable[[Trial], str] | None,
+    trainer: Any, space: Space | None, measure: Measure, count: int, direction: str, backend: str | None, name: Naming
 ) -> BestRun:
     """Train with each of the settings, in directories of their own, and give the best; see ``Trainer``."""
-    if trainer.model_init is None:
-        raise InputError("a search needs a trainer with `model_init`, since each try begins with a new model.")
-    if direction not in ("minimize", "maximize"):
-        raise InputError(f"`direction` is {direction!r}.", hint="Pass 'minimize' or 'maximize'.")
-    measure, runs = objective or default_compute_objective, list[BestRun]()
+    what = "a search needs a trainer with `model_init`, since each try begins with a new model."
+    refuse(trainer.model_init is None, what)
+    hint = "Pass 'minimize' or 'maximize'."
+    refuse(direction not in ("minimize", "maximize"), f"`direction` is {direction!r}.", hint)
+    measure, best, runs = measure or default_compute_objective, None, list[BestRun]()
     before = dict(vars(trainer.args))
     try:
-        for trial, settings in trials(space, number, trainer.args.seed, backend or "random"):
+        for trial, settings in trials(space, count, trainer.args.seed, backend or "random"):
             vars(trainer.args).update(before)
             for setting, value in settings.items():
                 if setting not in before:
@@ -130,16 +121,15 @@ def search(
             trainer.trial_name = name(trial) if name else f"run-{trial.number}"
             trainer.args.output_dir = f"{before['output_dir']}/{trainer.trial_name}"
             trainer.train(trial=settings)
-            runs.append(BestRun(str(trial.number), float(measure(trainer.evaluate())), settings))
+            run = BestRun(str(trial.number), float(measure(trainer.evaluate())), settings)
+            runs.append(run)
+            if best is None or is_better(run.objective, best.objective, greater=direction == "maximize"):
+                best = run
     finally:
         vars(trainer.args).update(before)
         trainer.trial_name = None
-    if not runs:
+    if best is None:
         raise InputError("there is nothing to try.", hint="Pass n_trials=1 or more.")
-    best = runs[0]
-    for run in runs[1:]:
-        if is_better(run.objective, best.objective, greater=direction == "maximize"):
-            best = run
     if math.isnan(best.objective):
         hint = "Try lower learning rates; each trial's logs are in its own directory."
         raise TrainingError(f"no trial is the best: the objective of all {len(runs)} is NaN.", hint=hint)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transept.errors import FormatError, InputError, InputTypeError, nearest
 from transept.files import PathName, dump_json, load_object, write_text
+from transept.objectives.terms import LossTerm
 from transept.schema import typed
 
 STATE_NAME = "trainer_state.json"
@@ -85,17 +86,12 @@ class TrainerControl(ExportableState):
 
 @dataclass
 class TrainerState:
-    """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``.
+    """Where a run stands; a step is one update of the weights. Its JSON form is ``trainer_state.json``."""
 
-    ``epoch`` counts with its fraction; ``logging_steps``, ``eval_steps`` and ``save_steps`` are numbers of updates,
-    where the arguments may give shares. ``stateful_callbacks`` holds the states of callbacks by the names of their
-    classes; it is made of a list of callbacks.
-    """
-
-    epoch: float = 0
+    epoch: float = 0  # with its fraction
     global_step: int = 0
     max_steps: int = 0
-    logging_steps: int = 500
+    logging_steps: int = 500  # updates, as the next two, where the arguments may give shares
     eval_steps: int = 500
     save_steps: int = 500
     train_batch_size: int | None = None
@@ -111,7 +107,7 @@ class TrainerState:
     is_hyper_param_search: bool = False
     trial_name: str | None = None
     trial_params: dict[str, Any] | None = None
-    stateful_callbacks: Any = None
+    stateful_callbacks: Any = None  # their states by the names of their classes, made of a list of callbacks
 
     def __post_init__(self) -> None:
         if not isinstance(self.stateful_callbacks, dict):
@@ -172,8 +168,7 @@ def is_better(value: float, best: float | None, *, greater: bool, margin: float 
 def json_value(value: Any, name: str, levels: int = 32) -> Any:
     """A value as JSON can hold it and give it back: arrays, tensors and sets become numbers or lists.
 
-    Raises:
-        InputTypeError: a value that has no such form, such as bytes; the message names it by ``name``.
+    ``InputTypeError``: it has no such form, as bytes have none; the message names it by ``name``.
     """
     match value if levels else object():
         case None | bool() | float():
@@ -211,6 +206,19 @@ class EvalPrediction:
 
     def __getitem__(self, index: int) -> Any:
         return self.elements[index]
+
+
+@dataclass
+class Prediction:
+    """What a batch gave: its mean loss, the terms of it where the model tells them, logits and labels."""
+
+    loss: Tensor | None
+    terms: Mapping[str, LossTerm] | None
+    logits: Any
+    labels: Any
+    items: float = 0.0  # of its loss
+    rows: int = 0
+    main: Any = None  # its main inputs, where a metric reads them
 
 
 class EvalLoopOutput(NamedTuple):

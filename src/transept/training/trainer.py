@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from transept.adapt.freeze import freeze, layer_groups
+from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
 from transept.environment import set_seed
-from transept.errors import UnsupportedError
+from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.parallel.processes import naming_the_lost
 from transept.parallel.streams import ModelFiles, written_together
@@ -29,22 +29,14 @@ from transept.training.data.loader import computed_once
 from transept.training.evaluation import Evaluation, speed
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
-from transept.training.model_card import card_of, listed, write_card
+from transept.training.model_card import card_of, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
 from transept.training.optim.optimizers import WeightAverage
 from transept.training.optim.schedules import get_scheduler
-from transept.training.run import RunLength, TrainingRun, prepared, unfreeze_at
+from transept.training.run import RunLength, TrainingRun, prepared
 from transept.training.search import Space, search
-from transept.training.state import (
-    STATE_NAME,
-    BestRun,
-    EvalLoopOutput,
-    HubStrategy,
-    PredictionOutput,
-    TrainOutput,
-    json_value,
-)
+from transept.training.state import STATE_NAME, BestRun, EvalLoopOutput, PredictionOutput, TrainOutput, json_value
 from transept.training.trainer_base import TrainerBase
 
 
@@ -70,11 +62,6 @@ class Trainer(TrainerBase):
     An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
     trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
     itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
-
-    Attributes:
-        objective: what the model learns; see :meth:`make_objective`.
-        share: what the pass that is being made counts for in its update.
-        training: the run of the last call of ``train()``.
     """
 
     def train(
@@ -116,7 +103,6 @@ class Trainer(TrainerBase):
             self.is_in_train = False
 
     def _make_run(self, loader: DataLoader[Any], ignored: list[str] | None) -> TrainingRun:
-        """The parts of a run, put together; the model is set up."""
         args, length = self.args, RunLength.of(self.args, loader)
         self.state.compute_steps(args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
@@ -126,7 +112,7 @@ class Trainer(TrainerBase):
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None
         if args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
             freeze(own_task(self.model, "freeze"), *([] if args.freeze is None else [args.freeze]))
-            unfreeze_at(self.model, args.unfreeze_schedule, 0)
+            unfreeze_until(own_task(self.model, "unfreeze_schedule"), args.unfreeze_schedule, 0)
         handler = self.callback_handler
         handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
         handler.train_dataloader = loader
@@ -250,14 +236,12 @@ class Trainer(TrainerBase):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)
 
     def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
-        """Save ``checkpoint-STEP``."""
         assert self.saved is not None
         self.saved.save()
-        if self.args.push_to_hub and self.args.hub_strategy == HubStrategy.EVERY_SAVE:
+        if self.args.push_to_hub and self.args.hub_strategy == "every_save":
             self.push_to_hub(f"Training in progress, step {self.state.global_step}")
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint."""
         best = Path(str(self.state.best_model_checkpoint))
         load_best(best, self.model, self.form, averaged=self.average is not None)
 
@@ -313,9 +297,10 @@ class Trainer(TrainerBase):
         """Write ``README.md`` into the run's directory; the arguments are the hub's metadata, as far as known."""
         if not self.is_world_process_zero():
             return
-        tags, tasks, datasets = listed(tags), listed(tasks), listed(dataset_tags or dataset)
-        if datasets and dataset_args:
-            datasets = [f"{name} ({argument})" for name, argument in zip(datasets, listed(dataset_args))]
+        texts = (tags, tasks, dataset_tags or dataset, dataset_args)
+        tags, tasks, datasets, arguments = ([text] if isinstance(text, str) else text for text in texts)
+        if datasets and arguments:
+            datasets = [f"{name} ({argument})" for name, argument in zip(datasets, arguments)]
         matter: dict[str, Any] = {"language": language, "license": license, "tags": tags, "datasets": datasets}
         matter |= {"base_model": finetuned_from, "pipeline_tag": tasks[0] if tasks else None}
         card = card_of(self.model, self.args.to_dict(), self.state.log_history, model_name, **matter)
@@ -329,13 +314,9 @@ class Trainer(TrainerBase):
         revision: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``.
-
-        Raises:
-            UnsupportedError: ``blocking=False``: files are published while one waits.
-        """
-        if not blocking:
-            raise UnsupportedError("`blocking=False` cannot be honoured: files are published while one waits.")
+        """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``."""
+        what = "`blocking=False` cannot be honoured: files are published while one waits."
+        refuse(not blocking, what, kind=UnsupportedError)
         if not self.is_world_process_zero():
             return None
         self.event("on_push_begin")
@@ -369,8 +350,6 @@ class Trainer(TrainerBase):
             backend: ``random``, or ``grid`` for all combinations of a mapping's values.
             hp_name: a trial -> the name of its directory, below ``output_dir``.
 
-        Raises:
-            InputError: there is no ``model_init``, or the space is none.
-            UnsupportedError: another backend.
+        ``InputError``: there is no ``model_init``, or the space is none; ``UnsupportedError``: another backend.
         """
         return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name)

@@ -29,13 +29,13 @@ from transept.training.collate.padding import DataCollatorWithPadding, default_d
 from transept.training.data.loader import Columns, check_rows, lengths_of, make_loader, reads_by_number, source_of
 from transept.training.data.order import EpochSampler, TokenBudgetSampler, by_falling_length, grouped_by_length
 from transept.training.devices import Devices
-from transept.training.evaluation import Prediction, predict_batch
 from transept.training.length_cuts import Ragged
-from transept.training.loss import PassShare, backward, check_sums, loss_of, precision, smoothed, takes_items
+from transept.training.loss import PassShare, check_sums, loss_of, precision, smoothed, takes_items
 from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.optimizers import WeightAverage
 from transept.training.run import TrainingRun, all_callbacks
-from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState
+from transept.training.state import ExportableState, Prediction, SaveStrategy, TrainerControl, TrainerState
+from transept.training.update import backward
 
 WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
 
@@ -76,17 +76,20 @@ class TrainerBase:
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.model: Any = self.devices.taken(model) if model is not None else self.call_model_init()
         self.data_collator = data_collator if data_collator is not None else self._default_collator()
-        self.own_passes = self._own_passes()
-        self.devices.check(self.own_passes)
+        self.replaced_passes = self._replaced_passes()
+        self.devices.check(self.replaced_passes)
         self._check_arguments()
         self.check_model()
         self._place_model()
         self.form = Form()  # that of the model that is being trained
         self.scaler: Any = torch.amp.GradScaler(args.device.type) if args.fp16 else None
         self.perturbation = None if args.adversarial is None else Perturbation(**args.adversarial)
+        # Rows may be put together anew where the model alone sees the micro-batches.
+        replaces_loss = not {"training_step", "compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
+        self.may_cut = not replaces_loss and (self.perturbation is None or self.perturbation.by_row)
         self.average: WeightAverage | None = None
-        self.share = PassShare()
-        self.training: TrainingRun | None = None
+        self.share = PassShare()  # of the pass that is being made
+        self.training: TrainingRun | None = None  # that of the last call of `train()`
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
         self.is_in_train, self.current_gradient_accumulation_steps = False, 1
@@ -96,7 +99,7 @@ class TrainerBase:
         self.state = self._new_state()
         self.event("on_init_end")
 
-    def _own_passes(self) -> list[str]:
+    def _replaced_passes(self) -> list[str]:
         """What this trainer has in the place of a model's own loss, or of the passes of this class."""
         methods = ("compute_loss", "training_step", "prediction_step")
         names = [name for name in methods if getattr(type(self), name) is not getattr(TrainerBase, name)]
@@ -106,15 +109,15 @@ class TrainerBase:
     def _check_arguments(self) -> None:
         """Refuse arguments that contradict each other, before anything starts."""
         args, compute_metrics = self.args, self.compute_metrics
-        if not callable(self.data_collator):
-            raise InputTypeError(f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called.")
-        is_missing = args.eval_strategy != IntervalStrategy.NO and self.eval_dataset is None
+        what = f"`data_collator` is {type(self.data_collator).__name__}, which cannot be called."
+        refuse(not callable(self.data_collator), what, kind=InputTypeError)
+        is_missing = args.eval_strategy != "no" and self.eval_dataset is None
         refuse(is_missing, f"eval_strategy={str(args.eval_strategy)!r} needs an `eval_dataset`.")
         if args.batch_eval_metrics and compute_metrics is not None:
             takes_result = "compute_result" in inspect.signature(compute_metrics).parameters
             refuse(not takes_result, "with `batch_eval_metrics`, `compute_metrics` must take `compute_result`.")
-        if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
-            raise ConfigError("save_strategy='best' needs `metric_for_best_model`.")
+        is_missing = args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None
+        refuse(is_missing, "save_strategy='best' needs `metric_for_best_model`.", kind=ConfigError)
         are_two = self.optimizer_cls_and_kwargs is not None and self.optimizer is not None
         refuse(are_two, "pass either `optimizers` or `optimizer_cls_and_kwargs`.")
         are_others = self.model_init is not None and self.given_optimizers != (None, None)
@@ -208,9 +211,9 @@ class TrainerBase:
     def _loader(self, dataset: Any, sampler: Any, batch_size: int, drop_last: bool) -> DataLoader[Any]:
         """A loader of a data set as the arguments say, of the columns that the model takes."""
         args, cores, workers = self.args, os.cpu_count() or 1, self.args.dataloader_num_workers
-        if workers > WORKERS_PER_CORE * cores:
-            what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
-            raise ConfigError(what, hint=f"Pass {WORKERS_PER_CORE * cores} at most: {WORKERS_PER_CORE} a core.")
+        most = WORKERS_PER_CORE * cores
+        what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
+        refuse(workers > most, what, f"Pass {most} at most: {WORKERS_PER_CORE} a core.", ConfigError)
         columns = None
         if args.remove_unused_columns and not self._takes_any:
             columns = frozenset([*self._signature_columns, *self.label_names, "label", "label_ids"])
@@ -276,7 +279,7 @@ class TrainerBase:
             self.optimizer.train()
         without_padding = unpadded() if isinstance(inputs, Ragged) else contextlib.nullcontext()
         inputs = self._prepare_inputs(inputs)
-        only_loss = loss_alone() if self._may_cut else contextlib.nullcontext()
+        only_loss = loss_alone() if self.may_cut else contextlib.nullcontext()
         with without_padding, self.compute_loss_context_manager(), only_loss:
             answer = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss
@@ -315,33 +318,6 @@ class TrainerBase:
             loss = loss_of(outputs, inputs, items, self.share.parts)
         return (loss, outputs) if return_outputs else loss
 
-    @property
-    def _divides_by_items(self) -> bool:
-        """Whether the loss is divided by the items of the whole update; else it is a mean over its micro-batch."""
-        if self.loss_is_scaled_for_ga is not None:
-            return self.loss_is_scaled_for_ga
-        if "compute_loss" in self.own_passes:
-            return False
-        function = self.compute_loss_func
-        return task_of(self.model) is not None if function is None else takes_items(function)
-
-    @property
-    def _may_cut(self) -> bool:
-        """Whether the model alone sees the micro-batches, so that rows may be put together anew."""
-        own_loss = {"training_step", "compute_loss", "compute_loss_func"} & {*self.own_passes}
-        return not own_loss and (self.perturbation is None or self.perturbation.by_row)
-
-    @property
-    def _undivided(self) -> str | None:
-        """Why the rows of a micro-batch may not be halved; ``None`` where they may."""
-        if "training_step" in self.own_passes:
-            return "`training_step` is overridden, which may need all of them"
-        if not self._divides_by_items:
-            return "its loss is not known to be a sum over rows"
-        if self.perturbation is not None and not self.perturbation.by_row:
-            return f"the loss of {self.perturbation.kind!r} adversarial training is no sum over rows"
-        return None
-
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """The mixed precision of a forward pass."""
         return precision(self.args)
@@ -370,7 +346,6 @@ class TrainerBase:
         return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
-        """The learning rate of each group of parameters."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def _get_learning_rate(self) -> float:
@@ -379,7 +354,33 @@ class TrainerBase:
     def predict_batch(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
-        return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
+        """The loss of a batch where there are labels, and the model's outputs but for those that are ignored."""
+        names = self.label_names
+        has_loss = all(inputs.get(name) is not None for name in names)
+        if not names:  # some tasks learn without labels
+            has_loss = bool(inputs.get("return_loss")) or bool(self.objective.count(inputs))
+        inputs = self._prepare_inputs(inputs)
+        replaces_loss = not {"compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
+        is_other = replaces_loss or bool(self.args.label_smoothing_factor)  # than the loss of the model's own task
+        loss = None
+        only_loss = loss_alone() if prediction_loss_only and not is_other else contextlib.nullcontext()
+        with torch.no_grad(), self.compute_loss_context_manager(), only_loss:
+            if has_loss:
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+            else:
+                outputs = model(**inputs)
+        terms = None if is_other or not isinstance(outputs, Mapping) else getattr(outputs, "loss_terms", None)
+        if prediction_loss_only:
+            return Prediction(loss, terms, None, None)
+        if isinstance(outputs, Mapping):
+            ignored = getattr(getattr(self.model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"])
+            left_out = {*(ignored if ignore_keys is None else ignore_keys), "loss", "loss_terms"}
+            logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
+        else:
+            logits = tuple(outputs if loss is None else outputs[1:])
+        labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
+        single = [parts[0] if parts is not None and len(parts) == 1 else parts for parts in (logits, labels)]
+        return Prediction(loss, terms, *single)
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None

@@ -17,10 +17,10 @@ import transept
 from transept import Trainer
 from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
 from transept.training.adversarial import Perturbation, moved
-from transept.training.loop import Updates
 from transept.training.trainers.distillation import DistillationTrainer
 from transept.training.trainers.pairs import DataCollatorForPreference, DPOTrainer, SentenceTrainer
 from transept.training.trainers.semi_supervised import ConsistencyTrainer, SelfTrainer
+from transept.training.update import Updates
 
 TINY: dict[str, Any] = {
     "hidden_size": 16,

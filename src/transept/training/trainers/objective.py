@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from transept.objectives.terms import total
-from transept.training.evaluation import Prediction
 from transept.training.loss import check_sums
 from transept.training.objective import Objective
+from transept.training.state import Prediction
 from transept.training.trainer import Trainer
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from transept.errors import refuse
 from transept.generation.config import GenerationConfig
-from transept.training.evaluation import Prediction
-from transept.training.state import PredictionOutput
+from transept.training.state import Prediction, PredictionOutput
 from transept.training.trainer import Trainer
 
 LONGEST = 20  # what `generate` writes at most where nothing is set

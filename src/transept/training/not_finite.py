@@ -1,121 +1,36 @@
-"""Updates that fail: made again with fewer rows at a time, or searched for the first value that is not finite."""
+"""Updates whose gradients are not finite: searched for the first value that is not."""
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transept.errors import TrainingError, TranseptWarning
+from transept.errors import TrainingError
 from transept.training.checkpoint.generators import Generators
-from transept.training.loss import LESS_MEMORY
 from transept.training.objective import Batch, count_rows, tensors_in
 from transept.training.run import TrainingRun
 
-R = TypeVar("R")
-Divide = Callable[[Batch], tuple[Batch, Batch] | str]
-
-_NO_MEMORY = (
-    *("out of memory", "DefaultCPUAllocator", "not enough memory"),
-    *("can't allocate memory", "STATUS_ALLOC_FAILED"),
-)
 _SHOWN = 8  # rows that a message names
-
-
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an error is that of an allocator, of an accelerator or of the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
-
-
-class Halving:
-    """Runs updates, and after running out of memory runs one again with half the rows in each micro-batch.
-
-    The loss of an update is a sum over its micro-batches, and stays the same. The size that fits is kept.
-
-    Args:
-        divide: the halves of a micro-batch whose losses add up to its own, or why there are none.
-        rows: the number of rows of a micro-batch, for messages.
-    """
-
-    def __init__(self, divide: Divide, rows: Callable[[Batch], int] = count_rows) -> None:
-        self.divide, self.rows = divide, rows
-        self.limit: int | None = None  # values of a micro-batch's largest input
-
-    def run(self, update: Callable[[list[Batch]], R], batches: Sequence[Batch], clear: Callable[[], None]) -> R:
-        """Run an update, again with smaller micro-batches while there is too little memory.
-
-        ``update`` makes gradients from micro-batches; ``clear`` removes those that a failed one has left.
-
-        Raises:
-            TrainingError: there is too little memory for a single row, or for a batch that cannot be divided.
-        """
-        generators, limit_before = Generators.now(), self.limit
-        failure = ""
-        while True:
-            parts = [part for batch in batches for part in self._parts(batch)]
-            try:
-                result = update(parts)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if not ran_out_of_memory(error):
-                    raise
-                failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            # Outside, where the error no longer holds what the update had made.
-            clear()
-            generators.restore()
-            gc.collect()
-            if torch.accelerator.is_available():
-                torch.accelerator.empty_cache()
-            largest = max(parts, key=_size)
-            if isinstance(reason := self.divide(largest), str):
-                what = f"there is too little memory for a micro-batch of {self.rows(largest)} rows"
-                raise TrainingError(f"{what}, and {reason} ({failure}).", hint=LESS_MEMORY)
-            self.limit = (_size(largest) + 1) // 2
-        if self.limit != limit_before:
-            rows, fitting = max(map(self.rows, batches)), max(map(self.rows, parts))
-            what = f"too little memory for {rows} rows at once ({failure}): going on with at most {fitting}."
-            warnings.warn(f"{what} The result stays the same.", TranseptWarning, stacklevel=2)
-        return result
-
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        """A micro-batch in parts of a size that fitted before."""
-        divided = "" if self.limit is None or _size(batch) <= self.limit else self.divide(batch)
-        if isinstance(divided, str):
-            yield batch
-        else:
-            for half in divided:
-                yield from self._parts(half)
-
-
-def _size(batch: Batch) -> int:
-    """How large a micro-batch is: the values in its largest input."""
-    return max((tensor.numel() for tensor in tensors_in(batch)), default=0) or count_rows(batch)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Where the first values that are not finite were seen.
+    """Where the first values that are not finite were seen."""
 
-    ``what`` is an output or a gradient of the module ``path``, or the parameter, input or loss of that name. ``rows``
-    are those of the micro-batch ``batch``; ``inside`` tells that the module's inputs had such values already.
-    """
-
-    what: str
-    path: str
-    kind: str
+    what: str  # an output or a gradient of a module, or the parameter, input or loss
+    path: str  # its name, or the module's
+    kind: str  # the class of the module
     bad: int
     total: int
     batch: int | None = None
-    rows: tuple[int, ...] = ()
-    inside: bool = False
+    rows: tuple[int, ...] = ()  # of the micro-batch
+    inside: bool = False  # whether the module's inputs had such values already
 
     def __str__(self) -> str:
         text = f"the {self.what}"
@@ -162,9 +77,7 @@ class _Watch:
 
         # Hooks are for what is not compiled; a model that is not is spared the import of the compiler.
         compiled = any(hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in paths)
-        stance: AbstractContextManager[Any] = nullcontext()
-        if compiled:
-            stance = torch.compiler.set_stance("force_eager")
+        stance: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         with ExitStack() as undo, warnings.catch_warnings(), stance:
             for module in paths:
                 if gradients:
@@ -182,19 +95,13 @@ def _floats(values: Any) -> Iterator[Tensor]:
 
 
 def find_fault(
-    model: nn.Module,
-    batches: Sequence[Batch],
-    step: Callable[[Batch], Tensor],
-    generators: Generators | None = None,
+    model: nn.Module, batches: Sequence[Batch], step: Callable[[Batch], Tensor], generators: Generators | None = None
 ) -> Fault | None:
     """The first values of an update that are not finite: weights, inputs, outputs of modules, the loss, or gradients.
 
-    The micro-batches are run again: once for outputs, and where all are finite once more for the gradients, both in
-    the order of evaluation. Gradients are cleared before and after. ``None`` where all is finite.
-
-    Args:
-        step: runs the forward and the backward pass of a micro-batch, and gives its loss.
-        generators: the states of the random generators before the update.
+    The micro-batches are run again by ``step``, forward and backward: once for outputs, and where all are finite once
+    more for the gradients, both in the order of evaluation, from the ``generators`` before the update. Gradients are
+    cleared before and after. ``None`` where all is finite.
     """
     for path, weight in model.named_parameters():
         if bad := int((~weight.detach().isfinite()).sum()):
@@ -223,10 +130,7 @@ def find_fault(
 def not_finite(
     run: TrainingRun, step: Callable[[Batch], Tensor], batches: Sequence[Batch], generators: Generators, where: str
 ) -> TrainingError:
-    """The error of an update whose gradients are not finite, with the first fault of :func:`find_fault`.
-
-    Each process runs its own batches again; ``where`` is a sentence about the checkpoint to go on from.
-    """
+    """The error of an update whose gradients are not finite; ``where`` tells of the checkpoint to go on from."""
     if run.form.same_passes:
         cause = "shards of weights cannot be looked through; run the update in one process to find the module"
     else:
