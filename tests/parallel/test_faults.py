@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainerCallback, TrainingArguments
 from transept.parallel import processes
-from transept.parallel.processes import join, naming_the_lost
+from transept.parallel.processes import join, naming_lost_processes
 from transept.training.checkpoint.signals import Ended
 
 from .ranks import Ranks
@@ -91,7 +91,7 @@ def test_a_signal_to_one_process_ends_all_at_the_same_update(
 def lose() -> None:
     """Ask for a sum that process 1 takes no part in."""
     if join() == 0:
-        with naming_the_lost():
+        with naming_lost_processes():
             dist.all_reduce(torch.ones(1))
     else:
         os._exit(3)

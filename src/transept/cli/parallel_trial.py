@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from transept.files import dump_json
 from transept.parallel.forms import Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, Layout
-from transept.parallel.processes import device_kind, everywhere, join
+from transept.parallel.processes import device_kind, gather_objects, join
 from transept.parallel.sharded import Divided, Sharding
 from transept.parallel.streams import whole
 
@@ -113,7 +113,7 @@ def main() -> None:
             answer = "works" if is_same else "gives other weights than one process"
         except Exception as error:  # what a machine cannot do is told, and the rest is tried
             answer = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        forms[name] = next((text for text in everywhere(answer) if text != "works"), "works")
+        forms[name] = next((text for text in gather_objects(answer) if text != "works"), "works")
     speed = bandwidth(device)
     report = {"backend": dist.get_backend(), "processes": world, "bytes_per_second": speed, "forms": forms}
     if dist.get_rank() == 0:

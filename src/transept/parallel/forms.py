@@ -37,7 +37,7 @@ class Form:
         """Put a model into this form, in place; returns the module that is called in training."""
         return model
 
-    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    def gradient_sync(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Around a forward and a backward pass; in the ``last`` of an update, gradients are added up."""
         return contextlib.nullcontext()
 
@@ -52,7 +52,7 @@ class Form:
     def finish_gradients(self) -> None:
         """Complete the gradients after the passes of an update."""
 
-    def answering(self, model: nn.Module) -> Any:
+    def for_evaluation(self, model: nn.Module) -> Any:
         """What is called for outputs that are evaluated."""
         return model
 
@@ -72,11 +72,11 @@ class Form:
         inner = self.inner(optimizer)
         inner.state.update({weight: states[weight] for weight in _parameters(inner) if weight in states})
 
-    def ordinary(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def original_class(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Around saving: the model has its own class, whose name is saved."""
         return contextlib.nullcontext()
 
-    def mine(self, names: Iterable[str]) -> list[str]:
+    def own_names(self, names: Iterable[str]) -> list[str]:
         """Of the names of a whole model's tensors those of which this process has something."""
         return [*names]
 
@@ -115,7 +115,7 @@ class Replicated(Form):
         devices: Any = {} if index is None else {"device_ids": [index], "output_device": index}
         return DistributedDataParallel(model, **devices, **self.options)
 
-    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    def gradient_sync(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         assert isinstance(wrapped, DistributedDataParallel)
         return contextlib.nullcontext() if last else wrapped.no_sync()
 
@@ -154,7 +154,7 @@ class Copied(Form):
     def wrap(self, model: nn.Module) -> nn.Module:
         return self.wrapper
 
-    answering = wrap
+    for_evaluation = wrap
 
 
 def _gathered(outputs: Sequence[Any], device: Any) -> Any:

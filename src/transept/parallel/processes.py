@@ -105,7 +105,7 @@ def device_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def everywhere(value: T) -> list[T]:
+def gather_objects(value: T) -> list[T]:
     """The values of all processes, in the order of their ranks. They are pickled, so they should be small."""
     values = [value] * world_size()
     if len(values) > 1:
@@ -127,7 +127,7 @@ def gather_tensors(value: T) -> list[T]:
     """
     if world_size() == 1:
         return [value]
-    trees = everywhere(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
+    trees = gather_objects(pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().to("meta"), value))
     sizes = [[tensor.nbytes for tensor in _tensors_of(tree)] for tree in trees]
     longest = max(1, *map(sum, sizes))
     parts = [tensor.detach().cpu().contiguous().view(-1).view(torch.uint8) for tensor in _tensors_of(value)]
@@ -155,7 +155,7 @@ def _gathered(message: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def naming_the_lost() -> Iterator[None]:
+def naming_lost_processes() -> Iterator[None]:
     """Turn the failure of a collective operation into a ``TrainingError`` that names the processes which are gone.
 
     Each process that is left says so, and those that do not within some seconds have ended, or are stuck.
@@ -197,9 +197,9 @@ def same_on_all() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        everywhere(f"{type(error).__name__}: {error}")
+        gather_objects(f"{type(error).__name__}: {error}")
         raise
-    for rank, text in enumerate(everywhere("")):
+    for rank, text in enumerate(gather_objects("")):
         if text:
             raise TrainingError(f"process {rank} failed, and so all {world_size()} end: {text}")
 

@@ -97,13 +97,13 @@ class Divided(Form):
         parts = model.state_dict()
         state.update({name: self.share(tensor, parts[name]) for name, tensor in state.items() if name in parts})
 
-    def added_up(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
+    def gradient_sync(self, wrapped: nn.Module, last: bool) -> contextlib.AbstractContextManager[Any]:
         if isinstance(wrapped, FSDPModule):
             wrapped.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
-    def ordinary(self, model: nn.Module) -> Iterator[None]:
+    def original_class(self, model: nn.Module) -> Iterator[None]:
         sharded = type(model)
         if isinstance(model, FSDPModule):  # of a class that `fully_shard` makes of its own and the model's
             model.__class__ = sharded.__bases__[-1]

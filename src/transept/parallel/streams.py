@@ -26,7 +26,7 @@ from transept.checkpoint.writing import in_order, write_stream
 from transept.errors import CheckpointError, FileError
 from transept.fields import Range
 from transept.files import parse_json
-from transept.parallel.processes import everywhere, same_on_all
+from transept.parallel.processes import gather_objects, same_on_all
 from transept.schema import typed
 
 _PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that says where in the whole tensors its parts begin
@@ -172,7 +172,7 @@ class Shards:
         if self.is_done:
             return
         self.is_done = True
-        folder = everywhere(folder)[0]
+        folder = gather_objects(folder)[0]
         if folder is None:
             return
         import torch.distributed.checkpoint  # which takes a while

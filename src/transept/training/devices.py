@@ -16,7 +16,7 @@ from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.files import dump_json, load_object
 from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
-from transept.parallel.processes import Replicas, everywhere, join, world_size
+from transept.parallel.processes import Replicas, gather_objects, join, world_size
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.loss import precision
@@ -138,7 +138,7 @@ class Devices:
             what = f"`{name}` cannot be honoured with {self.layout.world} processes."
             refuse(is_set, what, hint, UnsupportedError)
 
-    def check_given(self, optimizer: Any, model: nn.Module) -> None:
+    def check_optimizer(self, optimizer: Any, model: nn.Module) -> None:
         """Refuse an optimizer that was made before the weights, or its state, were divided (``UnsupportedError``)."""
         weights = {*model.parameters()}
         is_others = any(weight not in weights for group in optimizer.param_groups for weight in group["params"])
@@ -164,7 +164,7 @@ class Devices:
         ``ConfigError``: a process has another version, settings, weights or data than the first one; names both.
         """
         if not self.alone:
-            first, *others = everywhere(self._description(model, dataset))
+            first, *others = gather_objects(self._description(model, dataset))
             for rank, other in enumerate(others, start=1):
                 for name, value in other.items():
                     values = f"process {rank} has {value[:60]}, and process 0 {first[name][:60]}"

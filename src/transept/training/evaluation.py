@@ -79,7 +79,7 @@ class Evaluation:
             loss, logits, labels = step(trainer.model, inputs, self.loss_only, ignore_keys=self.ignored)
             prediction = Prediction(loss, None, logits, labels)
         else:
-            model = trainer.form.answering(trainer.model)
+            model = trainer.form.for_evaluation(trainer.model)
             prediction = trainer.predict_batch(model, inputs, self.loss_only, self.ignored)
         if prediction.logits is not None and trainer.preprocess_logits_for_metrics is not None:
             prediction.logits = trainer.preprocess_logits_for_metrics(prediction.logits, prediction.labels)

@@ -52,10 +52,10 @@ def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: 
         for name, text in (model.texts() if isinstance(model, Model) else {}).items():
             write_text(folder / name, text)
     elif isinstance(weights, ModelFiles):
-        with form.ordinary(model):
+        with form.original_class(model):
             weights.write(model.texts(), folder)
     elif hasattr(model, "save_pretrained"):
-        with form.ordinary(model):
+        with form.original_class(model):
             model.save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
     else:
         save_checkpoint(weights or model.state_dict(), {}, folder)

@@ -68,7 +68,7 @@ class Loop:
             run.state.epoch = epoch + min(1.0, done / length)
             trainer.event("on_step_end")
             self.report()
-            self.saved.after()
+            self.saved.end_update()
             if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                 break
         if done == start == 0:
@@ -80,7 +80,7 @@ class Loop:
             run.place = Place(epoch + 1, 0)
         trainer.event("on_epoch_end")
         self.report()
-        self.saved.after()
+        self.saved.end_update()
 
     def report(self) -> None:
         """Log, evaluate and save, as the flags say."""

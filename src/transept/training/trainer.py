@@ -19,11 +19,11 @@ from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
 from transept.environment import set_seed
 from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
-from transept.parallel.processes import naming_the_lost
+from transept.parallel.processes import naming_lost_processes
 from transept.parallel.streams import ModelFiles, written_together
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.contents import load_best
-from transept.training.checkpoint.resume import keep_rows_of_update
+from transept.training.checkpoint.resume import keep_update_size
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import computed_once
 from transept.training.evaluation import Evaluation, speed
@@ -87,7 +87,7 @@ class Trainer(TrainerBase):
                 self.optimizer = self.lr_scheduler = None
             elif self.given_optimizers[1] is None:
                 self.lr_scheduler = None  # its length may be another now
-            keep_rows_of_update(self.args, resume_from_checkpoint, self.devices.replicas.size)
+            keep_update_size(self.args, resume_from_checkpoint, self.devices.replicas.size)
             self.state = self._new_state()
             self.state.is_hyper_param_search = trial is not None
             self.state.trial_name, self.state.trial_params = self.trial_name, trial
@@ -97,7 +97,7 @@ class Trainer(TrainerBase):
                     self.saved = saved
                     if self.args.precompute:  # of the weights that the run goes on with
                         run.loader, run.wrapped = computed_once(self, run.loader)
-                    with naming_the_lost():
+                    with naming_lost_processes():
                         return Loop(run, self, saved).train()
         finally:
             self.is_in_train = False
@@ -136,7 +136,7 @@ class Trainer(TrainerBase):
         """The optimizer, made where there is none."""
         if self.optimizer is not None:
             if self.given_optimizers[0] is not None:
-                self.devices.check_given(self.optimizer, self.model)
+                self.devices.check_optimizer(self.optimizer, self.model)
             return self.optimizer
         model, args = self.model if model is None else model, self.args
         kind, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)

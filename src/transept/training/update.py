@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from transept.parallel.forms import local
-from transept.parallel.processes import everywhere, gather_numbers
+from transept.parallel.processes import gather_numbers, gather_objects
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import first_batch
 from transept.training.length_cuts import cost_of_pass, cut
@@ -85,9 +85,9 @@ class Updates:
         names = {name for count in counts for name in count or ()}
         rows = gather_numbers(self._numbers(batches, counts, names))
         if any(row[0] for row in rows):
-            self.terms = sorted(set(self.terms).union(*everywhere(names)))
+            self.terms = sorted(set(self.terms).union(*gather_objects(names)))
             rows = gather_numbers(self._numbers(batches, counts, names))
-        self.saved.heed([(int(row[1]), int(row[2])) for row in rows])
+        self.saved.receive_signals([(int(row[1]), int(row[2])) for row in rows])
         columns = zip(*run.devices.replicas.among(rows))
         _, _, _, passes, numbers, unknown, unshared, flops, tokens, *items = columns
         most, parts, real = int(max(numbers)), int(math.fsum(numbers)), len(batches)
@@ -140,14 +140,14 @@ class Updates:
     def make(self, update: Update) -> bool:
         """Make one update of these micro-batches; ``False`` where a callback ended it before."""
         run, trainer, batches = self.run, self.trainer, update.batches
-        self.saved.begin()
+        self.saved.begin_update()
         parts: Sequence[Batch] = batches
         may_cut = trainer.may_cut and run.objective.rows_apart and not run.form.same_passes
         if may_cut and update.real == len(batches):
             parts = cut(run.wrapped, batches, self.cost, ragged=self.ragged)
         self.items, self.substeps = update.items if self.divides_by_items else None, 0
         trainer.current_gradient_accumulation_steps = len(batches)
-        self.saved.between()
+        self.saved.check_signals()
         trainer.event("on_step_begin")
         make = partial(self._gradients, update)
         loss = make(parts) if self.halving is None else self.halving.run(make, parts, run.optimizer.zero_grad)
@@ -160,7 +160,7 @@ class Updates:
         run.tally.grad_norm = limit_gradients(run)
         is_finite = math.isfinite(run.tally.grad_norm) or run.scaler is not None
         if not is_finite and run.args.nan_policy == "error":
-            where, generators = self.saved.keep(), self.saved.rewind.generators
+            where, generators = self.saved.save_before_update(), self.saved.rewind.generators
             step = partial(trainer.training_step, run.model, num_items_in_batch=self.items)
             raise not_finite(run, step, parts, generators, where)
         self._apply(changes=is_finite or run.args.nan_policy == "ignore")
@@ -174,7 +174,7 @@ class Updates:
         """Make the passes of an update's parts; returns their loss, or ``None`` where a callback ended the update."""
         share, number, loss = self.run.share, len(update.batches), None
         for index in range(number):
-            self.saved.between()
+            self.saved.check_signals()
             share.parts, share.batch = update.parts, update.share(index)
             share.loss = 1.0 if index < update.real and self.items is not None else share.batch
             for place in range(index * len(parts) // number, (index + 1) * len(parts) // number):
@@ -194,7 +194,7 @@ class Updates:
         """
         run, trainer, model, share = self.run, self.trainer, self.run.wrapped, self.run.share
         if number == 1:
-            with run.form.added_up(model, is_last):
+            with run.form.gradient_sync(model, is_last):
                 usual = partial(trainer.training_step, model, batch, self.items)
                 return run.form.passes(usual, batch, self.items, share.parts, share.loss)
         if not model.training:
@@ -203,7 +203,7 @@ class Updates:
         with trainer.compute_loss_context_manager():
             loss, losses = run.objective.begin(model, inputs, self.items, share.parts, number)
         for place in range(number):
-            with run.form.added_up(model, is_last and place == number - 1):
+            with run.form.gradient_sync(model, is_last and place == number - 1):
                 with trainer.compute_loss_context_manager():
                     scalar = next(losses)
                 backward(scalar * share.loss, run.devices.replicas.size, run.scaler)

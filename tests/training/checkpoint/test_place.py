@@ -17,7 +17,7 @@ from tests.training.runs import Rows, Run, collate, make
 from transept import TrainerCallback
 from transept.errors import FormatError, TranseptWarning
 from transept.files import dump_json
-from transept.training.checkpoint.resume import DATA_NAME, DataPlace, keep_rows_of_update, warn_of_own_order
+from transept.training.checkpoint.resume import DATA_NAME, DataPlace, keep_update_size, warn_of_own_order
 
 RUN = Run(rows=24, save_steps=1, epochs=1)
 
@@ -62,14 +62,14 @@ def test_the_rows_of_an_update(
     (tmp_path / DATA_NAME).write_text(dump_json(vars(saved)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        keep_rows_of_update(args, tmp_path, replicas)
+        keep_update_size(args, tmp_path, replicas)
     assert args.gradient_accumulation_steps == accumulation
     assert len(caught) == bool(message)
     assert all(message in str(warning.message) for warning in caught)
     document = json.loads((tmp_path / DATA_NAME).read_text()) | {"replicas": 0}
     (tmp_path / DATA_NAME).write_text(json.dumps(document))
     with pytest.raises(FormatError, match="`replicas` must be at least 1"):
-        keep_rows_of_update(args, tmp_path, replicas)
+        keep_update_size(args, tmp_path, replicas)
 
 
 class Noted(Rows):

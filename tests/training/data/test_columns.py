@@ -15,7 +15,7 @@ from transept.training.data.checks import (
     warn_of_truncation,
     warn_of_unlearned_end,
 )
-from transept.training.data.columns import LABEL, TEXT, find_columns, find_pair, told
+from transept.training.data.columns import LABEL, TEXT, describe_guesses, find_columns, find_pair
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, find_labels, token_labels
 
 WANTED = (TEXT, LABEL)
@@ -37,8 +37,8 @@ def table(**columns) -> TableDataset:
 def test_guessed_columns(columns, expected):
     found = find_columns(table(**columns), WANTED, {})
     assert (found["text"], found["label"]) == expected
-    assert "guessed; --text --label chooses" in (told(found, {}) or "")
-    assert told(found, found) is None
+    assert "guessed; --text --label chooses" in (describe_guesses(found, {}) or "")
+    assert describe_guesses(found, found) is None
 
 
 def test_doubts_list_the_columns():

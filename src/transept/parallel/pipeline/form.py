@@ -72,8 +72,8 @@ class Staged(Divided):
         self.take_whole(model)
         return model
 
-    def added_up(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        return super().added_up(self.pipeline.stages[0], last)
+    def gradient_sync(self, wrapped: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        return super().gradient_sync(self.pipeline.stages[0], last)
 
     def optimizer(self, kind: type[Optimizer], groups: Sequence[dict[str, Any]], options: Any) -> Optimizer:
         return super().optimizer(kind, groups, options) if groups else kind([{"params": []}], **options)
@@ -83,7 +83,7 @@ class Staged(Divided):
         factor = share if self.sharding is None else share * self.sharding.mesh.size()
         return self.pipeline.step(inputs, items, parts, factor) * share
 
-    def answering(self, model: nn.Module) -> Any:
+    def for_evaluation(self, model: nn.Module) -> Any:
         # Processes without the last stage have no outputs, and nobody reads their loss.
         return lambda **inputs: self.pipeline.evaluate(inputs) or {"loss": torch.zeros(())}
 
@@ -108,11 +108,11 @@ class Staged(Divided):
         return self.pipeline.norm()
 
     def _share_all(self, model: nn.Module, state: dict[str, Any], *args: Any) -> None:
-        for name in state.keys() - {*self.mine(state)}:
+        for name in state.keys() - {*self.own_names(state)}:
             del state[name]
         super()._share_all(model, state, *args)
 
-    def mine(self, names: Iterable[str]) -> list[str]:
+    def own_names(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name not in self.elsewhere]
 
     def joined(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class _StoredPart:
             read_shards(self.path, stored)
             yield from present.items()
         else:
-            for name in self.form.mine(self.tensors):
+            for name in self.form.own_names(self.tensors):
                 whole = self.tensors[name]
                 yield name, self.form.share(whole, like.get(name, whole))
 
@@ -204,7 +204,7 @@ def load_weights(checkpoint: Path, model: nn.Module, form: Form, average: Weight
         needed = weights if stored.in_shards else _unsaved_tensors(model, average)
         shapes = {name: tensor.shape for name, tensor in stored.tensors.items()}
         missing = {name for name, tensor in needed.items() if shapes.get(name) != tensor.shape}
-        _refuse_misfit(model, stored.path, missing, () if missing else {*form.mine(shapes)} - weights.keys())
+        _refuse_misfit(model, stored.path, missing, () if missing else {*form.own_names(shapes)} - weights.keys())
         with torch.no_grad():
             for name, tensor in stored.read(weights):
                 weights[name].copy_(tensor)

@@ -98,7 +98,7 @@ def _rows_of_batch(run: TrainingRun) -> int | None:  # `None` where they differ 
     return run.args.train_batch_size if by_number or is_stream(run.loader) else None
 
 
-def keep_rows_of_update(args: Any, resume: Resume, replicas: int) -> None:
+def keep_update_size(args: Any, resume: Resume, replicas: int) -> None:
     """Let a run that goes on with another number of processes, ``replicas``, keep the rows of an update.
 
     ``args.gradient_accumulation_steps`` is changed, with a warning; where the rows cannot be divided it stays.

@@ -14,7 +14,7 @@ from typing import Any, Self
 from transept.errors import FileError, TranseptWarning
 from transept.files import dump_json, write_text
 from transept.logging import get_logger
-from transept.parallel.processes import everywhere, same_on_all
+from transept.parallel.processes import gather_objects, same_on_all
 from transept.parallel.streams import written_together
 from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
@@ -63,7 +63,7 @@ class SavedRun:
                 if self.is_first:
                     undo.enter_context(only_run(self.folder))
                     checkpoint = find_checkpoint(self.folder, self.resume, saves=self.saves)
-            self.resumed = checkpoint = everywhere(checkpoint)[0]
+            self.resumed = checkpoint = gather_objects(checkpoint)[0]
             with same_on_all():
                 if checkpoint is not None:
                     self.generators, self.ended = restore_run(self.run, self.trainer, checkpoint, self.rows)
@@ -75,7 +75,7 @@ class SavedRun:
                     except FileError as error:
                         warnings.warn(str(error), TranseptWarning, stacklevel=3)
                 clean(self.folder)
-            self.begin()
+            self.begin_update()
             undo.enter_context(self.signals)
             self._exit = undo.pop_all()
         return self
@@ -93,7 +93,7 @@ class SavedRun:
         """Save the last update, which all processes do together; ``None`` where that failed and the run goes on."""
         run, path = self.run, None
         run.add_up_losses()
-        collected = None if self.args.save_only_model else Collected(run, everywhere(Generators.now()))
+        collected = None if self.args.save_only_model else Collected(run, gather_objects(Generators.now()))
         in_shards = collected is not None and collected.shards is not None
         weights = whole_weights(run.model, run.form, run.average, elsewhere=in_shards)
         # What was collected is the last stream, since it is written first.
@@ -101,7 +101,7 @@ class SavedRun:
             if self.is_first:
                 path = self._write(collected, weights, final)
         outcome = path, self.failures, run.state.best_model_checkpoint
-        path, self.failures, run.state.best_model_checkpoint = everywhere(outcome)[0]
+        path, self.failures, run.state.best_model_checkpoint = gather_objects(outcome)[0]
         self.last = path or self.last
         return path
 
@@ -156,7 +156,7 @@ class SavedRun:
         place = DataPlace.of(run, self.rows, ended=trainer.control.should_training_stop)
         write_text(stage / DATA_NAME, dump_json(asdict(place)))
 
-    def begin(self) -> None:
+    def begin_update(self) -> None:
         """Note the state at the beginning of an update."""
         self.rewind.note()
         self._counts = self.run.tally.flops, self.run.state.num_input_tokens_seen
@@ -166,7 +166,7 @@ class SavedRun:
         self.rewind.back()
         self.run.tally.flops, self.run.state.num_input_tokens_seen = self._counts
 
-    def keep(self) -> str:
+    def save_before_update(self) -> str:
         """Save the run as it was before this update, which failed; gives a sentence about where that is, if it is."""
         step = self.run.state.global_step
         if not self.saves or not step:
@@ -182,21 +182,21 @@ class SavedRun:
             self.trainer.event("on_save")
         return f" {path} has the state after update {step}, to go on from."
 
-    def between(self) -> None:
+    def check_signals(self) -> None:
         """Look for a signal within an update: one that ends the run leaves the update out, as if it had not begun."""
         # Several processes look before an update, all at the same one.
         if self.alone and self.signals.ended_by is not None:
             self._go_back()
             self._follow_signals()
 
-    def heed(self, numbers: list[tuple[int, int]]) -> None:
+    def receive_signals(self, numbers: list[tuple[int, int]]) -> None:
         """Do what a signal to any of several processes asks for, before an update that all of them begin together."""
         if not self.alone:
             for ending, save in numbers:
                 self.signals.receive(ending, save)
             self._follow_signals()
 
-    def after(self) -> None:
+    def end_update(self) -> None:
         """Do what a signal asked for, after an update."""
         if self.alone:
             self._follow_signals()

@@ -112,7 +112,7 @@ def find_pair(dataset: TableDataset, given: Mapping[str, str | None]) -> dict[st
     return {role: lower[name] for role, name in zip(("text", "text_pair"), pairs[0])} if pairs else {}
 
 
-def told(columns: Mapping[str, str], given: Mapping[str, str | None]) -> str | None:
+def describe_guesses(columns: Mapping[str, str], given: Mapping[str, str | None]) -> str | None:
     """What was guessed, in one line; ``None`` where nothing was."""
     guessed = {role: name for role, name in columns.items() if given.get(role) is None}
     choices = ", ".join(f"{role} is column {name!r}" for role, name in guessed.items())
@@ -160,13 +160,13 @@ def resolved(value: Any, data: str | None) -> Any:
     return value if data is None or os.path.isdir(data) else str(safe_join(Path(data).parent, value))
 
 
-def opened(value: Any, place: str) -> Any:
+def read_picture(value: Any, place: str) -> Any:
     """A picture of a row (``TranseptError``, with the row's place: it cannot be read)."""
     with _naming_row(place):
         return open_image(value)
 
 
-def heard(value: Any, rate: int, place: str) -> Any:
+def read_sound(value: Any, rate: int, place: str) -> Any:
     """The samples (T,) of a row's sound at a rate in Hz (``TranseptError``, with its place: it cannot be read)."""
     with _naming_row(place):
         return load_audio(value, rate)

@@ -19,7 +19,7 @@ from transept.core.naming import reference_names
 from transept.errors import InputError, TranseptError, UnsupportedError, nearest, refuse
 from transept.layers.norm import RMSNorm
 from transept.parallel.forms import local
-from transept.parallel.processes import everywhere
+from transept.parallel.processes import gather_objects
 from transept.training.optim.adafactor import Adafactor
 
 
@@ -192,7 +192,7 @@ def make_optimizer(
     """
     filled = [dict(group) for group in groups if group["params"]]
     parameters: list[Tensor] = [parameter for group in filled for parameter in group["params"]]
-    trains = any(everywhere(bool(parameters)))  # a process may have frozen layers alone
+    trains = any(gather_objects(bool(parameters)))  # a process may have frozen layers alone
     refuse(not trains, "no parameter can be trained.", hint="All of them are frozen: see `requires_grad`.")
     if not all(weight.device.type in FUSED and weight.is_floating_point() for weight in parameters):
         options = {name: value for name, value in options.items() if name != "fused"}

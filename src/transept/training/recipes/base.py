@@ -18,7 +18,7 @@ from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
 from transept.training.data.checks import warn_of_tokenizer
-from transept.training.data.columns import Column, find_columns, find_pair, told
+from transept.training.data.columns import Column, describe_guesses, find_columns, find_pair
 from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 
@@ -94,7 +94,7 @@ class Recipe:
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:
         """Find the columns in the rows to train on, with the model's ``config``; gives a sentence about guesses."""
         self.find_columns(dataset)
-        return told(self.column_names, self.chosen_columns)
+        return describe_guesses(self.column_names, self.chosen_columns)
 
     def find_columns(self, dataset: TableDataset) -> None:
         is_pair = any(column.role == "text_pair" for column in self.columns)

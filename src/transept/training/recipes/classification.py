@@ -20,7 +20,7 @@ from transept.training.data.columns import LABEL, TEXT, Column, find_columns, is
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, Labels, find_labels, token_labels
 from transept.training.model_card import Answers
 from transept.training.recipes.base import Options, Recipe, TextRecipe, most_likely, rows_from
-from transept.training.trainers.semi_supervised import RoundsTrainer, last_of_rounds
+from transept.training.trainers.semi_supervised import RoundsTrainer, last_checkpoint_of_rounds
 
 ENDINGS = ("ending", "choice", "option", "answer")
 METRICS = {SINGLE: "accuracy", MULTI: "f1", REGRESSION: "pearson"}
@@ -118,7 +118,7 @@ class SelfTraining(TextClassification):
     columns = (*TextClassification.columns[:2], replace(LABEL, optional=True))
     options_class = SelfTrainingOptions
     trainer_class = RoundsTrainer
-    last_checkpoint = staticmethod(last_of_rounds)
+    last_checkpoint = staticmethod(last_checkpoint_of_rounds)
     unlabelled: Sequence[TableDataset] = ()
 
     def inspect(self, dataset: TableDataset, config: Any = None) -> str | None:

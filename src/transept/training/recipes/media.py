@@ -26,13 +26,13 @@ from transept.training.collate.padding import default_data_collator
 from transept.training.data.columns import (
     LABEL,
     Column,
-    heard,
+    describe_guesses,
     is_mapping,
     is_media,
     is_text,
-    opened,
+    read_picture,
+    read_sound,
     resolved,
-    told,
     values_of,
 )
 from transept.training.data.labels import Labels, find_labels, is_number
@@ -74,7 +74,7 @@ class ImageClassification(LabelledRecipe, MediaRecipe):
     columns = (IMAGE, LABEL)
 
     def load(self, media: Any, target: Any, place: str) -> Row:
-        pixels = self.processor(opened(media, place), return_tensors="pt")["pixel_values"][0]
+        pixels = self.processor(read_picture(media, place), return_tensors="pt")["pixel_values"][0]
         return {"pixel_values": pixels, "labels": target}
 
     def describe(self, batch: Mapping[str, Any], index: int) -> dict[str, str]:
@@ -114,7 +114,7 @@ class ObjectDetection(LabelledRecipe, MediaRecipe):
         return targets
 
     def load(self, media: Any, target: Any, place: str) -> Row:
-        inputs = self.processor(opened(media, place), annotations=target, return_tensors="pt")
+        inputs = self.processor(read_picture(media, place), annotations=target, return_tensors="pt")
         return {name: inputs[name][0] for name in ("pixel_values", "labels")}
 
     def collate(self, rows: list[Row]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class SpeechRecipe(MediaRecipe):
     def load(self, media: Any, target: Any, place: str) -> Row:
         extractor = self.processor.feature_extractor
         rate = int(extractor.sampling_rate)
-        inputs = extractor(heard(media, rate, place), sampling_rate=rate)
+        inputs = extractor(read_sound(media, rate, place), sampling_rate=rate)
         return {name: inputs[name][0] for name in inputs} | {"labels": target}
 
     def collator(self) -> Any:
@@ -238,7 +238,7 @@ class Reconstruction(MediaRecipe):
         note, names = super().inspect(dataset, config), dataset.column_names
         options = self.options.of_task().items()
         self.new_settings = {name: value for name, value in options if name != "side" and value is not None}
-        what, hint = f"the rows have both: {told(self.column_names, {})}", "Choose one with --image or --values."
+        what, hint = f"the rows have both: {describe_guesses(self.column_names, {})}", "Choose one with --image or --values."
         refuse(len(self.column_names) > 1, what, hint, path=dataset.path)
         self.numeric = []  # the columns of numbers, which are a row together
         if not self.column_names:
@@ -282,7 +282,7 @@ class Reconstruction(MediaRecipe):
     def load(self, media: Any, target: Any, place: str) -> Row:
         """A picture as grey values from 0 to 1."""
         side = self.options.side
-        picture = opened(media, place).convert("L").resize((side, side))
+        picture = read_picture(media, place).convert("L").resize((side, side))
         return {"values": np.asarray(picture, dtype=np.float32) / 255}
 
     def default_arguments(self, rows: int, parameters: int, *, evaluated: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, TranseptWarning, nearest, refuse
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
-from transept.parallel.processes import everywhere, join, same_on_all
+from transept.parallel.processes import gather_objects, join, same_on_all
 from transept.preprocess.text.tokenizer import character_tokenizer
 from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
 from transept.tables.files import digest_of, load_dataset_file
@@ -188,7 +188,7 @@ class Run:
         output, about = self.settings.output, dict[str, Any]()
         if output is None:  # the first process chooses
             join()
-            output = everywhere(free_directory(self.settings.task))[0]
+            output = gather_objects(free_directory(self.settings.task))[0]
         trainer = self.make_trainer(output)
         is_first = trainer.is_world_process_zero()
         with contextlib.ExitStack() as stack:

@@ -209,7 +209,7 @@ def probabilities(logits: Any) -> NDArray[Any]:
     return cast(NDArray[Any], powers / powers.sum(axis=1, keepdims=True))
 
 
-def last_of_rounds(run: PathName) -> Path | None:
+def last_checkpoint_of_rounds(run: PathName) -> Path | None:
     """The last whole checkpoint of the last round of a run; ``None`` where there is none."""
     numbers = (path.name.removeprefix(ROUND) for path in Path(run).glob(f"{ROUND}*") if path.is_dir())
     rounds = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
@@ -256,7 +256,7 @@ class RoundsTrainer(Trainer):
 
     def _resume(self, folder: Path, resume: str | bool) -> tuple[int, str]:
         """Take the model to begin with, and the logs up to a checkpoint; returns its round and its path."""
-        checkpoint = last_of_rounds(folder) if resume is True else Path(str(resume))
+        checkpoint = last_checkpoint_of_rounds(folder) if resume is True else Path(str(resume))
         if checkpoint is None or not checkpoint.parent.name.removeprefix(ROUND).isdecimal():
             what = "no round has a whole checkpoint." if resume is True else f"{resume} is no checkpoint of a round."
             raise InputError(what, path=folder, hint="Begin a new run without it.")
