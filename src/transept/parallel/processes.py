@@ -29,8 +29,9 @@ T = TypeVar("T")
 
 _ANSWERS_WITHIN = 15.0  # seconds; a process may be computing when another notices
 # What PyTorch's backends say when a process does not answer.
-_WORDS = "connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group"
-_LOST = re.compile(_WORDS, re.IGNORECASE)
+_LOST = re.compile(
+    r"(?i)connection|broken pipe|socket|peer|timed? ?out|gloo|nccl|heartbeat|remote process|TCPStore|process group"
+)
 _STORES: list[Store] = []  # where the processes of this run say that they are there
 
 

@@ -13,13 +13,13 @@ MAX_DEPTH = 32
 # Numbers and truth values of YAML 1.2, and the characters that they begin with, in the order in which they are tried.
 # PyYAML, which knows 1.1, takes 3e-5 for a text and `no` for false.
 _PATTERNS = {
-    "int": ("-+0123456789", r"[-+]?[0-9]+$"),
+    "int": ("-+0123456789", re.compile(r"^[-+]?[0-9]+$")),
     "float": (
         "-+0123456789.",
-        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        re.compile(r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
     ),
-    "bool": ("tTfF", r"(?:true|True|TRUE|false|False|FALSE)$"),
-    "null": (("~", "n", "N", ""), r"(?:~|null|Null|NULL)?$"),
+    "bool": ("tTfF", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")),
+    "null": (("~", "n", "N", ""), re.compile(r"^(?:~|null|Null|NULL)?$")),
 }
 
 
@@ -76,5 +76,5 @@ def _loader() -> tuple[Any, Any]:
 
     Plain.add_constructor("tag:yaml.org,2002:int", lambda reader, node: int(node.value))  # 012 is twelve
     for kind, (first, pattern) in _PATTERNS.items():
-        Plain.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), [*first])
+        Plain.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", pattern, [*first])
     return yaml, Plain
