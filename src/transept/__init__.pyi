@@ -63,18 +63,18 @@ from transept.core.inputs import (
     check_finite as check_finite,
     check_range as check_range,
     check_tensor as check_tensor,
+    declared_texts as declared_texts,
     given_states as given_states,
     inferred_texts as inferred_texts,
     places_within as places_within,
     readable as readable,
-    told_texts as told_texts,
 )
 from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
     PreTrainedModel as PreTrainedModel,
+    own_forward as own_forward,
     pooled_alone as pooled_alone,
-    written as written,
 )
 from transept.core.naming import reference_names as reference_names
 from transept.core.pixels import (

@@ -164,7 +164,7 @@ def given_states(inputs: Mapping[str, Any]) -> Tensor | None:
     return given if isinstance(given, Tensor) and given.ndim > 1 else None
 
 
-def told_texts(inputs: Mapping[str, Any]) -> Tensor | None:
+def declared_texts(inputs: Mapping[str, Any]) -> Tensor | None:
     """(1 or B, T) numbers, from 0 on, of the texts that a row holds, where ``seq_idx`` or ``cu_seq_lens_q`` tells them.
 
     ``seq_idx`` (1 or B, T) are numbers that change where a text begins; ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (texts + 1) are

@@ -47,7 +47,7 @@ def pooled_alone(alone: bool = True) -> Iterator[None]:
         _POOLED_ALONE.reset(token)
 
 
-def written(cls: type) -> Callable[..., Any]:
+def own_forward(cls: type) -> Callable[..., Any]:
     """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
     found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
     own: Callable[..., Any] = next(each for each in found if inspect.unwrap(each) is each)
@@ -64,7 +64,7 @@ class _Built(type):
             type.__setattr__(cls, "main_input_name", names[0])
         if "forward" not in namespace and names:
             options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
-            type.__setattr__(cls, "forward", explicit(written(cls), names, options))
+            type.__setattr__(cls, "forward", explicit(own_forward(cls), names, options))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         model = super().__call__(*args, **kwargs)

@@ -15,11 +15,11 @@ from transept.core.inputs import (
     BOUNDS,
     Packing,
     check_by_position,
+    declared_texts,
     given_states,
     inferred_texts,
     places_within,
     readable,
-    told_texts,
 )
 from transept.core.model import Backbone, pooled_alone
 from transept.errors import InputError
@@ -70,7 +70,7 @@ class PackableBackbone(Backbone):
 
         Of the inputs, what told of texts is taken away, and positions are put in where there are none.
         """
-        texts, positions, given = told_texts(inputs), inputs.get("position_ids"), given_states(inputs)
+        texts, positions, given = declared_texts(inputs), inputs.get("position_ids"), given_states(inputs)
         if texts is not None:
             self._check_packed(inputs)
         for name in BOUNDS:

@@ -13,7 +13,7 @@ from torch import nn
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import ENCODER
-from transept.core.model import Backbone, Model, O, written
+from transept.core.model import Backbone, Model, O, own_forward
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import ModelOutput
 
@@ -68,7 +68,7 @@ class TaskModel(Model, Generic[B]):
         if cls.reads and hasattr(cls, "backbone_class"):
             return cls.reads
         backbone = getattr(cls, "backbone_class", None)
-        if backbone is None or not backbone.reads or written(cls) is nn.Module.forward:
+        if backbone is None or not backbone.reads or own_forward(cls) is nn.Module.forward:
             return ()
         reads = backbone.reads if "labels" in backbone.reads else (*backbone.reads, "labels")
         place = reads.index("labels")
@@ -130,4 +130,4 @@ class TaskModel(Model, Generic[B]):
 
 def _keywords(cls: type[TaskModel[Any]]) -> list[str]:
     """The names of what a task's forward pass itself takes by keyword."""
-    return list(dict.fromkeys((*cls.labels, *cls.takes, *inspect.getfullargspec(written(cls)).kwonlyargs)))
+    return list(dict.fromkeys((*cls.labels, *cls.takes, *inspect.getfullargspec(own_forward(cls)).kwonlyargs)))

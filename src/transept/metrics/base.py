@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -113,6 +113,12 @@ def same_number(predictions: Any, labels: Any) -> None:
 def ratio(part: float, whole: float, empty: float = 0.0) -> float:
     """``part / whole``; ``empty`` where there is nothing to divide by."""
     return float(part) / float(whole) if whole else empty
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    """Probabilities (..., C) of logits (..., C), of the same type."""
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return cast(NDArray[Any], powers / powers.sum(axis=-1, keepdims=True))
 
 
 def f1(hits: int, predicted: int, target: int) -> float:

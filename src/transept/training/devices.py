@@ -147,7 +147,7 @@ class Devices:
         hint = "Pass its class: optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-3}), or set `optim`."
         refuse(not self.alone and is_wrong, what, hint, UnsupportedError)
 
-    def taken(self, model: nn.Module) -> nn.Module:
+    def unwrap(self, model: nn.Module) -> nn.Module:
         """The model that is trained: the one inside an ``nn.DataParallel``, which then copies it to its devices."""
         if not isinstance(model, nn.DataParallel):
             return model
@@ -157,7 +157,7 @@ class Devices:
         self.copies = model
         return cast(nn.Module, model.module)
 
-    def hold(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
+    def prepare(self, model: nn.Module, dataset: Any) -> tuple[Form, nn.Module]:
         """Put a model into the form in which the processes hold it; returns this, and the module to call in training.
 
         Each share of the rows gets its own random numbers, for dropout; the first share those of a run by itself.

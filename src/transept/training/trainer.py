@@ -85,7 +85,7 @@ class Trainer(TrainerBase):
                 self.model = self.call_model_init(trial)
                 self._place_model()
                 self.optimizer = self.lr_scheduler = None
-            elif self.given_optimizers[1] is None:
+            elif self.passed_optimizers[1] is None:
                 self.lr_scheduler = None  # its length may be another now
             keep_update_size(self.args, resume_from_checkpoint, self.devices.replicas.size)
             self.state = self._new_state()
@@ -107,7 +107,7 @@ class Trainer(TrainerBase):
         self.state.compute_steps(args, length.max_steps)
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
         if self.form.model is not self.model:  # which is held since an earlier call
-            self.form, self.model_wrapped = self.devices.hold(self.model, self.train_dataset)
+            self.form, self.model_wrapped = self.devices.prepare(self.model, self.train_dataset)
         self.create_optimizer_and_scheduler(length.max_steps)
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None
         if args.unfreeze_schedule is not None:  # the optimizer has all that will be trained
@@ -135,7 +135,7 @@ class Trainer(TrainerBase):
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """The optimizer, made where there is none."""
         if self.optimizer is not None:
-            if self.given_optimizers[0] is not None:
+            if self.passed_optimizers[0] is not None:
                 self.devices.check_optimizer(self.optimizer, self.model)
             return self.optimizer
         model, args = self.model if model is None else model, self.args

@@ -72,9 +72,9 @@ class TrainerBase:
         self.processing_class = processing_class if processing_class is not None else tokenizer
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.optimizer, self.lr_scheduler = self.given_optimizers = optimizers
+        self.optimizer, self.lr_scheduler = self.passed_optimizers = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.model: Any = self.devices.taken(model) if model is not None else self.call_model_init()
+        self.model: Any = self.devices.unwrap(model) if model is not None else self.call_model_init()
         self.data_collator = data_collator if data_collator is not None else self._default_collator()
         self.replaced_passes = self._replaced_passes()
         self.devices.check(self.replaced_passes)
@@ -120,7 +120,7 @@ class TrainerBase:
         refuse(is_missing, "save_strategy='best' needs `metric_for_best_model`.", kind=ConfigError)
         are_two = self.optimizer_cls_and_kwargs is not None and self.optimizer is not None
         refuse(are_two, "pass either `optimizers` or `optimizer_cls_and_kwargs`.")
-        are_others = self.model_init is not None and self.given_optimizers != (None, None)
+        are_others = self.model_init is not None and self.passed_optimizers != (None, None)
         refuse(are_others, "`optimizers` hold another model's weights where `model_init` makes the model.")
 
     def check_model(self) -> None:
@@ -136,7 +136,7 @@ class TrainerBase:
         model = self.model_init(*([trial] if inspect.signature(self.model_init).parameters else []))
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"`model_init` gave {type(model).__name__}, and no model.")
-        return self.devices.taken(model)
+        return self.devices.unwrap(model)
 
     def _place_model(self) -> None:
         """Put the model where it is trained, and note the names of its inputs."""

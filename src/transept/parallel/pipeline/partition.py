@@ -19,7 +19,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from transept.checkpoint.load import put, share
-from transept.core.model import Backbone, Model, written
+from transept.core.model import Backbone, Model, own_forward
 from transept.core.pixels import PatchBackbone
 from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.core.spectrograms import SpectrogramBackbone
@@ -131,10 +131,10 @@ def _stacks(model: Model) -> tuple[Backbone, ...]:
         what = f"{name} has no loss by itself, or is made of several models: no pipeline."
         raise UnsupportedError(what, hint=_INSTEAD)
     backbone, stacks = model.backbone, model.stacks
-    kinds, usual = {type(stack) for stack in stacks}, (written(Backbone), written(TextBackbone))
-    run_alike = all(k.run is Backbone.run and k.context_class is Context and written(k) in usual for k in kinds)
+    kinds, usual = {type(stack) for stack in stacks}, (own_forward(Backbone), own_forward(TextBackbone))
+    run_alike = all(k.run is Backbone.run and k.context_class is Context and own_forward(k) in usual for k in kinds)
     is_pair = isinstance(backbone, EncoderDecoderBackbone)
-    is_pair = is_pair and written(type(backbone)) is written(EncoderDecoderBackbone)
+    is_pair = is_pair and own_forward(type(backbone)) is own_forward(EncoderDecoderBackbone)
     if not run_alike or not (is_pair or stacks == (backbone,)):
         what = f"the layers of {name} do not run one after the other on states alone, and cannot be cut into stages."
         raise UnsupportedError(what, hint=_INSTEAD)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.utils.rnn import pad_sequence
 
-from transept.core.inputs import BOUNDS, Packing, given_states, places_within, told_texts
+from transept.core.inputs import BOUNDS, Packing, declared_texts, given_states, places_within
 from transept.core.model import Backbone, Model
 from transept.core.text import TextBackbone
 from transept.errors import InputError, TranseptError, UnsupportedError
@@ -46,7 +46,7 @@ def rows_of(model: Model, batch: Mapping[str, Any]) -> dict[str, Any]:
         if name in inputs:
             raise InputError(f"`{name}` cannot go through a pipeline, whose micro-batches are rows of inputs.")
     backbone = model.backbone
-    if isinstance(backbone, TextBackbone) and (texts := told_texts(inputs)) is not None:
+    if isinstance(backbone, TextBackbone) and (texts := declared_texts(inputs)) is not None:
         inputs = {name: value for name, value in inputs.items() if name not in BOUNDS} | {"seq_idx": texts}
         if "position_ids" in backbone.reads:
             inputs = {"position_ids": places_within(texts) + backbone.first_position} | inputs

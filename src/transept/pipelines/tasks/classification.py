@@ -21,6 +21,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification,
 )
 from transept.errors import InputError, TranseptError, TranseptWarning
+from transept.metrics.base import softmax
 from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
@@ -130,8 +131,7 @@ def scores(logits: NDArray[np.float32], function: str) -> Any:
         return logits
     if function == "sigmoid":
         return np.exp(-np.logaddexp(0, -logits))  # does not overflow where the logits are large
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+    return softmax(logits)
 
 
 class CandidateOptions(Options):
@@ -232,9 +232,9 @@ class ZeroShotClassificationPipeline(TextPipeline):
         """(N): softmax over the labels' entailment, or for each label over its entailment and contradiction."""
         logits = np.stack(results)
         if not options.multi_label and len(logits) > 1:
-            return scores(logits[:, self.entailment], "softmax")
+            return softmax(logits[:, self.entailment])
         contradiction = -1 if self.entailment == 0 else 0
-        return scores(logits[:, [contradiction, self.entailment]], "softmax")[:, 1]
+        return softmax(logits[:, [contradiction, self.entailment]])[:, 1]
 
 
 def _entailment(config: Config) -> int | None:
@@ -266,4 +266,4 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
         """(N): softmax over scaled cosines, or each cosine."""
         cosines = self.vectors(options.hypotheses) @ results[0]
         alone = options.multi_label or len(cosines) == 1
-        return np.maximum(cosines, 0) if alone else scores(cosines * options.scale, "softmax")
+        return np.maximum(cosines, 0) if alone else softmax(cosines * options.scale)

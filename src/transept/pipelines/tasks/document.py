@@ -18,10 +18,10 @@ from torch import Tensor
 
 from transept.core.auto import AutoModelForDocumentQuestionAnswering
 from transept.errors import InputError, TranseptError
+from transept.metrics.base import softmax
 from transept.pipelines.base import Options, Pipeline, count, to_numpy
 from transept.pipelines.batching import Sample, attempt
 from transept.pipelines.media import MOST_BYTES, MOST_ITEMS
-from transept.pipelines.tasks.classification import scores
 from transept.pipelines.tasks.question_answering import best_spans
 from transept.pipelines.text import NO_LIMIT, check_text, padded, unexpected, unpadded, windows
 from transept.preprocess.media import open_image
@@ -168,7 +168,7 @@ class DocumentQuestionAnsweringPipeline(Pipeline[Any]):
             inside = np.array([text == 1 for text in row["sequences"]])
             # Only tokens of the page and class tokens share the probability.
             shares = inside | (np.array(row["input_ids"]) == self.tokenizer.cls_token_id)
-            start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
+            start, end = softmax(np.where(shares, logits, np.float32(-10000)))
             impossible = min(impossible, float(start[0] * end[0]))
             for score, first, last in best_spans(start * inside, end * inside, options.max_answer_len, options.top_k):
                 begin, final = words[first], words[last]

@@ -21,10 +21,10 @@ from transept.core.auto import AutoModelForQuestionAnswering, AutoModelForSeq2Se
 from transept.errors import InputError, InputTypeError
 from transept.generation.decoding import pick_rows
 from transept.generation.prompt import end_tokens
+from transept.metrics.base import softmax
 from transept.pipelines.base import Options, Pipeline, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
-from transept.pipelines.tasks.classification import scores
 from transept.pipelines.tasks.generation import Text2TextGenerationPipeline, Text2TextOptions
 from transept.pipelines.text import Text, TextPipeline, check_text, unexpected, unpadded, windows
 
@@ -161,7 +161,7 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
             inside = np.array(row["sequences"]) == self.context_place
             # Only tokens of the context and class tokens share the probability.
             shares = inside | (np.array(row["input_ids"]) == self.tokenizer.cls_token_id)
-            start, end = scores(np.where(shares, logits, np.float32(-10000)), "softmax")
+            start, end = softmax(np.where(shares, logits, np.float32(-10000)))
             impossible = min(impossible, float(start[0] * end[0]))
             for score, first, last in best_spans(start * inside, end * inside, options.max_answer_len, most):
                 first, last = widened(words, first, last) if options.align_to_words else (first, last)

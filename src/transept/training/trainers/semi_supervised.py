@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 
 from transept.errors import FormatError, InputError, refuse
 from transept.files import PathName, make_directory, parse_json, read_text, write_text
+from transept.metrics.base import softmax
 from transept.objectives.classification import widened
 from transept.objectives.terms import LossTerm
 from transept.schema import typed
@@ -205,15 +206,20 @@ def probabilities(logits: Any) -> NDArray[Any]:
     values = np.asarray(logits[0] if isinstance(logits, tuple) else logits, np.float64)
     what = f"self-training needs a classifier with logits (rows, classes), but they are {values.shape}."
     refuse(values.ndim != 2, what)
-    powers = np.exp(values - values.max(axis=1, keepdims=True))
-    return cast(NDArray[Any], powers / powers.sum(axis=1, keepdims=True))
+    return softmax(values)
 
 
 def last_checkpoint_of_rounds(run: PathName) -> Path | None:
     """The last whole checkpoint of the last round of a run; ``None`` where there is none."""
-    numbers = (path.name.removeprefix(ROUND) for path in Path(run).glob(f"{ROUND}*") if path.is_dir())
-    rounds = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
-    return next(filter(None, (find_last_checkpoint(Path(run, f"{ROUND}{number}")) for number in rounds)), None)
+    rounds = {number: path for path in Path(run).glob(f"{ROUND}*") if (number := round_number(path)) is not None}
+    found = (find_last_checkpoint(rounds[number]) for number in sorted(rounds, reverse=True) if rounds[number].is_dir())
+    return next(filter(None, found), None)
+
+
+def round_number(folder: Path) -> int | None:
+    """The K of a folder ``round-K``; ``None`` where it is another."""
+    name = folder.name
+    return int(number) if name.startswith(ROUND) and (number := name.removeprefix(ROUND)).isdecimal() else None
 
 
 class RoundsTrainer(Trainer):
@@ -257,10 +263,10 @@ class RoundsTrainer(Trainer):
     def _resume(self, folder: Path, resume: str | bool) -> tuple[int, str]:
         """Take the model to begin with, and the logs up to a checkpoint; returns its round and its path."""
         checkpoint = last_checkpoint_of_rounds(folder) if resume is True else Path(str(resume))
-        if checkpoint is None or not checkpoint.parent.name.removeprefix(ROUND).isdecimal():
+        number = round_number(checkpoint.parent) if checkpoint is not None else None
+        if checkpoint is None or number is None:
             what = "no round has a whole checkpoint." if resume is True else f"{resume} is no checkpoint of a round."
             raise InputError(what, path=folder, hint="Begin a new run without it.")
-        number = int(checkpoint.parent.name.removeprefix(ROUND))
         load_saved_weights(folder / START, self.model)
         self.state.log_history = [log for log in read_log(folder / LOG_NAME) if log.get("round", 0) < number]
         relay, state = Relay(self, number), TrainerState.load_from_json(checkpoint / STATE_NAME)
