@@ -25,7 +25,7 @@ from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.resume import keep_update_size
 from transept.training.checkpoint.saved_run import SavedRun
-from transept.training.data.loader import computed_once
+from transept.training.data.loader import computed_once, ending_workers
 from transept.training.evaluation import Evaluation, speed
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
@@ -97,7 +97,7 @@ class Trainer(TrainerBase):
                     self.saved = saved
                     if self.args.precompute:  # of the weights that the run goes on with
                         run.loader, run.wrapped = computed_once(self, run.loader)
-                    with naming_lost_processes():
+                    with naming_lost_processes(), ending_workers(run.loader):
                         return Loop(run, self, saved).train()
         finally:
             self.is_in_train = False
@@ -204,7 +204,8 @@ class Trainer(TrainerBase):
         if dtype is not None and not self.is_in_train:
             self.model.to(dtype)
         evaluation = Evaluation(self, loss_only, ignore_keys, is_prediction=description == "Prediction")
-        return evaluation.run(dataloader, metric_key_prefix)
+        with ending_workers(dataloader):
+            return evaluation.run(dataloader, metric_key_prefix)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add figures to the history, and pass them to the callbacks."""

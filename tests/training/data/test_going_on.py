@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -93,6 +94,16 @@ def test_runs_go_on_from_any_batch(kind: Any, workers: int, tmp_path: Path) -> N
     more["dataloader_persistent_workers"] = workers > 0
     for step in (2, 3, 4):
         assert resumed(kind, tmp_path / "whole", tmp_path / str(step), step, **more) == whole
+
+
+def test_workers_end_with_their_run(tmp_path: Path) -> None:
+    """Those that live on between epochs too, also where the run ends within one."""
+    living_on: dict[str, Any] = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    train(Iterated(), tmp_path / "whole", **living_on, eval_strategy="epoch")
+    assert not multiprocessing.active_children()
+    with pytest.raises(SystemExit):
+        train(Iterated(), tmp_path / "stopped", None, (Stop(2),), **living_on)
+    assert not multiprocessing.active_children()
 
 
 class Stop(TrainerCallback):

@@ -115,6 +115,20 @@ def make_loader(
     return DataLoader(_Rows(dataset, seed), batch_sampler=batches, **options)
 
 
+@contextlib.contextmanager
+def ending_workers(loader: Any) -> Iterator[None]:
+    """End the workers of a loader afterwards that live on between epochs.
+
+    PyTorch would end them where it finds the loader among garbage, and there waits five seconds for each.
+    """
+    try:
+        yield
+    finally:
+        if (batches := getattr(loader, "_iterator", None)) is not None:
+            batches._shutdown_workers()
+            loader._iterator = None
+
+
 def computed_once(trainer: Any, loader: DataLoader[Any]) -> tuple[DataLoader[Any], nn.Module]:
     """A loader of a frozen backbone's states in the order of a loader of rows, and the head to train on them.
 
