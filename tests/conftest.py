@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=16.0,
         help="how long the fuzz suite mutates files, all its parts together",
     )
-    parser.addoption("--kills", type=int, default=25, help="how many runs are killed, half of them while they save")
-    parser.addoption("--failures", type=int, default=4, help="how many writes of each kind fail in saves")
+    parser.addoption("--kills", type=int, default=12, help="how many runs are killed, half of them while they save")
+    parser.addoption("--failures", type=int, default=2, help="how many writes of each kind fail in saves")
     parser.addoption(
         "--thorough", action="store_true", help="every family in every form, where some of each are tested otherwise"
     )
@@ -57,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             parts[item.get_closest_marker("thorough") is not None].append(item)
         items[:] = parts[False]
         config.hook.pytest_deselected(items=parts[True])
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)  # so that no worker ends with one while others wait
 
 
 def pytest_collection_finish() -> None:

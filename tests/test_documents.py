@@ -47,6 +47,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not [(str(page), link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
 def test_the_documentation_is_built_without_a_warning(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # Reading pages and resolving their links gives all warnings; writing HTML takes as long again, and so do lists of types.

@@ -52,7 +52,7 @@ def interrupted(*arguments: object, beside: Path, by: signal.Signals = signal.SI
 COUNT, WORDS = 8000, ["i love this", "bad cat", "the dog is good", "a book"]
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+@pytest.mark.parametrize("suffix", [pytest.param(".npy", marks=pytest.mark.thorough), ".jsonl"])
 def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, tmp_path, suffix):
     """The first note is the only line; the same command with --resume gives what one whole run gives."""
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
@@ -86,7 +86,7 @@ def check_vectors(outputs: Path, output: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals of Unix")
-@pytest.mark.parametrize("suffix", [".npy", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".npy", pytest.param(".jsonl", marks=pytest.mark.thorough)])
 def test_what_a_killed_run_leaves_is_gone_on_from(encoder, tmp_path, suffix):
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
     outputs.mkdir()

@@ -47,6 +47,7 @@ def graphs(model: Any) -> list[Any]:
     return list(compiled._STEPS[model].graphs.values())
 
 
+@pytest.mark.long
 def test_the_fastest_graphs_write_the_same(capfd: pytest.CaptureFixture[str]) -> None:
     # The fastest loops are looked for once for each size of a weight, of which there are few here.
     model = llama(num_hidden_layers=1, intermediate_size=32, num_key_value_heads=4, vocab_size=96)
@@ -57,6 +58,7 @@ def test_the_fastest_graphs_write_the_same(capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_changed_weights_are_seen() -> None:
     model = shallow()
     before = write(model, PLAIN)
@@ -108,6 +110,7 @@ def test_models_of_one_form_have_graphs_of_their_own() -> None:
     assert gone() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{"options": {"cpp_wrapper": True}}, pytest.param(PLAIN, marks=pytest.mark.thorough)], ids=str)
 def test_graphs_are_freed_with_their_weights(how: dict[str, Any]) -> None:
     def copies() -> int:

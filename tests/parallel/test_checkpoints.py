@@ -41,12 +41,12 @@ FORMS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def train(made: Head, folder: str, settings: dict[str, Any], updates: int, resume: bool) -> dict[str, Any]:
-    """A run up to that many updates, which saves after each fourth."""
+    """A run up to that many updates, which saves after each second."""
     model = ours(made)
-    more = {"per_device_train_batch_size": 2, "max_steps": updates, "save_strategy": "steps", "save_steps": 4}
+    more = {"per_device_train_batch_size": 2, "max_steps": updates, "save_strategy": "steps", "save_steps": 2}
     more |= {"learning_rate": 1e-2, "lr_scheduler_type": "constant"}
     arguments = TrainingArguments(**quiet(Path(folder), **(more | settings)))
-    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, 23))
+    trainer = Trainer(model, arguments, train_dataset=rows(made.rows, 11))
     trainer.train(resume_from_checkpoint=resume or None)
     weights = trainer.form.collect(model.state_dict())
     return {
@@ -68,9 +68,9 @@ def run(form: str, ranks: Ranks, made: Head, folder: Path, updates: int, resume:
 @pytest.mark.filterwarnings("ignore:.*`max_steps`:transept.errors.TranseptWarning")
 def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
-    whole = run(form, ranks, made, tmp_path / "whole", 8)
-    run(form, ranks, made, tmp_path / "parts", 4)
-    after = run(form, ranks, made, tmp_path / "parts", 8, resume=True)
+    whole = run(form, ranks, made, tmp_path / "whole", 4)
+    run(form, ranks, made, tmp_path / "parts", 2)
+    after = run(form, ranks, made, tmp_path / "parts", 4, resume=True)
     assert [each.hex() for each in after["losses"]] == [each.hex() for each in whole["losses"]]
     for name, each in whole["weights"].items():
         np.testing.assert_array_equal(after["weights"][name], each, err_msg=name)
@@ -95,20 +95,20 @@ def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> N
 )
 def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
-    whole = run("one", ranks, made, tmp_path / "whole", 8)
-    run(before, ranks, made, tmp_path / "parts", 4)
+    whole = run("one", ranks, made, tmp_path / "whole", 4)
+    run(before, ranks, made, tmp_path / "parts", 2)
     with warnings.catch_warnings(action="ignore"):
-        found = run(after, ranks, made, tmp_path / "parts", 8, resume=True)
+        found = run(after, ranks, made, tmp_path / "parts", 4, resume=True)
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*`max_steps` was 4:transept.errors.TranseptWarning")
+@pytest.mark.filterwarnings("ignore:.*`max_steps` was 2:transept.errors.TranseptWarning")
 def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
-    whole = run("one", ranks, made, tmp_path / "whole", 8)
-    run("ddp", ranks, made, tmp_path / "parts", 4)
+    whole = run("one", ranks, made, tmp_path / "whole", 4)
+    run("ddp", ranks, made, tmp_path / "parts", 2)
     with pytest.warns(TranseptWarning, match=r"had 2 processes and has 1: gradient_accumulation_steps is 2 now.*has 4 rows"):
-        found = train(made, str(tmp_path / "parts"), {}, 8, True)
+        found = train(made, str(tmp_path / "parts"), {}, 4, True)
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 

@@ -93,7 +93,7 @@ def one_process(model: Any, batches: list[dict[str, Tensor]]) -> Tensor:
     return torch.stack(losses).sum().detach()
 
 
-def train(family: str, settings: dict[str, Any], updates: int = 10, parts: int = 1, checkpointing: bool = False) -> Any:
+def train(family: str, settings: dict[str, Any], updates: int = 5, parts: int = 1, checkpointing: bool = False) -> Any:
     """The largest differences of losses, gradients, norms and evaluated logits from one process, and of the weights at the end."""
     join()
     config = DistributedConfig(pp_size=dist.get_world_size(), **settings)

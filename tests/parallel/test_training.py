@@ -43,7 +43,7 @@ FAMILIES = [
     Head("WhisperForConditionalGeneration", WHISPER, "spectrum"),
 ]
 # 19 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
-ROWS, UPDATES = 19, 10
+ROWS, UPDATES = 11, 6
 
 
 def learn(made: Head, folder: str, settings: dict[str, Any], *, packed: bool = False) -> dict[str, Any]:

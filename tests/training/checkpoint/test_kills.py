@@ -53,6 +53,7 @@ def last_step(folder: Path) -> int:
     return 0 if found is None else check_checkpoint(found).step
 
 
+@pytest.mark.long
 def test_killed_runs_go_on_to_the_bit(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     kills = int(request.config.getoption("--kills"))
     draw = random.Random(kills)
