@@ -332,3 +332,16 @@ def test_weights_of_a_mapped_file_are_trained_where_new_ones_lie(tmp_path: Path)
         found.append(model)
     for one, two in zip(*(model.parameters() for model in found), strict=True):
         assert torch.equal(one, two)
+
+
+def test_operations_are_counted_of_weights_that_are_counted_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = head("BertForSequenceClassification")
+    model, data = ours(made), rows(made.rows, 4)
+    weights, asked = model.num_parameters(exclude_embeddings=True), []
+    monkeypatch.setattr(model, "num_parameters", lambda **given: asked.append(given) or weights)
+    settings = quiet(tmp_path, max_steps=3, per_device_train_batch_size=4)
+    trainer = Trainer(model, TrainingArguments(**settings), train_dataset=data)
+    trainer.train()
+    positions = trainer.data_collator([dict(row) for row in data])["input_ids"].numel()
+    assert trainer.state.total_flos == 3 * 6 * weights * positions
+    assert asked == [{"exclude_embeddings": True}]

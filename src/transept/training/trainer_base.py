@@ -89,6 +89,7 @@ class TrainerBase:
         self.may_cut = not replaces_loss and (self.perturbation is None or self.perturbation.by_row)
         self.average: WeightAverage | None = None
         self.share = PassShare()  # of the pass that is being made
+        self.training_weights: int | None = None  # of the whole model, counted once a run
         self.training: TrainingRun | None = None  # that of the last call of `train()`
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
@@ -334,8 +335,13 @@ class TrainerBase:
         ids = inputs.get(self.main_input_name)
         if not isinstance(ids, Tensor):
             return 0.0
-        weights = getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
+        weights = self._count_weights() if self.training_weights is None else self.training_weights
         return float(6 * weights * ids.numel())
+
+    def _count_weights(self) -> int:
+        """How many weights compute: all but embeddings; none of a model that does not tell them."""
+        count: int = getattr(self.model, "num_parameters", lambda **_: 0)(exclude_embeddings=True)
+        return count
 
     def store_flos(self) -> None:
         """Add the operations since the last call to the state."""
