@@ -42,7 +42,7 @@ FAMILIES = [
     Head("MixtralForCausalLM", SIZES | MIXTRAL, "text"),
     Head("WhisperForConditionalGeneration", WHISPER, "spectrum"),
 ]
-# 19 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
+# 11 rows in batches of 2, two of which make an update in each process: the last update has fewer than the others.
 ROWS, UPDATES = 11, 6
 
 

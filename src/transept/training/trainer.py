@@ -105,9 +105,9 @@ class Trainer(TrainerBase):
     def _make_run(self, loader: DataLoader[Any], ignored: list[str] | None) -> TrainingRun:
         args, length = self.args, RunLength.of(self.args, loader)
         self.state.compute_steps(args, length.max_steps)
-        self.training_weights = self._count_weights()  # before processes share it
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.epochs
         if self.form.model is not self.model:  # which is held since an earlier call
+            self.training_weights = self._count_weights()  # before processes share them
             self.form, self.model_wrapped = self.devices.prepare(self.model, self.train_dataset)
         self.create_optimizer_and_scheduler(length.max_steps)
         self.average = WeightAverage(self.model, args.ema_decay) if args.ema_decay else None

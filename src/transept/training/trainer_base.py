@@ -89,7 +89,7 @@ class TrainerBase:
         self.may_cut = not replaces_loss and (self.perturbation is None or self.perturbation.by_row)
         self.average: WeightAverage | None = None
         self.share = PassShare()  # of the pass that is being made
-        self.training_weights: int | None = None  # of the whole model, counted once a run
+        self.training_weights: int | None = None  # of the whole model
         self.training: TrainingRun | None = None  # that of the last call of `train()`
         self.saved: SavedRun | None = None
         self.trial_name: str | None = None
