@@ -55,6 +55,7 @@ class Names:
     heads: frozenset[str] = frozenset()
     base: str = ""
     children: tuple[Child, ...] = ()
+    within: Names | None = None
 
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
@@ -65,7 +66,7 @@ class Names:
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__ if name != "base")
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__ if name not in ("base", "within"))
         joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
         return Names(**joined, base=self.base or other.base)
 
@@ -82,8 +83,22 @@ class Names:
         return {child.stored: (child.ours, child.names._whole_table()) for child in self.children} | dict(self.table)
 
     @cached_property
+    def placement(self) -> KeyMap:
+        """Where the parts of the model hang, below the places of the models that it is made of."""
+        return KeyMap({child.stored: child.ours for child in self.children} | dict(self.table))
+
+    def placed(self) -> Names:
+        """The names of a model whose parts hang where the table says: its own are the stored ones."""
+        keys = self.keys
+        ties = {keys.place(name): keys.place(source) for name, source in self.tied.items()}
+        children = tuple(Child(child.stored, child.stored, child.names.placed(), child.loose) for child in self.children)
+        return replace(self, table={}, ties=ties, children=children, within=self)
+
+    @cached_property
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
+        if self.within is not None:
+            return self.ties
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
         return {join(ours, name): join(ours, source) for ours, (name, source) in inner} | self.ties
 
@@ -113,6 +128,8 @@ class Names:
 
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
+        if self.within is not None:
+            return self.within.group(self.within.keys.ours(name)[0])
         for child, inner in self._inside(name):
             group = child.names.group(inner)
             return None if group is None else join(child.ours, group)
@@ -134,10 +151,14 @@ class Names:
 
     def is_fixed(self, name: str) -> bool:
         """Whether our name is not trained and has a value of its own."""
+        if self.within is not None:
+            return self.within.is_fixed(self.within.keys.ours(name)[0])
         return name in self.fixed or any(child.names.is_fixed(inner) for child, inner in self._inside(name))
 
     def is_wide(self, name: str) -> bool:
         """Whether our name's tensor stays float32 in a model of float16."""
+        if self.within is not None:
+            return self.within.is_wide(self.within.keys.ours(name)[0])
         wide = any(f".{part}." in f".{name}." for part in self.wide)
         return wide or any(child.names.is_wide(inner) for child, inner in self._inside(name))
 
@@ -304,6 +325,7 @@ class KeyMap:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
         self._recipes: dict[str, Recipe] = {}
+        self._ranks: dict[Path, int | None] = {}
         self._rows = {path for path, rule in self._rules.items() if rule.row}
 
     def ours(self, stored: str) -> tuple[str, ...]:
@@ -321,6 +343,20 @@ class KeyMap:
         indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
         rest = parts[len(rule) :]
         return tuple(".".join([fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+
+    def place(self, ours: str, *, is_list: bool = False) -> str:
+        """The stored path of a module or tensor of ours; of a list that of its elements, without their indices."""
+        if is_list:
+            return self.place(f"{ours}.0").removesuffix(".0")
+        return self.recipe(ours).stored.strip(".")
+
+    def rank(self, stored: str) -> int | None:
+        """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
+        path = path_of(stored)
+        if path not in self._ranks:
+            begin = ((rank, rule[: len(path)]) for rank, rule in enumerate(self._stored))
+            self._ranks[path] = next((rank for rank, rule in begin if rule == path), None)
+        return self._ranks[path]
 
     def beginnings(self) -> frozenset[str]:
         """The first parts of all stored paths that a rule names."""

@@ -27,7 +27,9 @@ from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
 from transept.layers.cache import Cache
 from transept.layers.context import Context
+from transept.layers.links import Linked
 from transept.layers.pool import Pooler
+from transept.core.tree import place
 from transept.outputs import BackboneOutput, ModelOutput
 
 _POOLED_ALONE = ContextVar("pooled_alone", default=False)
@@ -72,7 +74,7 @@ class _Built(type):
         return model
 
 
-class Model(ByReference, Pretrained, metaclass=_Built):
+class Model(Linked, ByReference, Pretrained, metaclass=_Built):
     """What backbones and task models have in common.
 
     A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
@@ -85,6 +87,7 @@ class Model(ByReference, Pretrained, metaclass=_Built):
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
+    placed: ClassVar[bool] = False
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
 
     @classmethod
@@ -115,6 +118,8 @@ class Model(ByReference, Pretrained, metaclass=_Built):
             for module in self.modules():
                 if id(module) not in inner:
                     self.initialize_module(module)
+        if self.placed:
+            place(self, self.names_of(self.config).placement)
         self.tie_weights()
 
     @property
@@ -133,7 +138,8 @@ class Model(ByReference, Pretrained, metaclass=_Built):
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
-        return self.names_of(self.config)
+        names = self.names_of(self.config)
+        return names.placed() if self.placed else names
 
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
@@ -272,14 +278,14 @@ class Backbone(Model):
 
     def embedding_table(self) -> nn.Module:
         """The token embeddings, or what takes their place."""
-        table = self._modules.get(self.table_name)
+        table: nn.Module | None = getattr(self, self.table_name, None)
         if table is None:
             raise InputError(f"{type(self).__name__} has no token embeddings.")
         return table
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.embedding_table()
-        self._modules[self.table_name] = table
+        setattr(self, self.table_name, table)
 
     def context(
         self, output_attentions: bool | None = None, output_hidden_states: bool | None = None, return_dict: bool | None = None

@@ -105,7 +105,7 @@ class TextBackbone(PackableBackbone):
             return None
         if not isinstance(ids, Tensor) or ids.shape != mask.shape:
             return None
-        table = self._modules.get("embed_positions")
+        table = getattr(self, "embed_positions", None)
         if isinstance(table, CountedPositions) and bool(((ids == table.padding_idx) & (mask != 0)).any()):
             return None  # positions are counted by ids
         return Packing.of_padded(mask)
@@ -136,13 +136,14 @@ class TextBackbone(PackableBackbone):
         ``embed_norm`` and ``dropout``. A family that does otherwise, or puts biases for distances into the context, overrides
         this.
         """
-        parts: Any = self._modules
-        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in parts.get("rotary", {}).items()}
-        if "embed_types" in parts:
-            x = x + self.segments(types, x, parts["embed_types"])
-        if "embed_positions" in parts:
-            x = x + parts["embed_positions"](positions).to(x.dtype)
-        for part in (parts[name] for name in ("embed_norm", "dropout") if name in parts):
+        names = ("rotary", "embed_types", "embed_positions", "embed_norm", "dropout")
+        tables, embed_types, embed_positions, *last = (getattr(self, name, None) for name in names)
+        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in (tables or {}).items()}
+        if embed_types is not None:
+            x = x + self.segments(types, x, embed_types)
+        if embed_positions is not None:
+            x = x + embed_positions(positions).to(x.dtype)
+        for part in filter(None, last):
             x = part(x)
         return x
 
@@ -226,7 +227,7 @@ class TextBackbone(PackableBackbone):
     @property
     def rows_apart(self) -> bool:
         """Whether states depend on no other row, and not on how far rows are padded, as some rotary positions do."""
-        tables: Any = self._modules.get("rotary")
+        tables: Any = getattr(self, "rotary", None)
         return not any(table.frequencies.by_length for table in (tables.values() if tables is not None else ()))
 
     @property
@@ -236,9 +237,9 @@ class TextBackbone(PackableBackbone):
     @property
     def max_positions(self) -> int | None:
         """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
-        if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
+        if isinstance(table := getattr(self, "embed_positions", None), CountedPositions):
             return table.capacity
-        return None if "rotary" in self._modules else self._stated_positions
+        return None if hasattr(self, "rotary") else self._stated_positions
 
     @property
     def trained_positions(self) -> int | None:
@@ -257,7 +258,7 @@ class TextBackbone(PackableBackbone):
     @property
     def first_position(self) -> int:
         """The number of the first position, as ``position_ids`` count."""
-        table = self._modules.get("embed_positions")
+        table = getattr(self, "embed_positions", None)
         return table.padding_idx + 1 if isinstance(table, CountedPositions) else 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
@@ -268,14 +269,14 @@ class TextBackbone(PackableBackbone):
         if given is not None:
             check_by_position("position_ids", given, x)
             if (most := self.max_positions) is not None:
-                is_table = isinstance(self._modules.get("embed_positions"), nn.Embedding)
+                is_table = isinstance(getattr(self, "embed_positions", None), nn.Embedding)
                 rule = "the table of positions has the rows 0 to" if is_table else "the model has the positions 0 to"
                 hint = "Leave them out to have them counted."
                 check_range("position_ids", given, self.first_position + most, rule, hint)
             return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position
-        if isinstance(table := self._modules.get("embed_positions"), CountedPositions):
+        if isinstance(table := getattr(self, "embed_positions", None), CountedPositions):
             return table.count(ids, x, ctx.past)
         if not isinstance(ctx.past, Tensor):
             self.check_length(ctx.past + x.shape[1])

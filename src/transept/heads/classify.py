@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.task import B
@@ -25,7 +26,7 @@ from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
 
-class Classifier(nn.Module):
+class Classifier(Linked):
     """A linear layer (..., D) -> (..., C), with dropout before it.
 
     Where ``act`` names an activation, it and a dense layer come before, with another dropout; ``bias`` is the last layer's.

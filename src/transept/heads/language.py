@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import O
@@ -25,13 +27,14 @@ from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
 
 
-class VocabularyHead(nn.Module):
+class VocabularyHead(Linked):
     """Dense, activation, norm, and a decoder over the vocabulary that is usually tied to the embeddings of size ``inner``."""
 
-    def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float) -> None:
+    def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float, bias: bool = False) -> None:
         super().__init__()
         self.dense, self.norm = nn.Linear(dim, inner), nn.LayerNorm(inner, eps)
         self.act, self.decoder = activation(act), nn.Linear(inner, vocab)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
@@ -100,17 +103,17 @@ class VocabularyTask(LanguageTask[TextB]):
     """
 
     act: ClassVar[str] = "hidden_act"
-    tied_bias: ClassVar[str | None] = None
+    tied_bias: ClassVar[bool] = False
     names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
 
     def make_head(self, config: Config) -> nn.Module:
         act, eps = getattr(config, self.act, self.act), self.model.embed_norm.eps
-        return VocabularyHead(self.model.dim, self.model.embed_dim, config.vocab_size, act=act, eps=eps)
+        return VocabularyHead(self.model.dim, self.model.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias)
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
-        own = {cls.tied_bias: "lm_head.decoder.bias"} if cls.tied_bias and config.tie_word_embeddings else {}
-        return super().head_names_of(config) | Names(own)
+        own = {"lm_head.decoder.bias": "lm_head.bias"} if cls.tied_bias and config.tie_word_embeddings else {}
+        return super().head_names_of(config) | Names(ties=own)
 
 
 class ForMaskedLM(VocabularyTask[TextB]):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.task import B, TaskModel
@@ -60,7 +61,7 @@ def positions_of(inputs: dict[str, Any]) -> int:
 class ForQuestionAnswering(SpanTask[TextB], TokenTask[TextB]): ...
 
 
-class PairScorer(nn.Module):
+class PairScorer(Linked):
     """One number for a pair of states: a dense layer, tanh, a norm (or the identity), and a linear layer."""
 
     def __init__(self, dim: int, norm: nn.Module, *, bias: bool = True) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.errors import InputError, UnsupportedError, nearest
 from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
@@ -164,7 +165,7 @@ def kernel_named(name: str) -> Kernel:
     return KERNELS[name]
 
 
-class Attention(nn.Module):
+class Attention(Linked):
     """Attention of a sequence to itself or, as ``cross``, to an encoder's states.
 
     Args:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.config import Config
 from transept.layers.attention import Attention
 from transept.layers.context import Context
@@ -23,7 +24,7 @@ def bounded(x: Tensor) -> Tensor:
     return x.clamp(min=-_MOST, max=_MOST) if x.dtype is torch.float16 else x
 
 
-class Block(nn.Module):
+class Block(Linked):
     """Self-attention, cross-attention where there is some, and a feed-forward layer; subclasses put them together.
 
     ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.errors import InputError
 from transept.layers.activation import activation
 
@@ -38,7 +39,7 @@ def apply_chunking_to_forward(
     return torch.cat([forward_fn(*chunk) for chunk in chunks], dim=chunk_dim)
 
 
-class MLP(nn.Module):
+class MLP(Linked):
     """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
     def __init__(

@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from transept.layers.links import Linked
 from transept.errors import InputError
 from transept.layers.activation import activation
 from transept.layers.context import within
 
 
-class Pooler(nn.Module):
+class Pooler(Linked):
     """A dense layer with an activation over the first position, (B, D) -> (B, D or ``out``), as pretraining trained it."""
 
     def __init__(self, dim: int, out: int | None = None, act: str = "tanh") -> None:

@@ -35,9 +35,9 @@ class BertConfig(EncoderConfig):
             self.fail("add_cross_attention", "needs `is_decoder`")
 
 
-def _attention(name: str) -> Table:
+def _attention(stored: str, ours: str) -> Table:
     parts = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
-    return {stored: f"{name}.{ours}" for stored, ours in parts.items()} | {"output.LayerNorm": f"{name}_norm"}
+    return {stored: (ours, parts), f"{stored}.output.LayerNorm": f"{ours}_norm"}
 
 
 BERT_EMBEDDINGS: Table = {
@@ -47,8 +47,8 @@ BERT_EMBEDDINGS: Table = {
     "LayerNorm": "embed_norm",
 }
 BERT_BLOCK: Table = {
-    "attention": ("", _attention("self_attn")),
-    "crossattention": ("", _attention("cross_attn")),
+    **_attention("attention", "self_attn"),
+    **_attention("crossattention", "cross_attn"),
     "intermediate.dense": "mlp.up_proj",
     "output.dense": "mlp.down_proj",
     "output.LayerNorm": "mlp_norm",
@@ -62,8 +62,9 @@ class BertModel(TextBackbone):
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
+    placed = True
     names = Names(
-        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)},
+        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK), "pooler": "pooler"},
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},
         ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
@@ -85,9 +86,9 @@ class BertModel(TextBackbone):
 
 
 class _Predicts(language.VocabularyTask[BertModel]):
-    tied_bias = "cls.predictions.bias"
+    tied_bias = True
     names = language.VocabularyTask.names | Names(
-        {"cls.predictions": ("lm_head", {"transform.dense": "dense", "transform.LayerNorm": "norm"})}
+        {"cls.predictions": ("lm_head", {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"})}
     )
 
 

@@ -1,0 +1,98 @@
+"""The tree of modules that PyTorch knows: a model's parts, registered under the names that its checkpoints have.
+
+A family writes its modules in one vocabulary (``layers.0.self_attn.q_proj``) and says in a table where each part hangs
+(``encoder.layer.0.attention.self.query``). Once a model is built its parts are moved there, in the order of the table; the
+modules find them by links (:class:`transept.layers.links.Linked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from torch import nn
+
+from transept.checkpoint.names import KeyMap
+from transept.checkpoint.paths import join
+from transept.layers.links import Container, Linked
+
+
+def place(model: Linked, keys: KeyMap) -> None:
+    """Register the parts of a model where a table says.
+
+    A module goes where a rule names it; one that no rule names stays with the module around it, and its own parts may still
+    hang elsewhere. What was registered under a name of the table before, by a subclass for example, takes that part's place.
+    """
+    Placement(model, keys).run()
+
+
+class Placement:
+    """The places of a model's parts, while they are moved."""
+
+    def __init__(self, model: Linked, keys: KeyMap) -> None:
+        self.model, self.keys = model, keys
+        self.homes: dict[str, str] = {"": ""}  # own path of a module -> its path in the tree
+        self.modules: dict[str, nn.Module] = {"": model}  # path in the tree -> module
+        self.moves: list[tuple[str, str, str, Any]] = []  # own path of the holder, own name, path in the tree, part
+
+    def run(self) -> None:
+        self.settle("", self.model)
+        for path, name, home, part in self.moves:
+            parent, _, key = home.rpartition(".")
+            holder = self.holder(parent)
+            self.owner(path).link(name, holder, key)
+            hold(holder, key, part)
+        for path, module in [*self.model.named_modules()]:
+            for held in (module._modules, module._parameters):
+                self.sort(path, held)
+
+    def settle(self, path: str, module: nn.Module) -> None:
+        """Decide where the parts of a module go, and take those from it that leave."""
+        home = self.homes[path]
+        for name, child in list(module._modules.items()):
+            if child is None:
+                continue
+            own = join(path, name)
+            wanted = self.keys.place(own, is_list=isinstance(child, nn.ModuleList))
+            if wanted in self.modules:  # a module around it is there: it stays where it is built
+                wanted = join(home, name)
+            self.homes[own], self.modules[wanted] = wanted, child
+            if wanted != join(home, name):
+                self.moves.append((path, name, wanted, module._modules.pop(name)))
+            self.settle(own, child)
+        for held in (module._parameters, module._buffers):
+            for name in [name for name, tensor in held.items() if tensor is not None]:
+                wanted = self.keys.place(join(path, name))
+                if wanted != join(home, name):
+                    self.moves.append((path, name, wanted, held.pop(name)))
+
+    def owner(self, path: str) -> Linked:
+        module = self.modules[self.homes[path]]
+        assert isinstance(module, Linked), f"{type(module).__name__} at {path!r} has parts elsewhere, but cannot find them"
+        return module
+
+    def holder(self, path: str) -> nn.Module:
+        """What is registered at a path of the tree; a container where there is nothing."""
+        if path not in self.modules:
+            parent, _, name = path.rpartition(".")
+            self.modules[path] = container = Container()
+            self.holder(parent).add_module(name, container)
+        return self.modules[path]
+
+    def sort(self, path: str, held: MutableMapping[str, Any]) -> None:
+        """Put what a table names into its order; the others keep their places among it."""
+        ranks = {name: rank for name in held if (rank := self.keys.rank(join(path, name))) is not None}
+        ordered: Iterator[str] = iter(sorted(ranks, key=lambda name: ranks[name]))
+        items = {(chosen := next(ordered) if name in ranks else name): held[chosen] for name in list(held)}
+        held.clear()
+        held.update(items)
+
+
+def hold(holder: nn.Module, key: str, part: Any) -> None:
+    """Register a module, parameter or buffer."""
+    if isinstance(part, nn.Parameter):
+        holder.register_parameter(key, part)
+    elif isinstance(part, nn.Module):
+        holder.add_module(key, part)
+    else:
+        holder.register_buffer(key, part)

@@ -1,0 +1,52 @@
+"""Modules whose parts are registered elsewhere, under the names that checkpoints and other libraries know.
+
+A compute module is written in one vocabulary (``self.q_proj``), while PyTorch's tree of modules, its ``state_dict()`` and its
+``named_parameters()`` have another (``attention.self.query``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+class Linked(nn.Module):
+    """A module that finds some of its parts by links: own name -> the module that holds the part, and its name there.
+
+    A part is looked up at each access, so that one that was replaced in the tree is the one that computes, and what is assigned
+    to the own name is registered in the tree.
+    """
+
+    _links: dict[str, tuple[nn.Module, str]]
+
+    def __getattr__(self, name: str) -> Any:
+        links = self.__dict__.get("_links")
+        if links is not None and name in links:
+            holder, key = links[name]
+            return getattr(holder, key)
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        links = self.__dict__.get("_links")
+        if links is not None and name in links:
+            holder, key = links[name]
+            setattr(holder, key, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        links = self.__dict__.get("_links")
+        if links is not None and name in links:
+            holder, key = links.pop(name)
+            delattr(holder, key)
+        else:
+            super().__delattr__(name)
+
+    def link(self, name: str, holder: nn.Module, key: str) -> None:
+        """Find the part of that name in ``holder`` from now on."""
+        self.__dict__.setdefault("_links", {})[name] = (holder, key)
+
+
+class Container(nn.Module):
+    """A place in the tree that holds parts of modules elsewhere, and computes nothing itself."""
