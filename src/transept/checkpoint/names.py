@@ -66,7 +66,11 @@ class Names:
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__ if name not in ("base", "within"))
+        pairs = (
+            (name, getattr(self, name), getattr(other, name))
+            for name in self.__dataclass_fields__
+            if name not in ("base", "within")
+        )
         joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
         return Names(**joined, base=self.base or other.base)
 
@@ -85,20 +89,25 @@ class Names:
     @cached_property
     def placement(self) -> KeyMap:
         """Where the parts of the model hang, below the places of the models that it is made of."""
-        return KeyMap({child.stored: child.ours for child in self.children} | dict(self.table))
+        first = {child.stored: child.ours for child in self.children if child.stored not in self.table}
+        return KeyMap(first | dict(self.table))
 
     def placed(self) -> Names:
         """The names of a model whose parts hang where the table says: its own are the stored ones."""
-        keys = self.keys
-        ties = {keys.place(name): keys.place(source) for name, source in self.tied.items()}
-        children = tuple(Child(child.stored, child.stored, child.names.placed(), child.loose) for child in self.children)
+        ties = {self.public(name): self.public(source) for name, source in self.ties.items()}
+        children = tuple(replace(child, ours=child.stored) for child in self.children)
         return replace(self, table={}, ties=ties, children=children, within=self)
+
+    def public(self, name: str) -> str:
+        """Where the tree has what the modules of a model call so."""
+        names = self.within or self
+        for child, inner in names._inside(name):
+            return join(child.stored, child.names.public(inner))
+        return names.placement.place(name)
 
     @cached_property
     def tied(self) -> dict[str, str]:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
-        if self.within is not None:
-            return self.ties
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
         return {join(ours, name): join(ours, source) for ours, (name, source) in inner} | self.ties
 
@@ -129,7 +138,7 @@ class Names:
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
         if self.within is not None:
-            return self.within.group(self.within.keys.ours(name)[0])
+            return self.within.group(self.within.placement.ours(name)[0])
         for child, inner in self._inside(name):
             group = child.names.group(inner)
             return None if group is None else join(child.ours, group)
@@ -152,13 +161,13 @@ class Names:
     def is_fixed(self, name: str) -> bool:
         """Whether our name is not trained and has a value of its own."""
         if self.within is not None:
-            return self.within.is_fixed(self.within.keys.ours(name)[0])
+            return self.within.is_fixed(self.within.placement.ours(name)[0])
         return name in self.fixed or any(child.names.is_fixed(inner) for child, inner in self._inside(name))
 
     def is_wide(self, name: str) -> bool:
         """Whether our name's tensor stays float32 in a model of float16."""
         if self.within is not None:
-            return self.within.is_wide(self.within.keys.ours(name)[0])
+            return self.within.is_wide(self.within.placement.ours(name)[0])
         wide = any(f".{part}." in f".{name}." for part in self.wide)
         return wide or any(child.names.is_wide(inner) for child, inner in self._inside(name))
 

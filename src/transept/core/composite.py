@@ -91,7 +91,7 @@ class Composite(Model):
         names = super().names_of(config)
         for part in cls.parts:
             inner = cls.part_config(part, config)
-            names = names | cls.part_class(part, inner).names_of(inner).below(part)
+            names = names | cls.part_class(part, inner).tree_names(inner).below(part)
         return names
 
     def untie(self) -> None:

@@ -267,7 +267,7 @@ class PictureTextBackbone(Composite, Backbone):
         found = Names()
         for name, prefix in zip(cls.parts, stored, strict=True):
             inner = cls.part_config(name, config)
-            found = found | cls.part_class(name, inner).names_of(inner).below(f"{ours}{name}", prefix)
+            found = found | cls.part_class(name, inner).tree_names(inner).below(f"{ours}{name}", prefix)
         return found
 
     def initialize_module(self, module: nn.Module) -> None:

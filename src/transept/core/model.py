@@ -22,6 +22,7 @@ from transept.config import Config
 from transept.core.inputs import RecordOptions, explicit
 from transept.core.loading import Pretrained
 from transept.core.naming import ByReference
+from transept.core.tree import place
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
@@ -29,7 +30,6 @@ from transept.layers.cache import Cache
 from transept.layers.context import Context
 from transept.layers.links import Linked
 from transept.layers.pool import Pooler
-from transept.core.tree import place
 from transept.outputs import BackboneOutput, ModelOutput
 
 _POOLED_ALONE = ContextVar("pooled_alone", default=False)
@@ -138,8 +138,13 @@ class Model(Linked, ByReference, Pretrained, metaclass=_Built):
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
-        names = self.names_of(self.config)
-        return names.placed() if self.placed else names
+        return self.tree_names(self.config)
+
+    @classmethod
+    def tree_names(cls, config: Config) -> Names:
+        """The same, for a model that is built: what its tree of modules has by the stored names needs none."""
+        names = cls.names_of(config)
+        return names.placed() if cls.placed else names
 
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""

@@ -88,7 +88,7 @@ class EncoderDecoderBackbone(Backbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        stacks = cls.encoder_class.names_of(config).below("encoder") | cls.decoder_class.names_of(config).below("decoder")
+        stacks = cls.encoder_class.tree_names(config).below("encoder") | cls.decoder_class.tree_names(config).below("decoder")
         return super().names_of(config) | stacks
 
     def cache_matters(self, inputs: Mapping[str, Any]) -> bool:

@@ -40,6 +40,8 @@ class TaskModel(Model, Generic[B]):
     takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
     omits: ClassVar[tuple[str, ...]] = ENCODER
+    # Whether the parameters of the head come before those of the backbone, as in some of the reference's classes.
+    heads_first: ClassVar[bool] = False
     model: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
@@ -99,9 +101,10 @@ class TaskModel(Model, Generic[B]):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind, inner, prefix = cls.network(config)
-        family, head = kind.names_of(inner), cls.head_names_of(config)
+        family, head = kind.tree_names(inner), cls.head_names_of(config)
         head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
-        return family.below("model", prefix, loose=True) | head
+        order = Names({prefix: "model"} if cls.heads_first else {})
+        return family.below("model", prefix, loose=True) | head | order
 
     @classmethod
     def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:

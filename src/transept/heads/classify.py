@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from transept.layers.links import Linked
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.task import B
@@ -21,6 +20,7 @@ from transept.heads.task import Task
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows
+from transept.layers.links import Linked
 from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput

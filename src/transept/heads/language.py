@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.layers.links import Linked
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.model import O
@@ -22,6 +21,7 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput

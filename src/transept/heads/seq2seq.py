@@ -74,7 +74,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
     def head_names_of(cls, config: Config) -> Names:
         """The head is tied to what the decoder's embeddings are, where the config asks for it."""
         names, table = super().head_names_of(config), "decoder.embed_tokens.weight"
-        source = cls.backbone_class.names_of(config).tied.get(table, table)
+        source = cls.backbone_class.tree_names(config).tied.get(table, table)
         return names | Names(ties={"lm_head.weight": f"model.{source}"} if config.tie_word_embeddings else {})
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

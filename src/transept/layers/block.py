@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from transept.layers.links import Linked
 from transept.config import Config
 from transept.layers.attention import Attention
 from transept.layers.context import Context
+from transept.layers.links import Linked
 
 # The largest number of float16, less some room for what is added next.
 _MOST = torch.finfo(torch.float16).max - 1000

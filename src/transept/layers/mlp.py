@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.layers.links import Linked
 from transept.errors import InputError
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 
 
 def apply_chunking_to_forward(

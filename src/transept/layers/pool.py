@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from transept.layers.links import Linked
 from transept.errors import InputError
 from transept.layers.activation import activation
 from transept.layers.context import within
+from transept.layers.links import Linked
 
 
 class Pooler(Linked):

@@ -22,20 +22,22 @@ class Alias:
         names: what the names of its classes begin with there, and what in their place here.
         defaults: the settings whose defaults are others.
         prefix: where task checkpoints keep the backbone, where that is another place.
+        heads_first: whether the parameters of heads come before those of the backbone.
     """
 
     family: str
     names: tuple[str, str]
     defaults: dict[str, Any]
     prefix: str | None = None
+    heads_first: bool = False
 
 
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 ALIASES = {
-    "camembert": Alias("roberta", ("Roberta", "Camembert"), {"vocab_size": 30522}),
+    "camembert": Alias("roberta", ("Roberta", "Camembert"), {"vocab_size": 30522}, heads_first=True),
     "data2vec-text": Alias("roberta", ("Roberta", "Data2VecText"), {"vocab_size": 30522}, prefix="data2vec_text"),
     "mt5": Alias("t5", ("T5", "MT5"), _MT5 | {"decoder_start_token_id": 0, "scale_decoder_outputs": False}),
-    "xlm-roberta": Alias("roberta", ("Roberta", "XLMRoberta"), {"vocab_size": 30522}),
+    "xlm-roberta": Alias("roberta", ("Roberta", "XLMRoberta"), {"vocab_size": 30522}, heads_first=True),
 }
 # Model types of the networks that composed models are made of -> the family whose file defines them.
 PARTS = {
@@ -70,6 +72,7 @@ def renamed(model_type: str, source: ModuleType) -> ModuleType:
         else:
             body["base_model_prefix"] = alias.prefix or cls.base_model_prefix
             if issubclass(cls, TaskModel):
+                body["heads_first"] = alias.heads_first
                 options["backbone"] = getattr(made, cls.backbone_class.__name__.replace(old, new, 1))
             else:
                 body["config_class"] = getattr(made, f"{new}Config")

@@ -53,6 +53,7 @@ BERT_BLOCK: Table = {
     "output.dense": "mlp.down_proj",
     "output.LayerNorm": "mlp_norm",
 }
+BERT_LAYERS: Table = {"encoder.layer.*": ("layers.*", BERT_BLOCK), "pooler": "pooler"}
 
 
 class BertModel(TextBackbone):
@@ -64,7 +65,7 @@ class BertModel(TextBackbone):
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
     placed = True
     names = Names(
-        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK), "pooler": "pooler"},
+        {"embeddings": ("", BERT_EMBEDDINGS), **BERT_LAYERS},
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},
         ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
@@ -88,7 +89,12 @@ class BertModel(TextBackbone):
 class _Predicts(language.VocabularyTask[BertModel]):
     tied_bias = True
     names = language.VocabularyTask.names | Names(
-        {"cls.predictions": ("lm_head", {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"})}
+        {
+            "cls.predictions": (
+                "lm_head",
+                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
+            )
+        }
     )
 
 

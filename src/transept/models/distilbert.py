@@ -52,6 +52,7 @@ class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
     head_dropouts = ("dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
+    placed = True
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK)},
         ignore=("embeddings.position_ids",),

@@ -13,7 +13,7 @@ from transept.checkpoint.names import Names
 from transept.fields import Share
 from transept.heads import classify, language, span
 from transept.layers import Context
-from transept.models.bert import BertConfig, BertModel
+from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertConfig, BertModel
 from transept.objectives.classification import binary, count_binary
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -41,7 +41,13 @@ class ElectraModel(BertModel):
     config_class = ElectraConfig
     base_model_prefix = "electra"
     pooling = "first"
-    names = BertModel.names | Names({"embeddings_project": "embed_proj"})
+    names = Names(
+        {
+            "embeddings": ("", BERT_EMBEDDINGS),
+            "embeddings_project": "embed_proj",
+            **BERT_LAYERS,
+        }
+    ) | Names(legacy=BertModel.names.legacy, ignore=BertModel.names.ignore)
 
     def __init__(self, config: ElectraConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
@@ -59,7 +65,7 @@ class ElectraModel(BertModel):
 class _Predicts(language.VocabularyTask[ElectraModel]):
     act = "gelu"
     names = language.VocabularyTask.names | Names(
-        {"generator_predictions": ("lm_head", {"LayerNorm": "norm"}), "generator_lm_head": "lm_head.decoder"}
+        {"generator_predictions": ("lm_head", {"LayerNorm": "norm", "dense": "dense"}), "generator_lm_head": "lm_head.decoder"}
     )
 
 

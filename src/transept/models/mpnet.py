@@ -15,7 +15,7 @@ from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
 from transept.heads import classify, language, span
 from transept.layers import Context, CountedPositions, Pooler, distance_bias
-from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS
+from transept.models.bert import BERT_EMBEDDINGS
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
 PADDING, BUCKETS, FURTHEST = 1, 32, 128
@@ -35,18 +35,26 @@ class MPNetConfig(EncoderConfig):
 
 
 _PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
-MPNET_BLOCK: Table = {**BERT_BLOCK, "attention": ("", {"attn": ("self_attn", _PROJECTIONS), "LayerNorm": "self_attn_norm"})}
+MPNET_BLOCK: Table = {
+    "attention.attn": ("self_attn", _PROJECTIONS),
+    "attention.LayerNorm": "self_attn_norm",
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "output.LayerNorm": "mlp_norm",
+}
 
 
 class MPNetModel(TextBackbone):
     config_class = MPNetConfig
     head_dropouts = ("hidden_dropout_prob",)
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
+    placed = True
     names = Names(
         {
             "embeddings": ("", BERT_EMBEDDINGS),
-            "encoder.relative_attention_bias": "distance_bias",
             "encoder.layer.*": ("layers.*", MPNET_BLOCK),
+            "encoder.relative_attention_bias": "distance_bias",
+            "pooler": "pooler",
         },
         ignore=("embeddings.position_ids",),
     )
@@ -68,8 +76,10 @@ class MPNetModel(TextBackbone):
 
 
 class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):
-    act, tied_bias = "gelu", "lm_head.bias"
-    names = language.ForMaskedLM.names | Names({"lm_head": ("lm_head", {"layer_norm": "norm"})})
+    act, tied_bias = "gelu", True
+    names = language.ForMaskedLM.names | Names(
+        {"lm_head": ("lm_head", {"bias": "bias", "dense": "dense", "layer_norm": "norm", "decoder": "decoder"})}
+    )
 
 
 class MPNetForSequenceClassification(classify.ForSequenceClassification[MPNetModel]):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
-from transept.models.bert import BertConfig, BertModel
+from transept.models.bert import BERT_LAYERS, BertConfig, BertModel
 
 
 class RobertaConfig(BertConfig):
@@ -22,10 +23,19 @@ class RobertaConfig(BertConfig):
     eos_token_id: int | list[int] | None = 2
 
 
+EMBEDDINGS: Table = {
+    "word_embeddings": "embed_tokens",
+    "token_type_embeddings": "embed_types",
+    "LayerNorm": "embed_norm",
+    "position_embeddings": "embed_positions",
+}
+
+
 class RobertaModel(BertModel):
     config_class = RobertaConfig
     base_model_prefix = "roberta"
     pooling = "first"
+    names = replace(BertModel.names, table={"embeddings": ("", EMBEDDINGS), **BERT_LAYERS})
 
     def __init__(self, config: RobertaConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer)
@@ -34,8 +44,10 @@ class RobertaModel(BertModel):
 
 
 class _Predicts(language.VocabularyTask[RobertaModel]):
-    act, tied_bias = "gelu", "lm_head.bias"
-    names = language.VocabularyTask.names | Names({"lm_head": ("lm_head", {"layer_norm": "norm"})})
+    act, tied_bias = "gelu", True
+    names = language.VocabularyTask.names | Names(
+        {"lm_head": ("lm_head", {"bias": "bias", "dense": "dense", "layer_norm": "norm", "decoder": "decoder"})}
+    )
 
 
 class RobertaForMaskedLM(_Predicts, language.ForMaskedLM[RobertaModel]): ...

@@ -233,7 +233,7 @@ class _Detector(ImageBackbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        features = cls.features_class(config).names_of(config.backbone_config)
+        features = cls.features_class(config).tree_names(config.backbone_config)
         counted = Names(ignore=("num_batches_tracked",))
         return super().names_of(config) | counted | features.below("features", "backbone.conv_encoder.model")
 
