@@ -181,6 +181,7 @@ class Attention(Linked):
 
     # Whether each head can work without the others' weights, so that processes may share them.
     heads_apart: ClassVar[bool] = True
+    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
 
     def __init__(
         self,
@@ -203,12 +204,15 @@ class Attention(Linked):
         self.head_dim = head_dim or dim // heads
         self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, bool(cross)
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
-        self.q_proj = nn.Linear(dim, heads * self.head_dim, bias)
-        self.k_proj = nn.Linear(source, kv_heads * self.head_dim, bias)
-        self.v_proj = nn.Linear(source, kv_heads * self.head_dim, bias)
-        self.o_proj = nn.Linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
+        self.make_projections(dim, source, heads * self.head_dim, kv_heads * self.head_dim, bias)
+        self.o_proj = self.linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+
+    def make_projections(self, dim: int, source: int, queries: int, keys: int, bias: bool) -> None:
+        """Make what gives queries, and keys and values of so many numbers a position."""
+        self.q_proj = self.linear(dim, queries, bias)
+        self.k_proj, self.v_proj = self.linear(source, keys, bias), self.linear(source, keys, bias)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads * E) -> (B, heads, T, E)."""

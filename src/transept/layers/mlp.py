@@ -46,8 +46,13 @@ class MLP(Linked):
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.up_proj, self.down_proj = nn.Linear(dim, hidden, bias), nn.Linear(hidden, dim, bias)
+        self.widen(dim, hidden, bias)
+        self.down_proj = nn.Linear(hidden, dim, bias)
         self.act, self.dropout, self.chunk_size = activation(act), nn.Dropout(dropout), chunk_size
+
+    def widen(self, dim: int, hidden: int, bias: bool) -> None:
+        """Make what reads the input."""
+        self.up_proj = nn.Linear(dim, hidden, bias)
 
     def forward(self, x: Tensor, ctx: Any = None) -> Tensor:
         """(B, T, D) -> (B, T, D); blocks pass the context, in which mixtures of experts tell what they chose."""
@@ -65,7 +70,10 @@ class GatedMLP(MLP):
         self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0, dropout: float = 0.0
     ) -> None:
         super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
+
+    def widen(self, dim: int, hidden: int, bias: bool) -> None:
         self.gate_proj = nn.Linear(dim, hidden, bias)
+        super().widen(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
         return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
