@@ -149,18 +149,18 @@ def deep_clusters() -> tuple[str, float, float]:
     torch.manual_seed(0)
     model = transept.AutoencoderForReconstruction(transept.AutoencoderConfig(input_size=64, hidden_sizes=[64], latent_size=10))
     transept.Trainer(model, arguments(600), train_dataset=rows(slice(None), "values")).train()
-    kmeans, codes = KMeans(10), model.model(PIXELS).latents.detach()
+    kmeans, codes = KMeans(10), model.backbone(PIXELS).latents.detach()
     before = right(kmeans.fit(codes))
     centers = torch.nn.Parameter(kmeans.centers.clone())
-    optimizer = torch.optim.Adam([*model.model.parameters(), centers], 1e-3)
+    optimizer = torch.optim.Adam([*model.backbone.parameters(), centers], 1e-3)
     for update in range(300):
-        shares = soft_assignments(model.model(PIXELS).latents, centers)
+        shares = soft_assignments(model.backbone(PIXELS).latents, centers)
         if update % 20 == 0:
             target = sharpened(shares)
         optimizer.zero_grad()
         deep_clustering(shares, target).mean.backward()
         optimizer.step()
-    return "clusters, from k-means", before, right(soft_assignments(model.model(PIXELS).latents, centers).argmax(1))
+    return "clusters, from k-means", before, right(soft_assignments(model.backbone(PIXELS).latents, centers).argmax(1))
 
 
 def gan() -> tuple[str, float, float]:

@@ -59,7 +59,7 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
 def test_groups_by_hand() -> None:
     groups = layer_groups(bert())
     assert [len(group) for group in groups] == [5, 16, 16, 18, 2]  # the last layer has the pooler
-    assert groups[0][0] == "model.embed_tokens.weight"
+    assert groups[0][0] == "backbone.embed_tokens.weight"
     assert groups[-1] == ["head.out_proj.weight", "head.out_proj.bias"]
 
 
@@ -76,10 +76,10 @@ def test_what_can_be_frozen() -> None:
         (0, groups[:1]),
         (2, groups[:3]),
         (-1, groups[:3]),
-        (["embeddings", "model.layers.1"], [groups[0], groups[2]]),
+        (["embeddings", "backbone.layers.1"], [groups[0], groups[2]]),
         ("bert.encoder.layer.0", [groups[1]]),
         ("encoder.layer.*", [groups[1], groups[2], [n for n in groups[3] if "pooler" not in n]]),
-        ("layers.*.mlp.up_proj.bias", [[f"model.layers.{i}.mlp.up_proj.bias"] for i in range(3)]),
+        ("layers.*.mlp.up_proj.bias", [[f"backbone.layers.{i}.mlp.up_proj.bias"] for i in range(3)]),
     ]
     for what, expected in cases:
         model = bert()
@@ -106,8 +106,8 @@ def test_frozen_modules_stay_in_evaluation_mode() -> None:
         assert not any(module.training for module in twin.model.modules())
         assert twin.head.dropout.training
     unfreeze(model, 1)
-    assert [layer.training for layer in model.model.layers] == [False, False, True]
-    assert all(module.training for module in model.model.layers[2].modules())
+    assert [layer.training for layer in model.backbone.layers] == [False, False, True]
+    assert all(module.training for module in model.backbone.layers[2].modules())
     unfreeze(model)
     assert all(module.training for module in model.modules())
     freeze(model, "backbone", evaluation=False)
@@ -120,7 +120,7 @@ def test_frozen_bytes_stay_and_cost_no_backward_pass() -> None:
     model.train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     seen: list[int] = []
-    for number, layer in enumerate(model.model.layers):
+    for number, layer in enumerate(model.backbone.layers):
         layer.register_forward_hook(lambda m, i, out, number=number: seen.append(number) if out.requires_grad else None)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_frozen_bytes_stay_and_cost_no_backward_pass() -> None:
         optimizer.step()
     assert set(seen) == {2}
     for name, tensor in model.state_dict().items():
-        deep = name.startswith(("model.embed", "model.layers.0", "model.layers.1"))
+        deep = name.startswith(("model.embed", "backbone.layers.0", "backbone.layers.1"))
         assert torch.equal(tensor, before[name]) == deep, name
     assert not [state for parameter, state in optimizer.state.items() if not parameter.requires_grad]
 
@@ -213,7 +213,7 @@ def test_kept_states_give_the_same_training() -> None:
     batches = [{"input_ids": IDS[i : i + 2], "attention_mask": mask[i : i + 2], "labels": LABELS[i : i + 2]} for i in (0, 2)]
     features, head = transept.precompute(model.train(), batches)
     assert features.nbytes == 4 * (4 * 32 + 8)
-    assert not model.model.training
+    assert not model.backbone.training
     assert model.training
     one, other = (torch.optim.AdamW(m.parameters(), 1e-2) for m in (model, twin))
     loader = torch.utils.data.DataLoader(features, batch_size=2, collate_fn=features.collate)  # type: ignore[arg-type]
@@ -237,4 +237,4 @@ def test_what_cannot_be_kept() -> None:
     with pytest.raises(InputError, match="no batches"):
         transept.precompute(model, [])
     with pytest.raises(UnsupportedError):
-        transept.precompute(model.model, [])  # type: ignore[arg-type]
+        transept.precompute(model.backbone, [])  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ def test_every_setting_of_peft_is_honoured_or_refused() -> None:
         (["q_proj"], 2),
         (["query", "v_proj", "output.dense"], 8),
         (["encoder.layer.0.attention.self.key"], 1),
-        (["model.layers.1.mlp.up_proj"], 1),
+        (["backbone.layers.1.mlp.up_proj"], 1),
         (r".*layer\.1\..*(query|key)", 2),
         (r"model\.layers\.\d\.mlp\..*", 4),
         ("all-linear", 13),
@@ -226,14 +226,14 @@ def test_targets_by_either_name(target: Any, count: int) -> None:
     assert len(targets(bert(), LoraConfig(target_modules=["query"], layers_to_transform=[1]))) == 1
     assert not any("head" in path for path in targets(bert(), LoraConfig(target_modules="all-linear", task_type="SEQ_CLS")))
     by_list = LoraConfig(target_modules=["query"], layers_to_transform=0, layers_pattern="layer")
-    assert list(targets(bert(), by_list)) == ["model.layers.0.self_attn.q_proj"]
+    assert list(targets(bert(), by_list)) == ["backbone.layers.0.self_attn.q_proj"]
 
 
 def test_ranks_of_single_layers() -> None:
     patterns: dict[str, Any] = {"rank_pattern": {"layer.0.attention.self.query": 5, ".*1.*value": 2}}
     patterns |= {"alpha_pattern": {"q_proj": 16}, "target_modules": ["query", "value"]}
     model = noisy(bert(), **patterns)
-    found = {path: adapters_of(model.model.get_submodule(path)) for path in targets(bert(), LoraConfig())}
+    found = {path: adapters_of(model.backbone.get_submodule(path)) for path in targets(bert(), LoraConfig())}
     shapes = {path: (len(each.held["default"].A), each.held["default"].scale) for path, each in found.items() if each}  # type: ignore[union-attr,arg-type]
     assert sorted(shapes.values()) == sorted([(5, 16 / 5), (3, 5 / 3), (3, 16 / 3), (2, 5 / 2)])
 
@@ -254,7 +254,7 @@ def test_a_layer_that_is_three_here_is_written_as_one(tmp_path: Path) -> None:
             wrapped = peft.PeftModel.from_pretrained(theirs, tmp_path).eval()
             assert error(run(wrapped, **inputs), run(adapted, **inputs)) <= SINGLE
             assert error(run(PeftModel.from_pretrained(again, tmp_path), **inputs), run(adapted, **inputs)) <= SINGLE
-    shared = noisy(gpt2(), target_modules=["c_attn"]).model.model.layers[0].self_attn
+    shared = noisy(gpt2(), target_modules=["c_attn"]).model.backbone.layers[0].self_attn
     assert shared.q_proj.lora.held["default"].A is shared.v_proj.lora.held["default"].A
 
 
@@ -288,7 +288,7 @@ def test_several_adapters() -> None:
     assert torch.equal(run(adapted), first)
     assert torch.equal(run(adapted.unload()), plain)
     assert not [name for name, _ in model.named_parameters() if "lora" in name]
-    assert not model.model.layers[0].self_attn.q_proj._forward_hooks
+    assert not model.backbone.layers[0].self_attn.q_proj._forward_hooks
 
 
 @pytest.mark.parametrize("more", [{}, {"use_dora": True}])
@@ -304,7 +304,7 @@ def test_merging(more: dict[str, Any], tmp_path: Path) -> None:
     adapted.save_pretrained(tmp_path / "adapter")
     adapted.unmerge_adapter()
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapted.state_dict().items())
-    assert adapted.model.lm_head.weight is adapted.model.model.embed_tokens.weight
+    assert adapted.model.lm_head.weight is adapted.model.backbone.embed_tokens.weight
     merged = adapted.merge_and_unload()
     assert type(merged) is transept.LlamaForCausalLM
     merged.save_pretrained(tmp_path / "whole")
@@ -509,5 +509,5 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_names_of_places() -> None:
     found = {place.name: place.paths for place in places(gpt2())}
-    assert found["transformer.h.1.attn.c_attn"] == tuple(f"model.layers.1.self_attn.{part}_proj" for part in "qkv")
+    assert found["transformer.h.1.attn.c_attn"] == tuple(f"backbone.layers.1.self_attn.{part}_proj" for part in "qkv")
     assert found["lm_head"] == ("lm_head",)

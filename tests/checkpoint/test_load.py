@@ -70,9 +70,9 @@ def test_all_that_does_not_fit_is_one_error(language_model: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         BertForMaskedLM.from_pretrained(language_model)
     error = caught.value
-    assert error.missing == ("model.embed_norm.weight",)
+    assert error.missing == ("backbone.embed_norm.weight",)
     assert set(error.unexpected) == {"bert.encoder.layer.0.extra.weight", "bert.encoder.layer.1.output.dense.weight"}
-    assert error.mismatched == ("model.layers.0.mlp.down_proj.weight", "model.layers.0.mlp.down_proj.bias")
+    assert error.mismatched == ("backbone.layers.0.mlp.down_proj.weight", "backbone.layers.0.mlp.down_proj.bias")
     text = str(error)
     for part in (*error.missing, *error.unexpected, *error.mismatched, "(3, 3) in the file, (8, 8) in the model", "int8"):
         assert part in text
@@ -84,18 +84,18 @@ def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=None, bert__extra=torch.zeros(1))
     with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, strict=False, output_loading_info=True)
-    assert info["missing_keys"] == {"model.embed_norm.weight"}
+    assert info["missing_keys"] == {"backbone.embed_norm.weight"}
     assert info["unexpected_keys"] == {"bert.extra"}
-    assert (model.model.embed_norm.weight == 1).all()
-    assert torch.equal(model.model.embed_norm.bias, stored(language_model)["bert.embeddings.LayerNorm.bias"])
+    assert (model.backbone.embed_norm.weight == 1).all()
+    assert torch.equal(model.backbone.embed_norm.bias, stored(language_model)["bert.embeddings.LayerNorm.bias"])
 
     change(language_model, bert__embeddings__LayerNorm__weight=torch.zeros(3), bert__extra=None)
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMaskedLM.from_pretrained(language_model, strict=False)
     with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True, output_loading_info=True)
-    assert info["mismatched_keys"] == {("model.embed_norm.weight", (3,), (8,))}
-    assert (model.model.embed_norm.weight == 1).all()
+    assert info["mismatched_keys"] == {("backbone.embed_norm.weight", (3,), (8,))}
+    assert (model.backbone.embed_norm.weight == 1).all()
 
 
 @pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
@@ -176,7 +176,7 @@ def test_heads_of_others_are_skipped_and_reported(language_model: Path) -> None:
     assert info["missing_keys"] == {"head.out_proj.weight", "head.out_proj.bias"}
     assert info["unexpected_keys"] == {name for name in stored(language_model) if name.startswith("cls.")}
     assert model.load_report is not None
-    assert model.load_report.filled["model.embed_tokens.weight"] == WORDS
+    assert model.load_report.filled["backbone.embed_tokens.weight"] == WORDS
     assert (model.head.out_proj.bias == 0).all()
     assert 0 < model.head.out_proj.weight.std() < 0.1
 
@@ -188,7 +188,7 @@ def test_a_backbone_into_a_task_and_back(tmp_path: Path) -> None:
     assert "embeddings.word_embeddings.weight" in stored(tmp_path / "base")
     with pytest.warns(TranseptWarning, match="newly initialised"):
         task = BertForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
-    assert equal(task.model, base)
+    assert equal(task.backbone, base)
     task.save_pretrained(tmp_path / "task")
     again = BertModel.from_pretrained(tmp_path / "task")
     assert equal(again, base)
@@ -237,7 +237,7 @@ def test_older_spellings(language_model: Path) -> None:
 def test_a_shared_tensor_is_stored_once(language_model: Path) -> None:
     assert DECODER not in stored(language_model)
     model = BertForMaskedLM.from_pretrained(language_model)
-    assert model.lm_head.decoder.weight is model.model.embed_tokens.weight
+    assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
     assert "lm_head.decoder.weight" not in (model.load_report.filled if model.load_report else {})
 
 
@@ -246,7 +246,7 @@ def test_two_equal_copies_are_one(language_model: Path, dtype: torch.dtype) -> N
     words = stored(language_model)[WORDS].to(dtype)
     change(language_model, **{WORDS.replace(".", "__"): words, DECODER.replace(".", "__"): words.clone()})
     model = BertForMaskedLM.from_pretrained(language_model, dtype="float32")
-    assert model.lm_head.decoder.weight is model.model.embed_tokens.weight
+    assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
     assert model.config.tie_word_embeddings
 
 
@@ -257,7 +257,7 @@ def test_two_different_copies_are_kept_apart_with_a_warning(language_model: Path
     with pytest.warns(TranseptWarning, match=r"values of their own.*lm_head\.decoder\.weight"):
         model = BertForMaskedLM.from_pretrained(language_model, config=given)
     assert torch.equal(model.lm_head.decoder.weight, other)
-    assert torch.equal(model.model.embed_tokens.weight, words)
+    assert torch.equal(model.backbone.embed_tokens.weight, words)
     assert torch.equal(model.lm_head.decoder.bias, stored(language_model)[BIAS])
     assert not model.config.tie_word_embeddings
     assert given.tie_word_embeddings  # the caller's own config is not touched
@@ -273,7 +273,7 @@ def test_only_the_tied_name_is_stored(language_model: Path) -> None:
     change(language_model, **{WORDS.replace(".", "__"): None, DECODER.replace(".", "__"): words})
     model = BertForMaskedLM.from_pretrained(language_model)
     assert equal(model, expected)
-    assert model.lm_head.decoder.weight is model.model.embed_tokens.weight
+    assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
     change(language_model, **{DECODER.replace(".", "__"): None})
     with pytest.raises(CheckpointError, match=r"missing\s+model\.embed_tokens\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
@@ -284,7 +284,7 @@ def test_a_tied_name_of_another_size_is_an_error(language_model: Path) -> None:
     with pytest.raises(CheckpointError, match=r"mismatched\s+lm_head\.decoder\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
     model = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True)
-    assert model.lm_head.decoder.weight is model.model.embed_tokens.weight
+    assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
 
 
 def test_an_untied_model(tmp_path: Path) -> None:

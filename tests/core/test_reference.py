@@ -99,7 +99,7 @@ def test_reading_step_by_step() -> None:
     assert t5().encoder.block[1].layer[1].DenseReluDense.wi.out_features == 37
     assert t5().shared.num_embeddings == 99
     assert vit().vit.encoder.layer[0].attention.attention.query.in_features == 32
-    assert llama().model.layers[0].self_attn.q_proj.in_features == 32
+    assert llama().backbone.layers[0].self_attn.q_proj.in_features == 32
 
 
 def test_replacing_deep_inside() -> None:
@@ -154,16 +154,16 @@ def test_other_names_are_as_in_any_module() -> None:
 
 def test_reference_names() -> None:
     names = transept.reference_names(bert())
-    assert names["model.layers.0.self_attn.q_proj.weight"] == "bert.encoder.layer.0.attention.self.query.weight"
+    assert names["backbone.layers.0.self_attn.q_proj.weight"] == "bert.encoder.layer.0.attention.self.query.weight"
     assert names["head.out_proj.bias"] == "classifier.bias"
-    assert transept.reference_names(gpt2())["model.layers.1.self_attn.k_proj.weight"] == "transformer.h.1.attn.c_attn.weight"
+    assert transept.reference_names(gpt2())["backbone.layers.1.self_attn.k_proj.weight"] == "transformer.h.1.attn.c_attn.weight"
 
 
 def test_freezing() -> None:
     model = bert()
-    frozen = transept.freeze(model, "encoder.layer.0", "bert.embeddings", "model.layers.1.mlp")
+    frozen = transept.freeze(model, "encoder.layer.0", "bert.embeddings", "backbone.layers.1.mlp")
     assert set(frozen) == {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert any(name.startswith("model.layers.0.") for name in frozen)
+    assert any(name.startswith("backbone.layers.0.") for name in frozen)
     assert model.head.out_proj.weight.requires_grad
     with pytest.raises(InputError, match="encoder"):
         transept.freeze(model, "encoders")

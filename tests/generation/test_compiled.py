@@ -68,7 +68,7 @@ def test_changed_weights_are_seen() -> None:
             model.lm_head.weight.mul_(-1)
 
     def behind_its_back() -> None:
-        model.model.norm.weight.data.mul_(-2)
+        model.backbone.norm.weight.data.mul_(-2)
 
     def replaced() -> None:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.roll(3, 0))
@@ -138,7 +138,7 @@ def test_packed_models() -> None:
     packed = pack(copy.deepcopy(model))
     assert torch.equal(write(packed, PLAIN), write(model))
     assert all(module.plain is None for module in packed.modules() if isinstance(module, Packed))
-    name = "model.layers.0.mlp.down_proj.weight"
+    name = "backbone.layers.0.mlp.down_proj.weight"
     for seed in (1, 2):
         other = {name: torch.randn(32, 40, generator=torch.Generator().manual_seed(seed))}
         model.load_state_dict(other, strict=False)

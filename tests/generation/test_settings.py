@@ -179,10 +179,10 @@ def test_the_layer_that_gives_no_numbers_is_named(
     ours, _ = ready(family, cls)
     given = {name: part[:1] for name, part in inputs(family, cls, "none").items()}
     with torch.no_grad():
-        ours.model.layers[1].mlp.up_proj.weight[3, 4] = value
+        ours.backbone.layers[1].mlp.up_proj.weight[3, 4] = value
     with pytest.raises(GenerationError, match=r"new token 1 of row 0 .*first layer .* model\.layers\.1\.mlp\.up_proj\. "):
         written(ours, given, **settings)
-    assert not ours.model.layers[1].mlp.up_proj._forward_hooks
+    assert not ours.backbone.layers[1].mlp.up_proj._forward_hooks
     text = written(ours, given, remove_invalid_values=True)
     assert text.shape[1] > given["input_ids"].shape[1]
 
@@ -200,7 +200,7 @@ def test_a_processor_that_gives_no_numbers_is_told_from_the_model(family: Family
 def test_layers_of_encoders_are_named(family: Family, cls: type[Model]) -> None:
     ours, _ = ready(family, cls)
     with torch.no_grad():
-        ours.model.encoder.layers[0].mlp.up_proj.bias[3] = float("nan")
+        ours.backbone.encoder.layers[0].mlp.up_proj.bias[3] = float("nan")
     with pytest.raises(GenerationError, match=r"encoder\.layers\.0\.mlp\.up_proj"):
         written(ours, inputs(family, cls))
 

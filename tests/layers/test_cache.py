@@ -215,7 +215,7 @@ def test_gradients_of_queries_alone_survive_later_steps() -> None:
     # As with adapters on the queries: keys need no gradient themselves, but are kept for the queries'.
     model, ids = llama(), numbers(1, 6)
     model.requires_grad_(False)
-    for layer in model.model.layers:
+    for layer in model.backbone.layers:
         layer.self_attn.q_proj.weight.requires_grad_(True)
     cache, total = None, torch.zeros(())
     for start, end in ((0, 3), (3, 4), (4, 5), (5, 6)):

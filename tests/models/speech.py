@@ -64,7 +64,7 @@ def pair(seed: int = 0, **changes: Any) -> tuple[Any, Any]:
         for name, parameter in ours.named_parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0, 1.5 if "embed_tokens" in name else 0.6)
-        ours.model.decoder.embed_tokens.weight[END] *= 2.0  # so that texts end
+        ours.backbone.decoder.embed_tokens.weight[END] *= 2.0  # so that texts end
     settings = {
         name: value
         for name, value in (GENERATION | dict(json.loads(changes.pop("generation", "{}"))) | changes).items()

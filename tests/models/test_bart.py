@@ -146,9 +146,9 @@ def test_a_decoder_of_a_whole_checkpoint(tmp_path: Path) -> None:
     model = BartForConditionalGeneration(tiny()).eval()
     model.save_pretrained(tmp_path)
     alone = BartForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(alone.model.embed_tokens.weight, model.model.embed_tokens.weight)
+    assert torch.equal(alone.backbone.embed_tokens.weight, model.backbone.embed_tokens.weight)
     alone.save_pretrained(tmp_path / "alone")
-    assert all(name.startswith("model.decoder.") for name in stored(str(tmp_path / "alone")))
+    assert all(name.startswith("backbone.decoder.") for name in stored(str(tmp_path / "alone")))
 
 
 def test_what_the_decoder_is_given() -> None:
@@ -202,7 +202,7 @@ def test_vocabularies_are_resized_together(tied: bool) -> None:
     assert after.shape[-1] == model.config.vocab_size == 120
     assert error(after[..., :99] - 0.5, before) <= SINGLE
     assert model.final_bias[0, 99:].unique().tolist() == [0.0]
-    assert (model.lm_head.weight is model.model.encoder.embed_tokens.weight) is tied
+    assert (model.lm_head.weight is model.backbone.encoder.embed_tokens.weight) is tied
     model.resize_token_embeddings(50)
     assert seen(model, input_ids=IDS % 50, decoder_input_ids=IDS % 50).logits.shape[-1] == 50
 
@@ -211,7 +211,7 @@ def test_two_languages_with_vocabularies_of_their_own() -> None:
     settings = SEQ2SEQ | {"pad_token_id": 0, "decoder_start_token_id": 0, "init_std": 0.25}
     model = MarianMTModel(MarianConfig(**settings, decoder_vocab_size=60, share_encoder_decoder_embeddings=False)).eval()
     assert model.get_decoder().vocab_size == 60
-    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert model.lm_head.weight is model.backbone.decoder.embed_tokens.weight
     assert model(IDS, labels=IDS % 60).logits.shape[-1] == 60
     with pytest.raises(InputError, match="0 to 59"):
         model(IDS, decoder_input_ids=torch.full((2, 3), 60))

@@ -96,7 +96,7 @@ def test_one_network_of_a_file_of_both(family, whole, parts, tmp_path):
         assert not alone.load_report.missing
     with pytest.warns(TranseptWarning, match="newly initialised"):
         classifier = parts[2].from_pretrained(tmp_path)
-    assert torch.equal(classifier.model.cls_token, ours.vision_model.cls_token)
+    assert torch.equal(classifier.backbone.cls_token, ours.vision_model.cls_token)
     assert isinstance(AutoModel.from_pretrained(tmp_path), whole)
 
 

@@ -45,7 +45,7 @@ def test_files_of_the_original_checkpoints(tmp_path: Path) -> None:
     """Their config names a network of timm, and their weights have its names."""
     torch.manual_seed(0)
     ours = DetrForObjectDetection(DetrConfig(**TINY, use_timm_backbone=True, backbone="resnet18")).eval()
-    assert isinstance(ours.model.features, TimmBackbone)
+    assert isinstance(ours.backbone.features, TimmBackbone)
     assert ours.config.backbone_config.out_indices == [1, 2, 3, 4]
     ours.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
@@ -81,7 +81,7 @@ def test_stem_and_first_stage_are_never_trained(tmp_path: Path) -> None:
 def test_images_of_a_batch_are_seen_as_alone(cls: Any, settings: dict[str, Any]) -> None:
     """By their sizes; beside a mask alone, convolutions see padding, as in the reference."""
     ours = model(cls, **settings)
-    for module in (ours.model.decoder, ours.class_head, ours.box_head, ours.model.queries):  # boxes that lie apart
+    for module in (ours.backbone.decoder, ours.class_head, ours.box_head, ours.backbone.queries):  # boxes that lie apart
         for weight in module.parameters():
             torch.nn.init.normal_(weight, std=0.4 if weight.ndim > 1 else 1.0)
     images = [pixels(64, 96)[0], pixels(97, 61)[0], pixels(33, 40)[0], pixels(64, 96, rows=2)[1]]

@@ -70,8 +70,8 @@ def test_backbones_read_what_tasks_store(name: str, tmp_path: Path) -> None:
     task = AutoModelForImageClassification.from_config(config(**DINO)).eval()  # type: ignore[arg-type]
     task.save_pretrained(tmp_path)
     maps = AutoBackbone.from_pretrained(tmp_path)(images(16, 16)).feature_maps
-    expected = task(images(16, 16), output_hidden_states=True).hidden_states[0][:, task.model.prefix_tokens :]
-    torch.testing.assert_close(maps[0].flatten(2).transpose(1, 2), task.model.norm(expected))
+    expected = task(images(16, 16), output_hidden_states=True).hidden_states[0][:, task.backbone.prefix_tokens :]
+    torch.testing.assert_close(maps[0].flatten(2).transpose(1, 2), task.backbone.norm(expected))
 
 
 @pytest.mark.parametrize("name", BOTH)

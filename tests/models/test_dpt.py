@@ -56,7 +56,7 @@ def same(ours: Any, theirs: Any, pixels: Tensor) -> None:
 def test_dpt_over_another_network(settings: dict[str, Any], tmp_path: Path) -> None:
     settings = settings | ({"fusion_hidden_size": 256} if settings else {})  # which the reference's projection has
     ours, theirs = pair(DPTForDepthEstimation, tmp_path, **OVER_DINO | settings)
-    assert isinstance(ours.model, Dinov2Backbone)
+    assert isinstance(ours.backbone, Dinov2Backbone)
     for size in ((16, 16), (8, 20), (19, 12)):
         same(ours, theirs, images(*size))
     ours.save_pretrained(tmp_path / "again")
@@ -93,9 +93,9 @@ def test_registers_are_left_out() -> None:
     states = STATES | {"model_type": "dinov2_with_registers", "num_register_tokens": 2}
     torch.manual_seed(0)
     model = DepthAnythingForDepthEstimation(DepthAnythingConfig(**TINY["depth_anything"] | {"backbone_config": states}))
-    assert isinstance(model.model, Dinov2WithRegistersBackbone)
+    assert isinstance(model.backbone, Dinov2WithRegistersBackbone)
     model = model.eval()
-    grid = model.neck(model.model(images(8, 12)).feature_maps, 3, (2, 3))
+    grid = model.neck(model.backbone(images(8, 12)).feature_maps, 3, (2, 3))
     torch.testing.assert_close(model.head(grid[-1], (8, 12)), model(images(8, 12)).predicted_depth)
 
 

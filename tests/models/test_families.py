@@ -178,22 +178,22 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     # A mask embedding is used only where positions are masked, and an encoder's pooler only without a decoder.
     poolers = ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
     # BEiT's head for pixels reads what goes into layers, so that the last one's output is read by nothing.
-    last = [f"model.layers.{family.tiny['num_hidden_layers'] - 1}."] if cls.__name__ == "BeitForSemanticSegmentation" else []
+    last = [f"backbone.layers.{family.tiny['num_hidden_layers'] - 1}."] if cls.__name__ == "BeitForSemanticSegmentation" else []
     # Classes are those of the mean of patches, not of what is compared with texts.
-    towers = {"CLIPForImageClassification": ["model.norm."], "SiglipForImageClassification": ["model.head."]}
+    towers = {"CLIPForImageClassification": ["backbone.norm."], "SiglipForImageClassification": ["backbone.head."]}
     # What compares images and texts by cosine is not asked where each text reads its image.
     towers |= {"BlipForImageTextRetrieval": ["vision_proj.", "text_proj."]}
     towers |= {"BlipModel": [f"text_model.layers.{layer}.cross_attn" for layer in range(2)]}
     # The last layer but one is read.
-    towers["LlavaForConditionalGeneration"] = ["model.vision_tower.layers.1.", "model.vision_tower.norm."]
+    towers["LlavaForConditionalGeneration"] = ["backbone.vision_tower.layers.1.", "backbone.vision_tower.norm."]
     # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.
-    neck = ["neck.fusions.0.skip."] + (["model.norm."] if family.model_type == "dpt" else [])
+    neck = ["neck.fusions.0.skip."] + (["backbone.norm."] if family.model_type == "dpt" else [])
     return [
         *last,
         *neck,
         *towers.get(cls.__name__, []),
-        "model.mask_embed",
-        "model.mask_token",
+        "backbone.mask_embed",
+        "backbone.mask_token",
         "mask_embed",
         "mask_token",
         *poolers,

@@ -128,7 +128,7 @@ def test_a_resized_vocabulary_keeps_scale_and_bound() -> None:
         grown = model(**inputs).logits
     assert grown.shape[-1] == 120
     assert error(grown[..., :99], expected) <= SINGLE
-    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.lm_head.weight is model.backbone.embed_tokens.weight
 
 
 @pytest.mark.reference

@@ -73,7 +73,7 @@ def test_published_checkpoints_keep_no_prefix_and_masks(tmp_path: Path) -> None:
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
     bare = GPT2Model.from_pretrained(tmp_path)
-    assert torch.equal(bare.layers[1].mlp.up_proj.weight, model.model.layers[1].mlp.up_proj.weight)
+    assert torch.equal(bare.layers[1].mlp.up_proj.weight, model.backbone.layers[1].mlp.up_proj.weight)
     state["h.1.mlp.c_fc.weight"] = state["h.1.mlp.c_fc.weight"].T.contiguous()
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight: \(128, 32\) in the file"):

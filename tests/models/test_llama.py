@@ -166,7 +166,7 @@ def test_untied_unless_asked_for() -> None:
     assert LlamaForCausalLM(LlamaConfig(**TINY)).lm_head.weight is not None
     for tied in (True, False):
         model = LlamaForCausalLM(LlamaConfig(**TINY, tie_word_embeddings=tied))
-        assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+        assert (model.lm_head.weight is model.backbone.embed_tokens.weight) == tied
 
 
 def test_token_classifiers_drop_out_as_the_reference_does() -> None:

@@ -54,9 +54,9 @@ def test_the_loss_has_the_balance_of_real_tokens(cls: Any, pad: str) -> None:
         assert error(mine[name], other[name]) <= SINGLE, name
     assert list(mine.loss_terms) == ["causal_lm", "load_balance"]
     assert not mine.loss_terms["load_balance"].additive
-    router = "model.layers.0.mlp.router.weight"
+    router = "backbone.layers.0.mlp.router.weight"
     found = gradients(ours, mine.loss)[router]
-    expected = gradients(theirs, other.loss)["model.layers.0.mlp.gate.weight"]
+    expected = gradients(theirs, other.loss)["backbone.layers.0.mlp.gate.weight"]
     assert error(found, expected) <= 1e-4
     plain = ours(**inputs)
     assert "aux_loss" not in plain

@@ -211,14 +211,14 @@ def test_classifiers_start_from_the_pretrained_head(tmp_path: Path) -> None:
     assert torch.equal(again.lm_head.dense.weight, pretrained.lm_head.dense.weight)
     assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
     bare = ModernBertModel.from_pretrained(tmp_path / "fine-tuned")
-    assert torch.equal(bare.layers[1].mlp.gate_proj.weight, pretrained.model.layers[1].mlp.gate_proj.weight)
+    assert torch.equal(bare.layers[1].mlp.gate_proj.weight, pretrained.backbone.layers[1].mlp.gate_proj.weight)
 
 
 def test_the_vocabulary_grows_with_its_output() -> None:
     model = ModernBertForMaskedLM(ModernBertConfig(**TINY)).eval()
     model.resize_token_embeddings(120)
     assert model(torch.randint(5, 120, (1, 4))).logits.shape == (1, 4, 120)
-    assert model.lm_head.out_proj.weight is model.model.embed_tokens.weight
+    assert model.lm_head.out_proj.weight is model.backbone.embed_tokens.weight
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_distances_learn_when_layers_are_recomputed() -> None:
     def gradient() -> torch.Tensor:
         model.zero_grad()
         model(**inputs, labels=inputs["input_ids"]).loss.backward()
-        return model.model.distance_bias.weight.grad.clone()
+        return model.backbone.distance_bias.weight.grad.clone()
 
     expected = gradient()
     model.gradient_checkpointing_enable()

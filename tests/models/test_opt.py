@@ -121,7 +121,7 @@ def test_layers_may_be_left_out_in_training() -> None:
 
 def test_new_weights_have_the_deviation_of_the_config() -> None:
     model = OPTForCausalLM(OPTConfig(**TINY | {"init_std": 0.5}))
-    assert float(model.model.layers[0].mlp.up_proj.weight.detach().std()) == pytest.approx(0.5, rel=0.1)
+    assert float(model.backbone.layers[0].mlp.up_proj.weight.detach().std()) == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_classifiers_of_padded_rows(both: bool, pooling: str) -> None:
             alone = run(model, input_ids=IDS[row : row + 1, mask[row] == 1]).logits
             assert error(together[row : row + 1], alone) <= SINGLE
     if pooling == "last" and both:  # PyTorch's own last states
-        hidden = model.model.layers[1].cell(model.model.layers[0].cell(model.model.embed_tokens(IDS))[0])[1][0]
+        hidden = model.backbone.layers[1].cell(model.backbone.layers[0].cell(model.backbone.embed_tokens(IDS))[0])[1][0]
         expected = model.head(torch.cat([hidden[0], hidden[1]], dim=1))
         assert error(run(model, input_ids=IDS).logits, expected) <= 1e-6
 
@@ -173,8 +173,8 @@ def test_states_are_handed_on() -> None:
     whole = run(plain, input_ids=stream).logits
     assert error(torch.cat([part.logits for part in parts], dim=1), whole) <= SINGLE
     # No gradient flows into an earlier piece.
-    model.model.reset_states()
-    inputs = model.model.embed_tokens(stream[:, :4]).requires_grad_()
+    model.backbone.reset_states()
+    inputs = model.backbone.embed_tokens(stream[:, :4]).requires_grad_()
     one = model(inputs_embeds=inputs)
     other = model(stream[:, 4:8])
     assert torch.autograd.grad(other.logits.sum(), inputs, allow_unused=True)[0] is None
@@ -199,7 +199,7 @@ def test_dropout_between_layers_is_shared_by_positions() -> None:
 
 def test_tied_weights_and_resizing() -> None:
     model = make(RNNForCausalLM)
-    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert model.lm_head.weight is model.backbone.embed_tokens.weight
     assert model.resize_token_embeddings(60).num_embeddings == 60
     assert run(model, input_ids=IDS).logits.shape[-1] == 60
     apart = make(RNNForCausalLM, tie_word_embeddings=False, embedding_size=8)

@@ -42,7 +42,7 @@ def run(model: Any, **inputs: Any) -> Any:
 @pytest.mark.parametrize("settings", [WAVES, WAVES | {"d_model": 36}, TINY | {"layernorm_embedding": False}])
 def test_states_of_another_size_and_fixed_positions(settings: dict[str, Any], tmp_path: Path) -> None:
     ours, theirs = pair(tmp_path, **settings, cross_attention_hidden_size=20)
-    assert ours.model.layers[0].cross_attn.k_proj.in_features == 20
+    assert ours.backbone.layers[0].cross_attn.k_proj.in_features == 20
     inputs = {"input_ids": IDS, "encoder_hidden_states": STATES, "use_cache": False}
     mask = (IDS != 1).long()
     real = {"attention_mask": mask, "labels": IDS.masked_fill(mask == 0, -100), "output_hidden_states": True}
@@ -68,7 +68,7 @@ def test_writes_what_the_reference_writes(settings: dict[str, Any], options: dic
 def test_older_files_hold_what_is_computed(tmp_path: Path) -> None:
     ours = TrOCRForCausalLM(TrOCRConfig(**WAVES)).eval()
     ours.save_pretrained(tmp_path)
-    old = stored(str(tmp_path)) | {"model.decoder.embed_positions._float_tensor": torch.zeros(1)}
+    old = stored(str(tmp_path)) | {"backbone.decoder.embed_positions._float_tensor": torch.zeros(1)}
     save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
     again = TrOCRForCausalLM.from_pretrained(tmp_path)
     assert error(run(again, input_ids=IDS).logits, run(ours, input_ids=IDS).logits) <= SINGLE

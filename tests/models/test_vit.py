@@ -92,7 +92,7 @@ def test_mask_token_and_attention_mask() -> None:
     attend[0, 3:6] = 0
     given = {"pixel_values": pixels(16, 16), "bool_masked_pos": hidden, "attention_mask": attend}
     see = {"output_hidden_states": True, "output_attentions": True}
-    compare(run(ours.model, **given, **see), run(theirs.vit, **given, **see), SINGLE)
+    compare(run(ours.backbone, **given, **see), run(theirs.vit, **given, **see), SINGLE)
     compare(run(ours, **given, **see), run(theirs, **given, **see), SINGLE)
     nothing = run(ours, pixels(16, 16), torch.zeros(2, 16, dtype=torch.bool))
     assert nothing.loss == 0.0
@@ -120,9 +120,9 @@ def test_backbone_checkpoints_load_into_tasks_and_back(tmp_path: Path) -> None:
     base.save_pretrained(tmp_path / "base")
     with pytest.warns(TranseptWarning, match="newly initialised.*mask_token"):
         task = ViTForMaskedImageModeling.from_pretrained(tmp_path / "base")
-    assert (task.model.mask_token == 0).all()
-    assert torch.equal(task.model.cls_token, base.cls_token)  # which shares a module with the new mask token
-    assert torch.equal(task.model.embed_positions, base.embed_positions)
+    assert (task.backbone.mask_token == 0).all()
+    assert torch.equal(task.backbone.cls_token, base.cls_token)  # which shares a module with the new mask token
+    assert torch.equal(task.backbone.embed_positions, base.embed_positions)
     assert float(task.head.conv.weight.detach().std()) == pytest.approx(TINY["initializer_range"], rel=0.1)
     task.save_pretrained(tmp_path / "task")
     with pytest.warns(TranseptWarning, match="newly initialised.*pooler"):
@@ -164,9 +164,9 @@ def test_images_take_the_type_of_the_model(dtype: torch.dtype) -> None:
 def test_patches_are_the_input_embeddings() -> None:
     model = ViTForImageClassification(ViTConfig(**TINY))
     patches = model.get_input_embeddings()
-    assert patches is model.model.embed_patches
+    assert patches is model.backbone.embed_patches
     model.set_input_embeddings(twin := type(patches)(3, 32, (4, 4)))
-    assert model.model.embed_patches is twin
+    assert model.backbone.embed_patches is twin
 
 
 BAD = [

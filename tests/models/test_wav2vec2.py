@@ -241,7 +241,7 @@ def test_backbone_checkpoints_load_into_every_task(tmp_path: Path) -> None:
         assert not info["unexpected_keys"]
         assert not any(name.startswith("model.") for name in info["missing_keys"])
         for name, tensor in base.state_dict().items():
-            assert torch.equal(tensor, task.model.state_dict()[name]), name
+            assert torch.equal(tensor, task.backbone.state_dict()[name]), name
 
 
 def test_tasks_load_from_each_other(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_languages_are_those_of_the_reference(languages: Path, tmp_path: Path) -
     inputs = {"input_values": torch.randn(2, 900)}
     ours = Wav2Vec2ForCTC.from_pretrained(languages)
     theirs = transformers.Wav2Vec2ForCTC.from_pretrained(languages).eval()
-    weight = ours.model.layers[0].adapter.up_proj.weight
+    weight = ours.backbone.layers[0].adapter.up_proj.weight
     for language in ("fra", "azj-script_latin", "fra", "eng"):
         ours.load_adapter(language)
         theirs.load_adapter(language)
@@ -297,7 +297,7 @@ def test_languages_are_those_of_the_reference(languages: Path, tmp_path: Path) -
         packed = pack(Wav2Vec2ForCTC.from_pretrained(languages)) if can_pack() else at_once
         packed.load_adapter(language)
         assert error(run(packed, **inputs).logits, expected) < 1e-5
-    assert ours.model.layers[0].adapter.up_proj.weight is weight  # an optimizer goes on with it
+    assert ours.backbone.layers[0].adapter.up_proj.weight is weight  # an optimizer goes on with it
     ours.load_adapter("fra")
     ours.save_pretrained(tmp_path / "saved")
     assert torch.equal(run(Wav2Vec2ForCTC.from_pretrained(tmp_path / "saved"), **inputs).logits, run(ours, **inputs).logits)
@@ -427,7 +427,7 @@ def test_pretraining_samples_its_targets() -> None:
     inputs = batch(FAMILY, Wav2Vec2ForPreTraining)
     targets = model.sample_targets(**inputs, generator=torch.Generator().manual_seed(1))
     mask, negatives = targets["mask_time_indices"], targets["sampled_negative_indices"]
-    lengths = model.model.feature_lengths(inputs["attention_mask"].sum(dim=1))
+    lengths = model.backbone.feature_lengths(inputs["attention_mask"].sum(dim=1))
     frames = mask.shape[1]
     for row in range(3):
         assert not mask[row, lengths[row] :].any()
@@ -450,7 +450,7 @@ def test_frozen_parts_get_no_gradient() -> None:
     model.freeze_feature_encoder()
     found = gradients(model, model(**inputs).loss)
     assert not any("feature_encoder" in name for name in found)
-    assert "model.layers.0.mlp.up_proj.weight" in found
+    assert "backbone.layers.0.mlp.up_proj.weight" in found
     model.freeze_base_model()
     assert set(gradients(model, model(**inputs).loss)) == {"lm_head.weight", "lm_head.bias"}
 

@@ -112,10 +112,10 @@ def test_classes_come_from_a_learned_mean_of_layers_and_from_given_states() -> N
     mine, other = ours(**inputs, output_hidden_states=True), theirs(**inputs, output_hidden_states=True)
     compare(mine, other, SINGLE)
     assert "hidden_states" not in ours(**inputs)
-    encoded = ours.model(sound(), output_hidden_states=True)  # type: ignore[operator]
+    encoded = ours.backbone(sound(), output_hidden_states=True)  # type: ignore[operator]
     assert error(ours(encoder_outputs=encoded).logits, mine.logits) <= SINGLE
     with pytest.raises(InputError, match="output_hidden_states=True"):
-        ours(encoder_outputs=ours.model(sound()))  # type: ignore[operator]
+        ours(encoder_outputs=ours.backbone(sound()))  # type: ignore[operator]
     expected, found = gradients(theirs, other.loss), gradients(ours, mine.loss)
     assert error(found["mix"], expected["layer_weights"]) <= 1e-4
 
@@ -125,8 +125,8 @@ def test_a_classifier_begins_with_the_encoder_of_a_writer(tmp_path: Path) -> Non
     writer.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="newly initialised"):
         classifier = WhisperForAudioClassification.from_pretrained(tmp_path)
-    assert torch.equal(classifier.model.conv1.weight, writer.model.encoder.conv1.weight)
-    assert error(classifier.model(sound())[0], writer.get_encoder()(sound())[0]) == 0.0
+    assert torch.equal(classifier.backbone.conv1.weight, writer.backbone.encoder.conv1.weight)
+    assert error(classifier.backbone(sound())[0], writer.get_encoder()(sound())[0]) == 0.0
 
 
 def test_the_decoder_alone_reads_states_and_outputs() -> None:
@@ -140,12 +140,12 @@ def test_the_decoder_alone_reads_states_and_outputs() -> None:
 
 def test_waves_are_stored_and_not_trained(tmp_path: Path) -> None:
     ours = tiny()
-    table = ours.model.encoder.embed_positions.weight
+    table = ours.backbone.encoder.embed_positions.weight
     half = TINY["d_model"] // 2
     steps = torch.arange(half, dtype=torch.float64) / (half - 1)
     angles = torch.arange(TINY["max_source_positions"])[:, None] * 10000.0**-steps
     assert error(table, torch.cat([angles.sin(), angles.cos()], dim=1)) <= SINGLE
-    assert "model.encoder.embed_positions.weight" not in dict(ours.named_parameters())
+    assert "backbone.encoder.embed_positions.weight" not in dict(ours.named_parameters())
     ours.save_pretrained(tmp_path)
     back = WhisperForConditionalGeneration.from_pretrained(tmp_path)
     assert torch.equal(back.model.encoder.embed_positions.weight, table)
@@ -173,11 +173,11 @@ def test_parts_can_be_frozen() -> None:
     ours.freeze_encoder()
     inputs = batch(FAMILY, WhisperForConditionalGeneration)
     found = gradients(ours, whole_loss(ours(**inputs | labels(FAMILY, WhisperForConditionalGeneration, inputs))))
-    assert not [name for name in found if name.startswith("model.encoder.")]
-    assert any(name.startswith("model.decoder.") for name in found)
+    assert not [name for name in found if name.startswith("backbone.encoder.")]
+    assert any(name.startswith("backbone.decoder.") for name in found)
     classifier = tiny(WhisperForAudioClassification)
     classifier.freeze_feature_encoder()
-    assert not classifier.model.conv2.weight.requires_grad
+    assert not classifier.backbone.conv2.weight.requires_grad
     classifier.freeze_encoder()
     assert {name for name, each in classifier.named_parameters() if each.requires_grad} == {
         f"head.{layer}.{kind}" for layer in ("projector", "out_proj") for kind in ("weight", "bias")

@@ -94,7 +94,7 @@ def test_gradients_of_both_streams_equal_the_reference() -> None:
         recipe = ours.checkpoint_names().keys.recipe(name)
         if recipe.stored in other:
             assert error(gradient, recipe.take(other[recipe.stored], [])) <= 1e-4, name
-    assert {"model.mask_embed", "model.layers.0.self_attn.segments"} <= mine.keys()
+    assert {"backbone.mask_embed", "backbone.layers.0.self_attn.segments"} <= mine.keys()
 
 
 @pytest.mark.reference
@@ -244,8 +244,8 @@ def test_wrong_inputs_are_named() -> None:
 
 def test_weights_before_training() -> None:
     model = tiny(XLNetLMHeadModel, d_model=64, initializer_range=0.3)
-    attention = model.model.layers[0].self_attn
-    for drawn in (attention.segments, attention.content_bias, attention.r_proj.weight, model.model.mask_embed):
+    attention = model.backbone.layers[0].self_attn
+    for drawn in (attention.segments, attention.content_bias, attention.r_proj.weight, model.backbone.mask_embed):
         assert 0.15 < float(drawn.detach().std()) < 0.45
     assert not model.lm_head.bias.detach().any()
 

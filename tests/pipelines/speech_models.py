@@ -31,7 +31,7 @@ def save_writer(directory: Path, **settings: Any) -> Path:
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0, 1.5 if "embed_tokens" in name else 0.6)
-        model.model.decoder.embed_tokens.weight[end] *= 2
+        model.backbone.decoder.embed_tokens.weight[end] *= 2
     chosen: dict[str, Any] = ids | {"no_timestamps_token_id": untimed, "prev_sot_token_id": find("<|startofprev|>")}
     chosen |= {"lang_to_id": {f"<|{code}|>": find(f"<|{code}|>") for code in LANGUAGES}, "is_multilingual": True}
     chosen |= {"task_to_id": {task: find(f"<|{task}|>") for task in ("translate", "transcribe")}, "return_timestamps": False}

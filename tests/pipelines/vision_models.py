@@ -62,8 +62,8 @@ def tiny_detr(kind: str = "DetrForObjectDetection") -> Any:
     """A DETR whose queries differ, so that they find different things."""
     torch.manual_seed(0)
     model = getattr(detr, kind)(detr.DetrConfig(**DETR, backbone_config=dict(BACKBONE), id2label=LABELS)).eval()
-    torch.nn.init.normal_(model.model.queries.weight, std=3)
-    for module in (model.model.decoder, model.class_head, model.box_head):
+    torch.nn.init.normal_(model.backbone.queries.weight, std=3)
+    for module in (model.backbone.decoder, model.class_head, model.box_head):
         for weight in module.parameters():
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)

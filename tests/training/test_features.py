@@ -109,10 +109,10 @@ def test_a_schedule_unfreezes_epoch_by_epoch(tmp_path: Path) -> None:
 
     settings = {"max_steps": -1, "num_train_epochs": 3, "learning_rate": 1e-2}
     model = ours(CASE)
-    first = model.model.layers[1].mlp.up_proj.weight.detach().clone()
+    first = model.backbone.layers[1].mlp.up_proj.weight.detach().clone()
     trainer = run(tmp_path, model, callbacks=[Look], unfreeze_schedule={0: 0, 1: 1, 2: 2}, **settings)
     assert [("1." in each, "0." in each) for each in trained] == [(False, False), (True, False), (True, True)]
-    assert not torch.equal(trainer.model.model.layers[1].mlp.up_proj.weight, first)
+    assert not torch.equal(trainer.model.backbone.layers[1].mlp.up_proj.weight, first)
 
 
 def test_rates_fall_from_the_head_on(tmp_path: Path) -> None:

@@ -107,12 +107,12 @@ def _rows(lengths: list[int], width: int) -> dict[str, Tensor]:
 
 def test_real_positions_alone_are_computed_where_that_costs_less() -> None:
     model, rows, seen = BertForMaskedLM(BertConfig(**SIZES)).train(), _rows([3, 9, 9, 5], 40), []
-    model.model.layers[0].register_forward_hook(lambda layer, args, out: seen.append(tuple(out.shape)))
+    model.backbone.layers[0].register_forward_hook(lambda layer, args, out: seen.append(tuple(out.shape)))
     (part,) = cut(model, [rows], cost=PASS, ragged=True)
     assert isinstance(part, Ragged)
     assert part["attention_mask"].sum(dim=1).tolist() == [9, 9, 5, 3]
     with unpadded():
-        states = model.model(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).last_hidden_state
+        states = model.backbone(input_ids=part["input_ids"], attention_mask=part["attention_mask"]).last_hidden_state
     assert seen == [(1, 26, 16)]
     assert states.shape == (4, 9, 16)
     assert not states[part["attention_mask"] == 0].any()

@@ -139,13 +139,13 @@ def test_what_is_made_between_modules_is_told_from_what_they_make() -> None:
 
 def test_compiled_blocks_are_looked_into() -> None:
     model = BertForMaskedLM(BertConfig(**SIZES, num_hidden_layers=2))
-    for layer in model.model.layers:
+    for layer in model.backbone.layers:
         layer.compile(backend="eager")
-    handle = model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output * torch.nan)
+    handle = model.backbone.layers[1].mlp.register_forward_hook(lambda module, args, output: output * torch.nan)
     fault = find_fault(model, _batches()[:1], _step(model))
     handle.remove()
     assert fault is not None
-    assert fault.path == "model.layers.1.mlp"
+    assert fault.path == "backbone.layers.1.mlp"
 
 
 def test_dropout_is_drawn_as_in_the_update() -> None:

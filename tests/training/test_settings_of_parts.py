@@ -30,8 +30,8 @@ def test_frozen_weights_stay_to_the_bit(tmp_path: Path) -> None:
     assert changed(before, model) == {"head.out_proj.weight", "head.out_proj.bias"}
     before, model = run(tmp_path, freeze=["embeddings", 1], weight_decay=0.1)
     found = changed(before, model)
-    assert not any(name.startswith(("model.embed", "model.layers.0.")) for name in found)
-    assert any(name.startswith("model.layers.1.") for name in found)
+    assert not any(name.startswith(("model.embed", "backbone.layers.0.")) for name in found)
+    assert any(name.startswith("backbone.layers.1.") for name in found)
     with pytest.raises(InputError, match="2 layers, not 5"):
         run(tmp_path, freeze=5)
 
@@ -41,7 +41,7 @@ def test_parts_are_unfrozen_epoch_by_epoch(tmp_path: Path) -> None:
     before, model = run(tmp_path, max_steps=1, **{**settings, "num_train_epochs": 1})
     assert not any(name.startswith("model.") for name in changed(before, model))
     before, model = run(tmp_path, max_steps=-1, **settings)
-    found = {name.split(".")[2] for name in changed(before, model) if name.startswith("model.layers.")}
+    found = {name.split(".")[2] for name in changed(before, model) if name.startswith("backbone.layers.")}
     assert found == {"1"}
 
 
@@ -70,7 +70,7 @@ def test_what_is_not_finite_is_found_at_its_layer(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = transept.BertForSequenceClassification(config(num_hidden_layers=2))
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    model.model.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output / 0)
+    model.backbone.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output / 0)
     trainer = transept.Trainer(model, arguments(tmp_path), batched, rows(8))
     with pytest.raises(TrainingError, match=r"the output of 'model\.layers\.1\.mlp' \(MLP\)") as caught:
         trainer.train()
@@ -89,7 +89,7 @@ def test_a_batch_that_is_too_large_is_halved(tmp_path: Path) -> None:
                 raise torch.OutOfMemoryError("too large")
             seen.append(len(named["input_ids"]))
 
-        model.model.register_forward_pre_hook(full, with_kwargs=True)
+        model.backbone.register_forward_pre_hook(full, with_kwargs=True)
         args = arguments(tmp_path, per_device_train_batch_size=8, max_steps=2, auto_find_batch_size=True)
         data = [{**row, "attention_mask": [1] * 5} for row in rows(8)]
         transept.Trainer(model, args, batched, data).train()

@@ -121,16 +121,16 @@ def precompute(model: TaskModel[Any], batches: Iterable[Mapping[str, Any]]) -> t
     task: Any = model
     if not isinstance(task, TaskModel) or not _in_steps(type(model)):
         raise UnsupportedError(f"{type(model).__name__} has no backbone whose states could be kept for a head.")
-    if trained := [name for name, parameter in model.model.named_parameters() if parameter.requires_grad]:
+    if trained := [name for name, parameter in model.backbone.named_parameters() if parameter.requires_grad]:
         what = f"the backbone of {type(model).__name__} is not frozen: {', '.join(trained[:3])} and others are trained."
         raise InputError(what, hint='Call freeze(model, "backbone") first.')
-    head, rows, training = HeadModel(task), list[Row](), model.model.training
-    model.model.eval()
+    head, rows, training = HeadModel(task), list[Row](), model.backbone.training
+    model.backbone.eval()
     try:
         for batch in batches:
             rows += _rows(task, head, {name: value for name, value in batch.items() if value is not None})
     finally:
-        model.model.train(training)
+        model.backbone.train(training)
     if not rows:
         raise InputError("there are no batches to compute states of.")
     labels = dict.fromkeys(task.labels, float(IGNORED))

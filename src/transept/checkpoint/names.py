@@ -30,7 +30,8 @@ class Names:
     ``cross_attn*`` for all that begin so.
 
     Args:
-        table: stored names -> our names.
+        table: names of the tree of modules -> our names; they are the stored ones, but for those of ``files``.
+        files: stored names -> names of the tree, where a file has other ones.
         ties: our names -> the names of ours whose tensors they share.
         legacy: other spellings of stored names -> today's, with paths as in ``table``; one that begins with ``**.`` fits at any
             place. A name is respelled once, by the longest that fits. Other spellings are read and never written.
@@ -45,6 +46,7 @@ class Names:
     """
 
     table: Table = field(default_factory=dict)
+    files: Table = field(default_factory=dict)
     ties: dict[str, str] = field(default_factory=dict)
     legacy: Table = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
@@ -57,12 +59,13 @@ class Names:
     children: tuple[Child, ...] = ()
     within: Names | None = None
 
-    def below(self, ours: str, stored: str | None = None, *, loose: bool = False) -> Names:
+    def below(self, ours: str, stored: str | None = None, *, loose: bool = False, tree: str | None = None) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is the
+        prefix in the tree of modules, where that is another than the stored one.
         """
-        return Names(children=(Child(ours, ours if stored is None else stored, self, loose),))
+        return Names(children=(Child(ours, ours if stored is None else stored, self, loose, tree),))
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
@@ -76,7 +79,8 @@ class Names:
 
     def of(self, config: Any) -> Names:
         """The names of a model with this config."""
-        return replace(self, table=_of(self.table, config), ties=self.ties if config.tie_word_embeddings else {})
+        tables = {"table": _of(self.table, config), "files": _of(self.files, config)}
+        return replace(self, **tables, ties=self.ties if config.tie_word_embeddings else {})
 
     @cached_property
     def keys(self) -> KeyMap:
@@ -89,21 +93,31 @@ class Names:
     @cached_property
     def placement(self) -> KeyMap:
         """Where the parts of the model hang, below the places of the models that it is made of."""
-        first = {child.stored: child.ours for child in self.children if child.stored not in self.table}
+        first = {child.place: child.ours for child in self.children if child.place not in self.table}
         return KeyMap(first | dict(self.table))
 
     def placed(self) -> Names:
         """The names of a model whose parts hang where the table says: its own are the stored ones."""
-        ties = {self.public(name): self.public(source) for name, source in self.ties.items()}
-        children = tuple(replace(child, ours=child.stored) for child in self.children)
-        return replace(self, table={}, ties=ties, children=children, within=self)
+        children = tuple(replace(child, ours=child.place) for child in self.children)
+        placed = replace(self, table=self.files, files={}, ties={}, children=children, within=self)
+        return replace(placed, ties={placed.public(name): placed.public(source) for name, source in self.ties.items()})
 
     def public(self, name: str) -> str:
         """Where the tree has what the modules of a model call so."""
-        names = self.within or self
-        for child, inner in names._inside(name):
-            return join(child.stored, child.names.public(inner))
-        return names.placement.place(name)
+        if self.within is None:
+            return name
+        for child, inner in self.within._inside(name):
+            return join(child.place, child.names.public(inner))
+        return self.within.placement.place(name)
+
+    def dialect(self, name: str) -> str:
+        """What the modules of a model call what the tree has by that name."""
+        if self.within is None:
+            return name
+        for child in self.within.children:
+            if name == child.place or name.startswith(f"{child.place}."):
+                return join(child.ours, child.names.dialect(name.removeprefix(child.place).removeprefix(".")))
+        return self.within.placement.ours(name)[0]
 
     @cached_property
     def tied(self) -> dict[str, str]:
@@ -138,7 +152,7 @@ class Names:
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
         if self.within is not None:
-            return self.within.group(self.within.placement.ours(name)[0])
+            return self.within.group(self.dialect(name))
         for child, inner in self._inside(name):
             group = child.names.group(inner)
             return None if group is None else join(child.ours, group)
@@ -161,13 +175,13 @@ class Names:
     def is_fixed(self, name: str) -> bool:
         """Whether our name is not trained and has a value of its own."""
         if self.within is not None:
-            return self.within.is_fixed(self.within.placement.ours(name)[0])
+            return self.within.is_fixed(self.dialect(name))
         return name in self.fixed or any(child.names.is_fixed(inner) for child, inner in self._inside(name))
 
     def is_wide(self, name: str) -> bool:
         """Whether our name's tensor stays float32 in a model of float16."""
         if self.within is not None:
-            return self.within.is_wide(self.within.placement.ours(name)[0])
+            return self.within.is_wide(self.dialect(name))
         wide = any(f".{part}." in f".{name}." for part in self.wide)
         return wide or any(child.names.is_wide(inner) for child, inner in self._inside(name))
 
@@ -186,6 +200,12 @@ class Child:
     stored: str
     names: Names
     loose: bool = False
+    tree: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the tree of modules has it."""
+        return self.stored if self.tree is None else self.tree
 
     def canonical(self, names: Mapping[str, str], heads: Iterable[str]) -> dict[str, str]:
         """Names -> stored names, of which those of this model are spelled as its table knows them."""
@@ -206,7 +226,7 @@ class Child:
             rest = rest.partition(".")[2]
         if rest or not prefix:
             return {prefix.removesuffix(rest) + name if name.startswith(rest) else name: file for name, file in names.items()}
-        others = {*heads} - self.names.table.keys()  # what this model has itself is no head's
+        others = {*heads} - (self.names.within or self.names).table.keys()  # what this model has itself is no head's
         return {k if any(matches(head, k) for head in others) else prefix + k: v for k, v in names.items()}
 
 

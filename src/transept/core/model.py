@@ -89,6 +89,7 @@ class Model(Linked, ByReference, Pretrained, metaclass=_Built):
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
     placed: ClassVar[bool] = False
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
+    backbone: Backbone  # the model without its head
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -121,11 +122,6 @@ class Model(Linked, ByReference, Pretrained, metaclass=_Built):
         if self.placed:
             place(self, self.names_of(self.config).placement)
         self.tie_weights()
-
-    @property
-    def backbone(self) -> Backbone:
-        """The model without its head; itself, where there is none."""
-        raise NotImplementedError
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
@@ -239,7 +235,7 @@ class Backbone(Model):
             return self.end(self.run(x, ctx), ctx)
 
     @property
-    def backbone(self) -> Backbone:
+    def backbone(self) -> Backbone:  # type: ignore[override]
         return self
 
     @property

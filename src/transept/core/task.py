@@ -27,7 +27,7 @@ def wants_loss_alone() -> bool:
 
 
 class TaskModel(Model, Generic[B]):
-    """A backbone as ``model``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
+    """A ``backbone``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
 
     A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
     family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
@@ -42,7 +42,7 @@ class TaskModel(Model, Generic[B]):
     omits: ClassVar[tuple[str, ...]] = ENCODER
     # Whether the parameters of the head come before those of the backbone, as in some of the reference's classes.
     heads_first: ClassVar[bool] = False
-    model: B
+    backbone: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -61,9 +61,9 @@ class TaskModel(Model, Generic[B]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         kind, inner, _ = self.network(config)
-        self.model: B = kind(inner, **self.backbone_options)  # type: ignore[assignment]
+        self.backbone = kind(inner, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
-            self.model.pooler = None
+            self.backbone.pooler = None
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -89,22 +89,22 @@ class TaskModel(Model, Generic[B]):
         return False
 
     def initialize_module(self, module: nn.Module) -> None:
-        self.model.initialize_module(module)
+        self.backbone.initialize_module(module)
 
     @property
-    def backbone(self) -> Backbone:
-        return self.model
+    def base_model(self) -> nn.Module:
+        return self.backbone if self.base_model_prefix else self
 
     def inputs_of_rows(self, inputs: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-        return self.model.inputs_of_rows(inputs, start, stop)
+        return self.backbone.inputs_of_rows(inputs, start, stop)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind, inner, prefix = cls.network(config)
         family, head = kind.tree_names(inner), cls.head_names_of(config)
         head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
-        order = Names({prefix: "model"} if cls.heads_first else {})
-        return family.below("model", prefix, loose=True) | head | order
+        order = Names({prefix: "backbone"} if cls.heads_first else {})
+        return family.below("backbone", prefix, loose=True) | head | order
 
     @classmethod
     def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:

@@ -34,8 +34,7 @@ class ForLibraries(Loadable):
     @property
     def base_model(self) -> nn.Module:
         """The backbone of a task model whose checkpoints keep it below a prefix; else the model itself."""
-        inner = getattr(self, "model", None) if self.base_model_prefix else None
-        return self if inner is None else inner
+        return self
 
     def train(self, mode: bool = True) -> Self:
         """As PyTorch's; what :func:`transept.freeze` froze stays in evaluation mode."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from transept.checkpoint.names import KeyMap
 from transept.checkpoint.paths import join
-from transept.layers.links import Container, Linked
+from transept.layers.links import Container, ContainerList, Linked
 
 
 def place(model: Linked, keys: KeyMap) -> None:
@@ -39,7 +39,7 @@ class Placement:
         self.settle("", self.model)
         for path, name, home, part in self.moves:
             parent, _, key = home.rpartition(".")
-            holder = self.holder(parent)
+            holder = self.holder(parent, key)
             self.owner(path).link(name, holder, key)
             hold(holder, key, part)
         for path, module in [*self.model.named_modules()]:
@@ -56,6 +56,11 @@ class Placement:
             wanted = self.keys.place(own, is_list=isinstance(child, nn.ModuleList))
             if wanted in self.modules:  # a module around it is there: it stays where it is built
                 wanted = join(home, name)
+            parent, _, key = wanted.rpartition(".")
+            if parent == home and module._modules.get(key) not in (None, child) and self.stays(wanted):
+                del module._modules[name]  # a subclass has put another part there
+                self.owner(path).link(name, module, key)
+                continue
             self.homes[own], self.modules[wanted] = wanted, child
             if wanted != join(home, name):
                 self.moves.append((path, name, wanted, module._modules.pop(name)))
@@ -66,17 +71,21 @@ class Placement:
                 if wanted != join(home, name):
                     self.moves.append((path, name, wanted, held.pop(name)))
 
+    def stays(self, path: str) -> bool:
+        """Whether a table leaves a path of ours where it is."""
+        return self.keys.place(path) == path
+
     def owner(self, path: str) -> Linked:
         module = self.modules[self.homes[path]]
         assert isinstance(module, Linked), f"{type(module).__name__} at {path!r} has parts elsewhere, but cannot find them"
         return module
 
-    def holder(self, path: str) -> nn.Module:
-        """What is registered at a path of the tree; a container where there is nothing."""
+    def holder(self, path: str, key: str) -> nn.Module:
+        """What is registered at a path of the tree, to hold a part; a container where there is nothing."""
         if path not in self.modules:
             parent, _, name = path.rpartition(".")
-            self.modules[path] = container = Container()
-            self.holder(parent).add_module(name, container)
+            self.modules[path] = container = ContainerList() if key.isdigit() else Container()
+            self.holder(parent, name).add_module(name, container)
         return self.modules[path]
 
     def sort(self, path: str, held: MutableMapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from transept.source import OPTIONS, Source, take_source_options
 A = TypeVar("A", bound=AudioBackbone)
 Sound = TypeVar("Sound", bound=SoundBackbone)
 # What backbones call their layers for languages where they tell which weights may be new.
-_LAYERS = "model.layers.*.adapter*"
+_LAYERS = "backbone.layers.*.adapter*"
 _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -45,15 +45,15 @@ class AudioTask(Task[Sound]):
 
     def freeze_feature_encoder(self) -> None:
         """Keep the backbone's convolutions as they are while training."""
-        self.model.freeze_feature_encoder()
+        self.backbone.freeze_feature_encoder()
 
     def freeze_base_model(self) -> None:
         """Train the head only."""
-        self.model.requires_grad_(False)
+        self.backbone.requires_grad_(False)
 
     def refuse_adapter(self) -> None:
         """Refuse an adapter (``ConfigError``), for heads that read the layers' own states."""
-        if self.model.adapted:
+        if self.backbone.adapted:
             raise ConfigError(f"{type(self).__name__} cannot have an adapter.", hint="Set add_adapter=False.")
 
 
@@ -71,8 +71,8 @@ class ForCTC(AudioTask[A]):
         super().__init__(config)
         if config.vocab_size is None:
             raise ConfigError(f"{type(self).__name__} needs `vocab_size`.", hint="Pass vocab_size=len(tokenizer).")
-        self.dropout = nn.Dropout(self.model.head_dropout())
-        self.lm_head = nn.Linear(self.model.dim, config.vocab_size)
+        self.dropout = nn.Dropout(self.backbone.head_dropout())
+        self.lm_head = nn.Linear(self.backbone.dim, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head
@@ -83,7 +83,7 @@ class ForCTC(AudioTask[A]):
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         c, mask, (rows, samples) = self.config, inputs.get("attention_mask"), inputs["input_values"].shape
         full = torch.full((rows,), samples, device=logits.device)
-        frames = self.model.state_lengths(full if mask is None else (mask != 0).sum(dim=1).to(logits.device))
+        frames = self.backbone.state_lengths(full if mask is None else (mask != 0).sum(dim=1).to(logits.device))
         options = {"reduction": c.ctc_loss_reduction, "zero_infinity": c.ctc_zero_infinity}
         return {"ctc": ctc(logits, labels, frames, blank=c.pad_token_id, **options)}
 
@@ -197,7 +197,7 @@ class MixedTask(AudioTask[Sound]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.mix = nn.Parameter(torch.empty(len(self.model.layers) + 1)) if config.use_weighted_layer_sum else None
+        self.mix = nn.Parameter(torch.empty(len(self.backbone.layers) + 1)) if config.use_weighted_layer_sum else None
         if self.mix is not None:
             self.refuse_adapter()
 
@@ -237,12 +237,12 @@ class ForAudioClassification(MixedTask[Sound]):
         super().__init__(config)
         self.refuse_adapter()
         size = config.classifier_proj_size
-        layers = {"projector": nn.Linear(self.model.dim, size), "out_proj": nn.Linear(size, config.num_labels)}
+        layers = {"projector": nn.Linear(self.backbone.dim, size), "out_proj": nn.Linear(size, config.num_labels)}
         self.head = nn.Sequential(OrderedDict(layers))
 
     def predict(self, states: AudioOutput, inputs: dict[str, Any]) -> ModelOutput:
         hidden, mask = states.last_hidden_state, inputs.get("attention_mask")
-        real = None if mask is None else self.model.state_mask(mask, hidden.shape[1])
+        real = None if mask is None else self.backbone.state_mask(mask, hidden.shape[1])
         return LogitsOutput(logits=self.head(pool.mean(hidden, real)))
 
 
@@ -257,7 +257,7 @@ class ForAudioFrameClassification(MixedTask[A]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.refuse_adapter()
-        self.head = Classifier(self.model.dim, config.num_labels)
+        self.head = Classifier(self.backbone.dim, config.num_labels)
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"classification": cross_entropy(logits, labels.argmax(dim=-1) if labels.ndim == 3 else labels)}
@@ -315,7 +315,7 @@ class ForXVector(MixedTask[A]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         c = config
-        self.head = XVectorHead(self.model.dim, c.tdnn_dim, c.tdnn_kernel, c.tdnn_dilation, c.xvector_output_dim)
+        self.head = XVectorHead(self.backbone.dim, c.tdnn_dim, c.tdnn_kernel, c.tdnn_dilation, c.xvector_output_dim)
         self.objective = nn.Parameter(torch.empty(c.xvector_output_dim, c.num_labels))  # a direction for each class
 
     def reset_parameters(self) -> None:
@@ -324,7 +324,7 @@ class ForXVector(MixedTask[A]):
 
     def predict(self, states: AudioOutput, inputs: dict[str, Any]) -> ModelOutput:
         mask = inputs.get("attention_mask")
-        lengths = None if mask is None else self.model.state_lengths((mask != 0).sum(dim=1))
+        lengths = None if mask is None else self.backbone.state_lengths((mask != 0).sum(dim=1))
         embeddings, logits = self.head(states.last_hidden_state, lengths)
         return XVectorOutput(logits=logits, embeddings=embeddings)
 

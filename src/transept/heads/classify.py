@@ -79,8 +79,8 @@ class HeadedTask(Task[B]):
 
     def make_head(self, config: Config) -> nn.Module:
         """(..., D) -> (..., C)."""
-        act, dropout = self.act and getattr(config, self.act, self.act), self.model.head_dropout(self.head_dropouts)
-        return self.head_class(self.model.dim, self.classes, act=act, bias=self.bias, dropout=dropout)
+        act, dropout = self.act and getattr(config, self.act, self.act), self.backbone.head_dropout(self.head_dropouts)
+        return self.head_class(self.backbone.dim, self.classes, act=act, bias=self.bias, dropout=dropout)
 
 
 class PooledTask(HeadedTask[B]):
@@ -93,7 +93,7 @@ class PooledTask(HeadedTask[B]):
 
     @property
     def how(self) -> str:
-        return "mean" if self.config.extra.get("head_pooling") == "mean" else self.pooling or self.model.pooling
+        return "mean" if self.config.extra.get("head_pooling") == "mean" else self.pooling or self.backbone.pooling
 
     @property
     def reads_pooler(self) -> bool:
@@ -114,7 +114,7 @@ class PooledTask(HeadedTask[B]):
                 assert states.pooler_output is not None
                 return states.pooler_output
             case "mean":
-                return pool.mean(hidden, self.model.infer_mask(ids) if mask is None and ids is not None else mask)
+                return pool.mean(hidden, self.backbone.infer_mask(ids) if mask is None and ids is not None else mask)
             case "last":
                 return pool.last(hidden, ids, mask, self.config.pad_token_id)
         return hidden[:, 0]
@@ -133,7 +133,7 @@ class SummaryTask(PooledTask[TextB]):
 
     def make_head(self, config: Config) -> nn.Module:
         act, dropout = config.summary_activation or "linear", config.summary_last_dropout
-        head = DenseClassifier(self.model.dim, self.classes, act=act, dropout=dropout)
+        head = DenseClassifier(self.backbone.dim, self.classes, act=act, dropout=dropout)
         if not config.summary_use_proj:
             head.dense = nn.Identity()
         return head

@@ -46,8 +46,8 @@ class ForObjectDetection(Task[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.class_head = nn.Linear(self.model.dim, config.num_labels + 1)
-        self.box_head = BoxHead(self.model.dim)
+        self.class_head = nn.Linear(self.backbone.dim, config.num_labels + 1)
+        self.box_head = BoxHead(self.backbone.dim)
 
     def check(self, inputs: dict[str, Any], labels: Any) -> None:
         """Refuse targets that do not fit the images, before they cost anything."""

@@ -78,6 +78,7 @@ class DualEncoder(Composite):
         super().__init__(config)
         for name in self.parts:
             setattr(self, name, self.part_classes[name](self.part_config(name, config)))
+        self.link("backbone", self, "vision_model")
         if config.attn_implementation is not None:
             self.set_attn_implementation(config.attn_implementation)
 
@@ -89,10 +90,6 @@ class DualEncoder(Composite):
     def part_config(cls, name: str, config: Config) -> Config:
         found: Config = getattr(config, name.replace("_model", "_config"))
         return found
-
-    @property
-    def backbone(self) -> Backbone:
-        return self.vision_model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()
@@ -224,7 +221,7 @@ class WithProjection(Task[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.head = nn.Linear(self.model.dim, config.projection_dim, bias=False)
+        self.head = nn.Linear(self.backbone.dim, config.projection_dim, bias=False)
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         assert states.pooler_output is not None
@@ -260,4 +257,4 @@ class ForTowerClassification(ForImageClassification[P]):
         return cls.backbone_class, config.vision_config, cls.base_model_prefix
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
-        return states.last_hidden_state[:, self.model.prefix_tokens :].mean(dim=1)
+        return states.last_hidden_state[:, self.backbone.prefix_tokens :].mean(dim=1)

@@ -57,11 +57,11 @@ class ForMaskedImageModeling(Task[P]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         stride = config.encoder_stride
-        conv = nn.Conv2d(self.model.dim, stride**2 * config.num_channels, kernel_size=1)
+        conv = nn.Conv2d(self.backbone.dim, stride**2 * config.num_channels, kernel_size=1)
         self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        size, patch, reduction = self.config.encoder_stride, self.model.patch_size, self.model.reduction
+        size, patch, reduction = self.config.encoder_stride, self.backbone.patch_size, self.backbone.reduction
         if labels is not None and (patch[0] * reduction, patch[1] * reduction) != (size, size):
             times = f" times {reduction}" if reduction > 1 else ""
             rule = f"must equal `patch_size` {patch}{times} for a loss over masked patches."
@@ -69,20 +69,20 @@ class ForMaskedImageModeling(Task[P]):
         return super().encode(inputs | {"bool_masked_pos": labels}, labels)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        patches = states.last_hidden_state[:, self.model.prefix_tokens :].transpose(1, 2)
-        grid = self.model.grid(*inputs["pixel_values"].shape[2:])
-        painted = self.head(patches.unflatten(2, [-(-side // self.model.reduction) for side in grid]))
+        patches = states.last_hidden_state[:, self.backbone.prefix_tokens :].transpose(1, 2)
+        grid = self.backbone.grid(*inputs["pixel_values"].shape[2:])
+        painted = self.head(patches.unflatten(2, [-(-side // self.backbone.reduction) for side in grid]))
         return self.output_class(reconstruction=painted)
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        pixels, patch = inputs["pixel_values"], self.model.patch_size
-        masked = (labels[0] != 0).view(-1, *self.model.grid(*pixels.shape[2:]))
+        pixels, patch = inputs["pixel_values"], self.backbone.patch_size
+        masked = (labels[0] != 0).view(-1, *self.backbone.grid(*pixels.shape[2:]))
         masked = masked.repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)
         return {"masked_pixels": masked_l1(output.reconstruction, pixels, masked)}
 
     def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
         check_is_tensor(labels, "bool_masked_pos")
-        height, width = self.model.patch_size
+        height, width = self.backbone.patch_size
         return {"masked_pixels": (labels != 0).sum() * (height * width * inputs["pixel_values"].shape[1])}
 
 

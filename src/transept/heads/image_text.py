@@ -25,11 +25,11 @@ class ForImageTextToText(WritingTask[PictureTextB]):
     """
 
     stored: ClassVar[tuple[str, str]]
-    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.language_model.embed_tokens.weight"})
+    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "backbone.language_model.embed_tokens.weight"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.lm_head = nn.Linear(self.model.dim, self.model.vocab_size, bias=False)
+        self.lm_head = nn.Linear(self.backbone.dim, self.backbone.vocab_size, bias=False)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head  # type: ignore[return-value]
@@ -41,15 +41,15 @@ class ForImageTextToText(WritingTask[PictureTextB]):
         return {"causal_lm": counted(next_tokens(labels))}
 
     def embed_prompt(self, ids: Tensor, mask: Tensor | None, cache: Cache | None, inputs: dict[str, Any]) -> Tensor | None:
-        return self.model.read_prompt(ids, mask, cache, inputs)
+        return self.backbone.read_prompt(ids, mask, cache, inputs)
 
     def get_image_features(self, *args: Any, **options: Any) -> Any:
         """What the vision model makes of images; see the model without a head."""
-        return self.model.get_image_features(*args, **options)
+        return self.backbone.get_image_features(*args, **options)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind: Any = cls.backbone_class
         own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
-        whole: Names = own | kind.names_within(config, "model.", *cls.stored)
+        whole: Names = own | kind.names_within(config, "backbone.", *cls.stored)
         return whole

@@ -104,11 +104,11 @@ class VocabularyTask(LanguageTask[TextB]):
 
     act: ClassVar[str] = "hidden_act"
     tied_bias: ClassVar[bool] = False
-    names = Names(ties={"lm_head.decoder.weight": "model.embed_tokens.weight"})
+    names = Names(ties={"lm_head.decoder.weight": "backbone.embed_tokens.weight"})
 
     def make_head(self, config: Config) -> nn.Module:
-        act, eps = getattr(config, self.act, self.act), self.model.embed_norm.eps
-        return VocabularyHead(self.model.dim, self.model.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias)
+        act, eps = getattr(config, self.act, self.act), self.backbone.embed_norm.eps
+        return VocabularyHead(self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias)
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
@@ -141,7 +141,7 @@ class ForMaskedLM(VocabularyTask[TextB]):
 class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
     """The next token. ``labels`` (B, T) are the tokens that are read; the shift by one happens here."""
 
-    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
+    names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "backbone.embed_tokens.weight"})
     omits = ()
     bias: ClassVar[bool] = False  # whether the head has one
 
@@ -150,7 +150,7 @@ class ForCausalLM(WritingTask[TextB], LanguageTask[TextB]):
         return True
 
     def make_head(self, config: Config) -> nn.Module:
-        return nn.Linear(self.model.dim, self.model.vocab_size, self.bias)
+        return nn.Linear(self.backbone.dim, self.backbone.vocab_size, self.bias)
 
     def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         """The token that each position is to predict, (B, T): the next one. Where logits are given, the shapes are checked."""
@@ -231,7 +231,7 @@ class ForPreTraining(VocabularyTask[TextB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.head = Classifier(self.model.dim, 2)
+        self.head = Classifier(self.backbone.dim, 2)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)

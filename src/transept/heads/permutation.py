@@ -61,10 +61,10 @@ class ForPermutationLM(ForCausalLM[TextB]):
         if logits_to_keep != 1:
             hint = "Use greedy search, sampling or beams, without an assistant."
             raise InputError(f"{type(self).__name__} predicts one token at a time, not {logits_to_keep}.", hint=hint)
-        self.model.check_inputs(input_ids, inputs_embeds)
+        self.backbone.check_inputs(input_ids, inputs_embeds)
         table = self.get_input_embeddings()
         new = table(input_ids) if inputs_embeds is None else inputs_embeds
-        cache = _memory(past_key_values, len(self.model.layers), new.shape[0])
+        cache = _memory(past_key_values, len(self.backbone.layers), new.shape[0])
         empty, again = table(torch.zeros_like(new[:, :1, 0], dtype=torch.long)), cache.state(0).inputs
         x = torch.cat([new, empty] if again is None else [again, new, empty], dim=1)
         mems = [layer.state.transpose(0, 1) for layer in cache.states if layer.state is not None]

@@ -45,7 +45,7 @@ class ForSemanticSegmentation(Task[B]):
         return None
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        return self.model(return_dict=True, **inputs | {"output_hidden_states": True})
+        return self.backbone(return_dict=True, **inputs | {"output_hidden_states": True})
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         inputs["maps"] = self.maps(states, inputs)

@@ -36,8 +36,8 @@ class Seq2SeqTask(Task[Seq2SeqB]):
 
     def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
         """The backbone's tables, and the output layer where there is one and both stacks have one vocabulary."""
-        output = self.get_output_embeddings() if "decoder" in self.model.sharing else None
-        return [*self.model.vocabulary_layers(), *(() if output is None else (output,))]
+        output = self.get_output_embeddings() if "decoder" in self.backbone.sharing else None
+        return [*self.backbone.vocabulary_layers(), *(() if output is None else (output,))]
 
     def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
         """What the decoder is to write, (B, T): what the encoder reads, unless a task overrides it."""
@@ -49,7 +49,7 @@ class Seq2SeqTask(Task[Seq2SeqB]):
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
             written = self.written(inputs, labels)
-            inputs["decoder_input_ids"] = None if written is None else self.model.shifted(written)
+            inputs["decoder_input_ids"] = None if written is None else self.backbone.shifted(written)
         return super().encode(inputs, labels)
 
 
@@ -65,7 +65,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.lm_head: nn.Linear = nn.Linear(self.model.dim, self.model.decoder.vocab_size, bias=False)
+        self.lm_head: nn.Linear = nn.Linear(self.backbone.dim, self.backbone.decoder.vocab_size, bias=False)
 
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.lm_head
@@ -75,11 +75,11 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
         """The head is tied to what the decoder's embeddings are, where the config asks for it."""
         names, table = super().head_names_of(config), "decoder.embed_tokens.weight"
         source = cls.backbone_class.tree_names(config).tied.get(table, table)
-        return names | Names(ties={"lm_head.weight": f"model.{source}"} if config.tie_word_embeddings else {})
+        return names | Names(ties={"lm_head.weight": f"backbone.{source}"} if config.tie_word_embeddings else {})
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to write these labels: (B, T) -> (B, T)."""
-        return self.model.shifted(labels)
+        return self.backbone.shifted(labels)
 
     def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
         return labels
@@ -161,7 +161,7 @@ class StackForCausalLM(ForCausalLM[TextB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.config = self.model.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
+        self.config = self.backbone.config = config.with_settings(is_decoder=True, is_encoder_decoder=False)
 
     def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         return labels

@@ -90,7 +90,7 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        dim = self.model.dim
+        dim = self.backbone.dim
         self.start, self.end = nn.Linear(dim, 1), PairScorer(dim, nn.LayerNorm(dim, config.layer_norm_eps))
         self.impossible = PairScorer(dim, nn.Identity(), bias=False)
 
@@ -122,7 +122,7 @@ class ForBeamQuestionAnswering(TaskModel[TextB]):
         Raises:
             InputError: masks or indices of another shape than the inputs, or fewer positions than N or M.
         """
-        states = self.model(return_dict=True, **inputs)
+        states = self.backbone(return_dict=True, **inputs)
         hidden = states.last_hidden_state
         if p_mask is not None and p_mask.shape != hidden.shape[:2]:
             raise InputError(f"`p_mask` has the shape {tuple(p_mask.shape)}, but the inputs are {tuple(hidden.shape[:2])}.")

@@ -75,9 +75,9 @@ class Task(TaskModel[B]):
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         """The backbone's output, without a cache that nobody would read."""
         unread = inputs.get("use_cache") is None and not self.reads_cache(labels)
-        if unread and not self.model.cache_matters(inputs):
+        if unread and not self.backbone.cache_matters(inputs):
             inputs["use_cache"] = False
-        states = self.model(return_dict=True, **inputs)
+        states = self.backbone(return_dict=True, **inputs)
         if unread:
             states["past_key_values"] = None
         return states

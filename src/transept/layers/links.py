@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from transept.errors import UnsupportedError
+
 
 class Linked(nn.Module):
     """A module that finds some of its parts by links: own name -> the module that holds the part, and its name there.
@@ -33,6 +35,7 @@ class Linked(nn.Module):
             holder, key = links[name]
             setattr(holder, key, value)
         else:
+            check_replaced(self, name)
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -50,3 +53,32 @@ class Linked(nn.Module):
 
 class Container(nn.Module):
     """A place in the tree that holds parts of modules elsewhere, and computes nothing itself."""
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        raise self._refused("is called")
+
+    def register_forward_hook(self, *args: Any, **options: Any) -> Any:
+        raise self._refused("runs a hook")
+
+    register_forward_pre_hook = register_full_backward_hook = register_full_backward_pre_hook = register_forward_hook
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_replaced(self, name)
+        super().__setattr__(name, value)
+
+    def _refused(self, what: str) -> UnsupportedError:
+        names = ", ".join((*self._modules, *self._parameters))
+        message = f"this part of the model only holds others ({names}), and computes nothing that {what}."
+        return UnsupportedError(message, hint="Use one of these, or the model.")
+
+
+class ContainerList(Container, nn.ModuleList):
+    """The same, where the parts have numbers."""
+
+
+def check_replaced(holder: nn.Module, name: str) -> None:
+    """Refuse to replace a container, whose parts are looked up in it by others."""
+    if isinstance(place := holder.__dict__.get("_modules", {}).get(name), Container):
+        names = ", ".join((*place._modules, *place._parameters))
+        message = f"{name!r} only holds parts of the model, and what takes its place would not be used."
+        raise UnsupportedError(message, hint=f"Replace its parts: {names}.")

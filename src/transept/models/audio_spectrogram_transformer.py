@@ -124,7 +124,7 @@ class ASTForAudioClassification(Task[ASTModel]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        dim, classes = self.model.dim, config.num_labels
+        dim, classes = self.backbone.dim, config.num_labels
         self.head = nn.Sequential(
             nn.LayerNorm(dim, config.layer_norm_eps), nn.Linear(dim, classes) if classes else nn.Identity()
         )

@@ -121,7 +121,7 @@ class AutoencoderForReconstruction(TaskModel[AutoencoderModel]):
         c, noisy = self.config, values
         if self.training and c.noise:
             noisy = values + c.noise * torch.randn_like(values)
-        codes = self.model(noisy, return_dict=True)
+        codes = self.backbone(noisy, return_dict=True)
         drawn = self.training and codes.log_variance is not None
         made = self.decode(sample_code(codes.latents, codes.log_variance) if drawn else codes.latents)
         terms = {"reconstruction": reconstruction(made, values.flatten(1), c.loss_type)}
@@ -132,7 +132,7 @@ class AutoencoderForReconstruction(TaskModel[AutoencoderModel]):
 
     def decode(self, codes: Tensor) -> Tensor:
         """Codes (B, Z) -> rows (B, N)."""
-        return run(self.decoder, codes, self.model.act)
+        return run(self.decoder, codes, self.backbone.act)
 
     def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         """Both terms count rows."""

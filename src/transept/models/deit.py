@@ -73,7 +73,7 @@ class DeiTForImageClassificationWithTeacher(Task[DeiTModel]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        dim, classes = self.model.dim, config.num_labels
+        dim, classes = self.backbone.dim, config.num_labels
         self.head = nn.ModuleList(nn.Linear(dim, classes) if classes else nn.Identity() for _ in range(2))
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> DistilledOutput:

@@ -59,7 +59,7 @@ class DepthAnythingForDepthEstimation(ForDepthEstimation[Dinov2Backbone]):
     def __init__(self, config: DepthAnythingConfig) -> None:
         super().__init__(config)
         c = config
-        self.neck = Neck(self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors, fitted=True)
+        self.neck = Neck(self.backbone.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors, fitted=True)
         bounded = c.depth_estimation_type == "metric"
         self.head = DepthHead(c.fusion_hidden_size, c.head_hidden_size, bounded=bounded, unit=c.max_depth or 1)
 
@@ -69,7 +69,7 @@ class DepthAnythingForDepthEstimation(ForDepthEstimation[Dinov2Backbone]):
         return resolve(inner.model_type, "Backbone"), inner, cls.base_model_prefix  # type: ignore[return-value]
 
     def depth(self, states: Any, size: Sequence[int]) -> Tensor:
-        grid, patch = self.model.grid(*size), self.model.patch_size
-        x = self.neck(states.feature_maps, self.model.prefix_tokens, grid)[self.config.head_in_index]
+        grid, patch = self.backbone.grid(*size), self.backbone.patch_size
+        x = self.neck(states.feature_maps, self.backbone.prefix_tokens, grid)[self.config.head_in_index]
         out: Tensor = self.head(x, (grid[0] * patch[0], grid[1] * patch[1]))
         return out

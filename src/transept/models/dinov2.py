@@ -189,8 +189,8 @@ class Dinov2ForImageClassification(ForImageClassification[Dinov2Model]):
     """DINOv2 that classifies images by the class token and the mean of the patches."""
 
     def make_head(self, config: Config) -> nn.Module:
-        return Classifier(2 * self.model.dim, self.classes) if self.classes else nn.Identity()
+        return Classifier(2 * self.backbone.dim, self.classes) if self.classes else nn.Identity()
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         x = states.last_hidden_state
-        return torch.cat([x[:, 0], x[:, self.model.prefix_tokens :].mean(1)], dim=1)
+        return torch.cat([x[:, 0], x[:, self.backbone.prefix_tokens :].mean(1)], dim=1)

@@ -203,13 +203,13 @@ class _DPTTask(Task[_DPTStates]):
 
     def make_neck(self, c: DPTConfig) -> Neck:
         norm, bias = c.use_batch_norm_in_fusion_residual, c.use_bias_in_fusion_residual
-        sizes = self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
+        sizes = self.backbone.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
         bias = not norm if bias is None else bias
         return Neck(*sizes, readout=c.readout_type, act=c.hidden_act, norm=norm, bias=bias)
 
     def fused(self, states: Any, size: Sequence[int]) -> list[Tensor]:
         """The maps of a neck, of the backbone's output and the size of the images."""
-        maps: list[Tensor] = self.neck(states.feature_maps, self.model.prefix_tokens, self.model.grid(*size))
+        maps: list[Tensor] = self.neck(states.feature_maps, self.backbone.prefix_tokens, self.backbone.grid(*size))
         return maps
 
 
@@ -263,7 +263,7 @@ class DPTForSemanticSegmentation(_DPTTask, ForSemanticSegmentation[_DPTStates]):
         return PixelClassifier(config.fusion_hidden_size, config.num_labels, config.semantic_classifier_dropout)
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
-        return self.model(return_dict=True, **inputs)
+        return self.backbone(return_dict=True, **inputs)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         maps = self.fused(states, inputs["pixel_values"].shape[2:])

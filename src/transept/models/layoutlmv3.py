@@ -300,8 +300,8 @@ class LayoutLMv3ForTokenClassification(classify.ForTokenClassification[LayoutLMv
 
     def make_head(self, config: Config) -> nn.Module:
         if config.num_labels < self._MANY:
-            return Classifier(self.model.dim, self.classes, dropout=config.hidden_dropout_prob)
-        return Classifier(self.model.dim, self.classes, act="tanh", dropout=self.model.head_dropout())
+            return Classifier(self.backbone.dim, self.classes, dropout=config.hidden_dropout_prob)
+        return Classifier(self.backbone.dim, self.classes, act="tanh", dropout=self.backbone.head_dropout())
 
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
@@ -326,5 +326,5 @@ class LayoutLMv3ForQuestionAnswering(span.ForQuestionAnswering[LayoutLMv3Model])
 
     def length(self, inputs: dict[str, Any]) -> int:
         given = [inputs[name].shape[1] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None]
-        rows, columns = (0, 0) if (pixels := inputs.get("pixel_values")) is None else self.model.grid(*pixels.shape[2:])
+        rows, columns = (0, 0) if (pixels := inputs.get("pixel_values")) is None else self.backbone.grid(*pixels.shape[2:])
         return sum(given[:1]) + rows * columns + (pixels is not None)

@@ -156,7 +156,7 @@ class LlavaForConditionalGeneration(ForImageTextToText[LlavaModel]):
     stored = ("vision_tower", "language_model.model")
     output_class = PictureTextLogitsOutput
     names = Names(
-        {"language_model.lm_head": "lm_head", "multi_modal_projector": "model.multi_modal_projector"},
+        {"language_model.lm_head": "lm_head", "multi_modal_projector": "backbone.multi_modal_projector"},
         ties=ForImageTextToText.names.ties,
         legacy={
             "model.language_model": "language_model.model",

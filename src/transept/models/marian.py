@@ -97,17 +97,17 @@ class MarianModel(Seq2SeqBackbone):
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
     def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
-        if "decoder" in self.model.sharing:
+        if "decoder" in self.backbone.sharing:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
         """Grow or shrink the vocabulary of the language that is written, where the languages share none."""
-        if "decoder" in self.model.sharing:
+        if "decoder" in self.backbone.sharing:
             raise InputError("both languages share their embeddings.", hint="Use resize_token_embeddings().")
         if new_num_tokens < 1:
             raise InputError(f"the vocabulary cannot have {new_num_tokens} tokens.")
-        table = self.model.decoder.embedding_table()
+        table = self.backbone.decoder.embedding_table()
         assert isinstance(table, nn.Embedding)
         resize_rows([table, self.lm_head], new_num_tokens)
         self.resize_bias()

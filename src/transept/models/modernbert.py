@@ -200,24 +200,24 @@ class _Task(TaskModel[ModernBertModel]):
         super().initialize_module(module)
         for head in self.children():
             if isinstance(head, ModernBertHead) and module in (head.dense, head.out_proj):
-                self.model.truncated(module.weight, self.model.narrow if module is head.dense else self.last_deviation())
+                self.backbone.truncated(module.weight, self.backbone.narrow if module is head.dense else self.last_deviation())
 
     def last_deviation(self) -> float:
-        return 1 / math.sqrt(self.model.dim)
+        return 1 / math.sqrt(self.backbone.dim)
 
 
 class ModernBertForMaskedLM(_Task, language.ForMaskedLM[ModernBertModel]):
     """ModernBERT that fills masks; with ``sparse_prediction``, logits are for labelled tokens only, (tokens, V)."""
 
     names = Names(
-        {"head": "lm_head", "decoder": "lm_head.out_proj"}, ties={"lm_head.out_proj.weight": "model.embed_tokens.weight"}
+        {"head": "lm_head", "decoder": "lm_head.out_proj"}, ties={"lm_head.out_proj.weight": "backbone.embed_tokens.weight"}
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        return ModernBertHead(self.model.config, config.vocab_size, bias=config.decoder_bias)
+        return ModernBertHead(self.backbone.config, config.vocab_size, bias=config.decoder_bias)
 
     def last_deviation(self) -> float:
-        return self.model.narrow
+        return self.backbone.narrow
 
     def get_output_embeddings(self) -> nn.Linear | None:
         assert isinstance(self.lm_head, ModernBertHead)
@@ -245,7 +245,7 @@ class _Classifies(_Task, classify.HeadedTask[ModernBertModel]):
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:
-        return ModernBertHead(self.model.config, self.classes, dropout=config.classifier_dropout)
+        return ModernBertHead(self.backbone.config, self.classes, dropout=config.classifier_dropout)
 
     @property
     def how(self) -> str:

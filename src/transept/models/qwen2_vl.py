@@ -385,8 +385,8 @@ class Qwen2VLForConditionalGeneration(ForImageTextToText[Qwen2VLModel]):
 
     def get_video_features(self, *args: Any, **options: Any) -> BackboneOutput:
         """The same for videos."""
-        return self.model.get_video_features(*args, **options)
+        return self.backbone.get_video_features(*args, **options)
 
     def get_rope_index(self, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         """Positions of a batch; see :meth:`Qwen2VLModel.get_rope_index`."""
-        return self.model.get_rope_index(*args, **options)
+        return self.backbone.get_rope_index(*args, **options)

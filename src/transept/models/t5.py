@@ -210,7 +210,7 @@ class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
     base_model_prefix = ""
 
     def score(self, hidden: Tensor) -> Tensor:
-        return super().score(hidden * self.model.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
+        return super().score(hidden * self.backbone.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)

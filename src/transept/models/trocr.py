@@ -116,4 +116,4 @@ class TrOCRDecoder(BartDecoder):
 class TrOCRForCausalLM(StackForCausalLM[TrOCRDecoder]):
     """TrOCR; labels are not moved: position t is to predict label t."""
 
-    names = Names({"output_projection": "lm_head"}, ties={"lm_head.weight": "model.embed_tokens.weight"})
+    names = Names({"output_projection": "lm_head"}, ties={"lm_head.weight": "backbone.embed_tokens.weight"})

@@ -278,9 +278,9 @@ def test_the_loss_at_moved_embeddings_is_worse(kind: Any) -> None:
     clean = float(model(**inputs).loss.detach())
     worst = perturb(model, inputs, lambda network, given: network(**given).loss)
     worst.backward()
-    assert model.model.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
+    assert model.backbone.layers[0].mlp.up_proj.weight.grad.abs().sum() > 0
     assert float(worst.detach()) > (0 if kind == "virtual" else clean)
-    assert not model.model.embed_tokens._forward_hooks  # nothing is left on the model
+    assert not model.backbone.embed_tokens._forward_hooks  # nothing is left on the model
 
 
 def test_fast_gradient_is_the_plain_one() -> None:
@@ -288,7 +288,7 @@ def test_fast_gradient_is_the_plain_one() -> None:
     model = transept.BertForSequenceClassification(config(initializer_range=0.5)).double()
     inputs = batched(rows(3))
     found = Perturbation("fgm", epsilon=0.3)(model, inputs, lambda network, given: network(**given).loss)
-    embeds = model.model.embed_tokens(inputs["input_ids"]).detach().requires_grad_()
+    embeds = model.backbone.embed_tokens(inputs["input_ids"]).detach().requires_grad_()
     labels = inputs["labels"]
     (gradient,) = torch.autograd.grad(model(inputs_embeds=embeds, labels=labels).loss, embeds)
     moved = embeds + 0.3 * gradient / gradient.flatten(1).norm(dim=1)[:, None, None]

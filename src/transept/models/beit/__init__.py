@@ -276,8 +276,8 @@ class BeitForMaskedImageModeling(Task[BeitModel]):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         parts = {
-            "norm": nn.LayerNorm(self.model.dim, config.layer_norm_eps),
-            "proj": nn.Linear(self.model.dim, config.vocab_size),
+            "norm": nn.LayerNorm(self.backbone.dim, config.layer_norm_eps),
+            "proj": nn.Linear(self.backbone.dim, config.vocab_size),
         }
         self.head = nn.Sequential(OrderedDict(parts))
 
@@ -344,7 +344,7 @@ class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.neck = BeitNeck(self.model.dim)
+        self.neck = BeitNeck(self.backbone.dim)
 
     def make_head(self, config: Config) -> nn.Module:
         assert isinstance(config, BeitConfig)
@@ -361,7 +361,7 @@ class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
         return FCN(*sizes, skip=config.auxiliary_concat_input)
 
     def maps(self, states: Any, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-        grid = self.model.grid(*inputs["pixel_values"].shape[2:])
+        grid = self.backbone.grid(*inputs["pixel_values"].shape[2:])
         chosen = (states.hidden_states[index - 1] for index in self.config.out_indices)
         pyramid: tuple[Tensor, ...] = self.neck([x[:, 1:].transpose(1, 2).unflatten(2, grid) for x in chosen])
         return pyramid

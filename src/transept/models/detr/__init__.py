@@ -375,20 +375,20 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
 
     def __init__(self, config: DetrConfig) -> None:
         super().__init__(config)
-        if len(self.model.features.channels) < 4:
+        if len(self.backbone.features.channels) < 4:
             raise InputError("masks need the maps of four stages.", hint="Set `out_features` of `backbone_config`.")
         if config.d_model % 16 or (config.d_model + config.encoder_attention_heads) % 8:
             raise InputError(f"masks need a `d_model` of a multiple of 16, and of 8 with the heads, not {config.d_model}.")
         sizes = config.d_model, config.encoder_attention_heads
-        self.masks = MaskHead(*sizes, config.activation_function, self.model.features.channels)
+        self.masks = MaskHead(*sizes, config.activation_function, self.backbone.features.channels)
         self.attention = MapAttention(*sizes)
 
     def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
         self.check(inputs, labels)
         seen = "pixel_values", "pixel_mask", "image_sizes"
         rest = {name: value for name, value in inputs.items() if name not in (*seen, "inputs_embeds")}
-        features = self.model.look(*(inputs.get(name) for name in seen))
-        states = self.model.attend(features, return_dict=True, **rest)
+        features = self.backbone.look(*(inputs.get(name) for name in seen))
+        states = self.backbone.attend(features, return_dict=True, **rest)
         states.features, states.labelled = features, labels is not None
         return states
 

@@ -47,7 +47,7 @@ class ForDoubleHeads(LanguageTask[TextB]):
         for name in ("summary_use_proj", "summary_proj_to_labels"):
             if not getattr(config, name):
                 config.fail(name, f"must be true for {type(self).__name__}, which needs one number per choice")
-        self.head = Classifier(self.model.dim, 1, dropout=config.summary_first_dropout)
+        self.head = Classifier(self.backbone.dim, 1, dropout=config.summary_first_dropout)
         self.activate = activation(config.summary_activation or "linear")
 
     def summary(self, hidden: Tensor, places: Tensor | None) -> Tensor:

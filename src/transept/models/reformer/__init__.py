@@ -282,7 +282,7 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
         super().__init__(config)
 
     def make_head(self, config: Config) -> nn.Module:
-        return ReformerVocabulary(self.model.dim, config.vocab_size, config.chunk_size_lm_head)
+        return ReformerVocabulary(self.backbone.dim, config.vocab_size, config.chunk_size_lm_head)
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> Any:
         head: Any = self.lm_head
@@ -318,7 +318,7 @@ class ReformerForSequenceClassification(classify.ForSequenceClassification[Refor
     def make_head(self, config: Config) -> nn.Module:
         drop = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         head = classify.Classifier(config.hidden_size, config.num_labels, act="tanh", dropout=drop)
-        head.dense = nn.Linear(self.model.dim, config.hidden_size)
+        head.dense = nn.Linear(self.backbone.dim, config.hidden_size)
         return head
 
 

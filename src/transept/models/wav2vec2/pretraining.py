@@ -85,7 +85,7 @@ class ForContrastivePreTraining(AudioTask[A]):
             raise ConfigError(f"`codevector_dim` ({size}) must be a multiple of `num_codevector_groups` ({groups}).")
         self.dropout = nn.Dropout(c.feat_quantizer_dropout)
         self.quantizer = GumbelQuantizer(c.conv_dim[-1], groups, c.num_codevectors_per_group, c.codevector_dim)
-        self.project_hid = nn.Linear(self.model.dim, c.proj_codevector_dim)
+        self.project_hid = nn.Linear(self.backbone.dim, c.proj_codevector_dim)
         self.project_q = nn.Linear(c.codevector_dim, c.proj_codevector_dim)
 
     def initialize_module(self, module: nn.Module) -> None:
@@ -114,10 +114,10 @@ class ForContrastivePreTraining(AudioTask[A]):
         """
         c, (rows, samples) = self.config, input_values.shape
         full = torch.full((rows,), samples, device=input_values.device)
-        lengths = self.model.feature_lengths(full if attention_mask is None else (attention_mask != 0).sum(dim=1))
+        lengths = self.backbone.feature_lengths(full if attention_mask is None else (attention_mask != 0).sum(dim=1))
         mask = span_mask(
             lengths,
-            self.model.feature_lengths(samples),
+            self.backbone.feature_lengths(samples),
             generator=generator,
             prob=c.mask_time_prob,
             span=c.mask_time_length,

@@ -234,7 +234,7 @@ class WhisperForConditionalGeneration(Transcribes, ForConditionalGeneration[Whis
 
     def freeze_encoder(self) -> None:
         """Train the decoder and the head only."""
-        self.model.freeze_encoder()
+        self.backbone.freeze_encoder()
 
 
 class WhisperForAudioClassification(ForAudioClassification[WhisperEncoder]):
