@@ -111,7 +111,7 @@ def test_frozen_modules_stay_in_evaluation_mode() -> None:
     unfreeze(model)
     assert all(module.training for module in model.modules())
     freeze(model, "backbone", evaluation=False)
-    assert model.train().model.layers[0].training
+    assert model.train().backbone.layers[0].training
 
 
 def test_frozen_bytes_stay_and_cost_no_backward_pass() -> None:

@@ -139,7 +139,7 @@ def test_published_checkpoints_keep_tables_several_times_and_no_prefix(tmp_path:
     save_file(state | {"lm_head.weight": copies["encoder.embed_tokens.weight"]}, tmp_path / "model.safetensors")
     one = BartForConditionalGeneration.from_pretrained(tmp_path)
     check_same(one, model, lambda model: seen(model, input_ids=IDS, decoder_input_ids=IDS))
-    assert one.lm_head.weight is one.model.encoder.embed_tokens.weight is one.model.decoder.embed_tokens.weight
+    assert one.lm_head.weight is one.backbone.encoder.embed_tokens.weight is one.backbone.decoder.embed_tokens.weight
 
 
 def test_a_decoder_of_a_whole_checkpoint(tmp_path: Path) -> None:

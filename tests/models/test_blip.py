@@ -171,7 +171,7 @@ def test_the_vocabulary_of_all_parts_grows() -> None:
     ours = BlipForQuestionAnswering(BlipConfig(**FAMILY.tiny)).eval()
     ours.resize_token_embeddings(105)
     assert ours.config.text_config.vocab_size == 105
-    assert ours.text_encoder.embed_tokens.num_embeddings == ours.text_decoder.model.embed_tokens.num_embeddings == 105
+    assert ours.text_encoder.embed_tokens.num_embeddings == ours.text_decoder.backbone.embed_tokens.num_embeddings == 105
     assert ours.get_output_embeddings().out_features == 105
     assert ours.get_output_embeddings().weight is ours.text_decoder.get_input_embeddings().weight
     assert ours.generate(PROMPTS, PIXELS, max_new_tokens=2).shape == (3, 3)

@@ -64,7 +64,7 @@ def test_files_of_the_original_checkpoints(tmp_path: Path) -> None:
 def test_stem_and_first_stage_are_never_trained(tmp_path: Path) -> None:
     model().save_pretrained(tmp_path)
     for each in (model(), DetrForObjectDetection.from_pretrained(tmp_path)):
-        features = each.model.features
+        features = each.backbone.features
         fixed = {name for name, parameter in features.named_parameters() if not parameter.requires_grad}
         assert fixed == {name for name, _ in features.named_parameters() if name.startswith(("stem.", "layers.0."))}
     whole = model(DetrModel)

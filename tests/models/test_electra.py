@@ -106,11 +106,11 @@ def test_generator_and_discriminator_share_their_checkpoints(tmp_path: Path) -> 
     generator.save_pretrained(tmp_path)
     ids = batch(FAMILY, ElectraModel)["input_ids"]
     with torch.no_grad():
-        expected = generator.model(ids).last_hidden_state
+        expected = generator.backbone(ids).last_hidden_state
         assert error(ElectraModel.from_pretrained(tmp_path)(ids).last_hidden_state, expected) == 0.0
         with pytest.warns(UserWarning, match="newly initialised"):
             discriminator, info = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-        assert error(discriminator.model(ids).last_hidden_state, expected) == 0.0
+        assert error(discriminator.backbone(ids).last_hidden_state, expected) == 0.0
     assert info["missing_keys"] == {
         f"head.{name}" for name in ("dense.weight", "dense.bias", "out_proj.weight", "out_proj.bias")
     }

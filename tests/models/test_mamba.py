@@ -135,7 +135,7 @@ def test_files_of_the_first_authors_are_read(tmp_path: Path) -> None:
     save_file(state, tmp_path / "model.safetensors")
     again = MambaForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(again(IDS).logits, model(IDS).logits)
-    assert again.lm_head.weight is again.model.embed_tokens.weight
+    assert again.lm_head.weight is again.backbone.embed_tokens.weight
 
 
 MAMBA_130M = {

@@ -73,7 +73,7 @@ def test_published_checkpoints_keep_no_prefix_and_a_version(tmp_path: Path) -> N
     save_file(state, tmp_path / "model.safetensors")
     again, info = OPTForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert info["unexpected_keys"] == {"decoder.version"}
-    assert again.lm_head.weight is again.model.embed_tokens.weight
+    assert again.lm_head.weight is again.backbone.embed_tokens.weight
     assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 

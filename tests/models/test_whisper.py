@@ -148,7 +148,7 @@ def test_waves_are_stored_and_not_trained(tmp_path: Path) -> None:
     assert "backbone.encoder.embed_positions.weight" not in dict(ours.named_parameters())
     ours.save_pretrained(tmp_path)
     back = WhisperForConditionalGeneration.from_pretrained(tmp_path)
-    assert torch.equal(back.model.encoder.embed_positions.weight, table)
+    assert torch.equal(back.backbone.encoder.embed_positions.weight, table)
 
 
 def test_spans_are_hidden_in_training_alone() -> None:

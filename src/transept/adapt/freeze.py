@@ -30,6 +30,7 @@ def layer_groups(model: Model) -> list[list[str]]:
     tensor that two names share is listed once, by the first. The first and the last group may be empty.
     """
     stacks = {id(stack): number for number, stack in enumerate(model.stacks)}
+    paths = {id(module): path for path, module in model.named_modules()}
     starts = [1 + sum(map(_depth, model.stacks[:number])) for number in range(len(stacks) + 1)]
     groups: list[list[str]] = [[] for _ in range(starts[-1] + 1)]
     place: dict[str, int] = {}
@@ -38,11 +39,12 @@ def layer_groups(model: Model) -> list[list[str]]:
         inside = place.get(path.rpartition(".")[0], len(groups) - 1) if path else len(groups) - 1
         if (number := stacks.get(id(module))) is not None:
             begun, place[path] = max(begun, number + 1), 0
-            for name, child in module.named_children():
-                where = f"{path}.{name}".removeprefix(".")
-                place[where] = starts[begun] - 1 if name in _BEHIND and _depth(module) else 0
-                if child is module._modules.get("layers"):
-                    place |= {f"{where}.{index}": starts[number] + index for index in range(_depth(module))}
+            place |= {f"{path}.{name}".removeprefix("."): 0 for name in module._modules}
+            for part in (getattr(module, name, None) for name in _BEHIND if _depth(module)):
+                if isinstance(part, nn.Module):
+                    place[paths[id(part)]] = starts[begun] - 1
+            for index in range(_depth(module)):
+                place[paths[id(module.layers[index])]] = starts[number] + index
         elif isinstance(module, Backbone):
             place[path] = 0
         elif path not in place:
@@ -54,7 +56,7 @@ def layer_groups(model: Model) -> list[list[str]]:
 
 
 def _depth(stack: nn.Module) -> int:
-    layers = stack._modules.get("layers")
+    layers = getattr(stack, "layers", None)
     return len(layers) if isinstance(layers, nn.ModuleList) else 0
 
 

@@ -36,17 +36,18 @@ _PLAIN = re.compile(r"\^?[\w.]+")
 class Place:
     """A linear layer of the reference's: ``name`` is what its modules call it, ``paths`` are our layers that it stands for.
 
-    Adapters of these are ``joined`` by one A where they were asked for as one.
+    ``own`` are what the modules of the model call these. Adapters of these are ``joined`` by one A where they were asked for as one.
     """
 
     name: str
     paths: tuple[str, ...]
+    own: tuple[str, ...]
     recipe: Recipe
     joined: bool = True
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        return (self.name, *self.paths, *(path.removeprefix("model.") for path in self.paths))
+        return (self.name, *self.paths, *self.own, *(path.removeprefix("backbone.") for path in self.own))
 
 
 def places(model: Model) -> list[Place]:
@@ -59,7 +60,8 @@ def places(model: Model) -> list[Place]:
             paths = tuple(part.removesuffix(".weight") for part in recipe.targets)
             if recipe.stored not in found:
                 name = module_name(names, recipe.stored, recipe.targets[0], isinstance(model, Backbone)).removesuffix(".weight")
-                found[recipe.stored] = Place(name, paths if path in paths else (str(path),), recipe)
+                paths = paths if path in paths else (str(path),)
+                found[recipe.stored] = Place(name, paths, tuple(map(names.dialect, paths)), recipe)
     return list(found.values())
 
 
@@ -130,8 +132,9 @@ def _matching(found: list[Place], wanted: Iterable[str] | str, setting: str) -> 
 
 def _part(place: Place, wanted: str) -> Place:
     """Of a layer that is several here, those that our name stands for."""
-    paths = tuple(path for path in place.paths if _fits(wanted, path) or _fits(wanted, path.removeprefix("model.")))
-    return replace(place, paths=paths, joined=False)
+    pairs = [(path, own) for path, own in zip(place.paths, place.own, strict=True) if _fits(wanted, path) or _fits(wanted, own)]
+    paths, own = zip(*pairs) if pairs else (place.paths, place.own)
+    return replace(place, paths=paths, own=own, joined=False)
 
 
 def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
@@ -144,7 +147,7 @@ def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
     if wanted == ALL_LINEAR:
         chosen = _all_linear(model, found)
     elif wanted is None:
-        chosen = [place for place in found if any(_fits(name, path) for path in place.paths for name in _DEFAULT)]
+        chosen = [place for place in found if any(_fits(name, own) for own in place.own for name in _DEFAULT)]
     else:
         chosen = _matching(found, wanted, "target_modules")
     left_out = {place.name for place in _matching(found, config.exclude_modules or [], "exclude_modules")}

@@ -309,7 +309,7 @@ class Pretrained(ForLibraries, Pushable):
         self.tie_weights()
         return table
 
-    def vocabulary_layers(self: Any) -> list[nn.Embedding | nn.Linear]:
+    def vocabulary_layers(self: Any) -> list[nn.Module]:
         """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
         output = self.get_output_embeddings()
         return [self.get_input_embeddings(), *(() if output is None else (output,))]
@@ -339,15 +339,14 @@ def initialize_module(module: nn.Module, std: float) -> None:
         module.reset_parameters()  # type: ignore[operator]
 
 
-def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
+def resize_rows(layers: Iterable[nn.Module], rows: int) -> None:
     """Give layers so many rows; a tensor that several share is made once."""
     fresh: dict[int, nn.Parameter] = {}
     for layer in layers:
-        old = layer.weight
-        layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
+        for name in ("weight", "bias"):
+            if (old := getattr(layer, name, None)) is not None:
+                setattr(layer, name, fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows)))
         setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
-        if getattr(layer, "bias", None) is not None:
-            layer.bias = _resized(layer.bias, rows)  # type: ignore[arg-type]
 
 
 def _resized(old: Tensor, rows: int) -> nn.Parameter:

@@ -347,9 +347,12 @@ def find_parameters(model: Loadable, *names: str) -> list[str]:
     The ``names`` are of modules or parameters, the reference's or ours, with or without the backbone's prefix
     (``"encoder.layer.0"``); ``*`` stands for any one part. A name that no parameter has is an ``InputError``.
     """
-    base = f"{getattr(model, 'base_model_prefix', '')}."
-    pairs = reference_names(model).items()
-    spellings = {ours: (ours, ours.removeprefix("model."), stored, stored.removeprefix(base)) for ours, stored in pairs}
+    base, dialect = f"{getattr(model, 'base_model_prefix', '')}.", model.checkpoint_names().dialect
+    spellings = {
+        name: (name, name.removeprefix(base), stored, stored.removeprefix(base), own, own.removeprefix("backbone."))
+        for name, stored in reference_names(model).items()
+        for own in [dialect(name)]
+    }
     chosen: dict[str, None] = {}
     for name in names:
         length = name.count(".") + 1

@@ -110,6 +110,9 @@ class VocabularyTask(LanguageTask[TextB]):
         act, eps = getattr(config, self.act, self.act), self.backbone.embed_norm.eps
         return VocabularyHead(self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias)
 
+    def vocabulary_layers(self) -> list[nn.Module]:
+        return [*super().vocabulary_layers(), *([self.lm_head] if self.tied_bias else [])]
+
     @classmethod
     def head_names_of(cls, config: Config) -> Names:
         own = {"lm_head.decoder.bias": "lm_head.bias"} if cls.tied_bias and config.tie_word_embeddings else {}

@@ -51,6 +51,15 @@ class Linked(nn.Module):
         self.__dict__.setdefault("_links", {})[name] = (holder, key)
 
 
+def parts(module: nn.Module) -> dict[str, nn.Module]:
+    """The modules that a module is made of, by the names that itself has for them."""
+    links = module.__dict__.get("_links", {})
+    linked = {name: part for name in links if isinstance(part := getattr(module, name), nn.Module)}
+    known = {id(part) for part in linked.values()}
+    rest = {name: part for name, part in module.named_children() if id(part) not in known and not isinstance(part, Container)}
+    return linked | rest
+
+
 class Container(nn.Module):
     """A place in the tree that holds parts of modules elsewhere, and computes nothing itself."""
 

@@ -84,7 +84,7 @@ def test_embeddings_are_shared() -> None:
     table = discriminator.get_input_embeddings()
     assert generator.get_input_embeddings() is table
     assert generator.lm_head.decoder.weight is table.weight
-    assert generator.model.embed_positions is discriminator.model.embed_positions
+    assert generator.backbone.embed_positions is discriminator.backbone.embed_positions
     assert len({id(each) for each in both.parameters()}) == len(list(both.parameters()))
     sum(term.sum for term in both(**batch()).values()).backward()
     assert table.weight.grad.abs().sum() > 0

@@ -149,17 +149,18 @@ def _uses(model: Model, stacks: Sequence[Backbone]) -> tuple[dict[str, set[int]]
     paths = {id(module): path for path, module in model.named_modules()}
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     count = sum(len(stack.layers) for stack in stacks)
-    uses = {name: set[int]() if name.startswith("model.") else {count - 1} for name in names}
+    within = f"{paths[id(model.backbone)]}."
+    uses = {name: set[int]() if name.startswith(within) else {count - 1} for name in names}
     start, shares = 0, False
     for stack in stacks:
         layers, prefix = range(start, start + len(stack.layers)), f"{paths[id(stack)]}."
         start = layers.stop
+        inside = [(number, f"{paths[id(layer)]}.") for number, layer in zip(layers, stack.layers, strict=True)]
         at_begin, in_context, at_end = _reached(model, stack)
         for name in (name for name in names if name.startswith(prefix)):
             shares = shares or name in in_context
-            part, _, rest = name.removeprefix(prefix).partition(".")
-            if part == "layers":
-                uses[name] = {layers[int(rest.partition(".")[0])]}
+            if (layer := next((number for number, path in inside if name.startswith(path)), None)) is not None:
+                uses[name] = {layer}
                 continue
             used = {*layers} if name in in_context else set[int]()
             used |= {layers[0]} if name in at_begin else set()
@@ -172,12 +173,13 @@ def _costs(model: Model, uses: Mapping[str, set[int]], count: int) -> list[float
     """What each layer costs in weights that are multiplied; those that several layers need count for the first."""
     costs = [0.0] * count
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    within = next(path for path, module in model.named_modules() if module is model.backbone)
     experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
     chosen = model.config.num_experts_per_tok / model.config.num_local_experts if experts else 1.0
     for name, layers in uses.items():
         parameter = model.get_parameter(name)
         share = chosen if id(parameter) in experts else 1.0
-        if id(parameter) in tables and name.startswith("model."):  # not the matrix of logits, which may be the same
+        if id(parameter) in tables and name.startswith(f"{within}."):  # not the matrix of logits, which may be the same
             share = 0.125  # it is looked up and not multiplied; its gradient and its update cost about that
         costs[min(layers, default=0)] += parameter.numel() * share
     return costs

@@ -33,6 +33,7 @@ from transept.errors import InputError, UnsupportedError
 from transept.layers.attention import Attention
 from transept.layers.block import Block
 from transept.layers.context import Attended, Context
+from transept.layers.links import parts
 from transept.layers.mlp import MLP, GatedMLP
 from transept.objectives.classification import Entropy, is_scoring_apart, summed_entropy, widened
 from transept.parallel.tensor import plan as plans
@@ -103,10 +104,12 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     # Positions are split within the blocks alone.
     blocks = [block for stack in model.stacks for block in stack.layers] if sequence else []
     inner = {module for block in blocks for module in block.modules()}
+    layer_of = {part: modules[layer] for layer, inside in plan.layers.items() for part in inside.values()}
     for name, style in plan.styles.items():
-        parallelize_module(modules[name], mesh, _style(style, model, name, modules[name] in inner))
+        parallelize_module(modules[name], mesh, _style(style, model, layer_of.get(name), modules[name] in inner))
     for name, module in modules.items():
-        is_split = not plan.styles.keys().isdisjoint((f"{name}.q_proj", f"{name}.up_proj"))
+        roles = plan.layers.get(name, {})
+        is_split = any(roles.get(role) in plan.styles for role in ("q_proj", "up_proj"))
         if isinstance(module, Attention) and is_split:
             module.attend = partial(_attend, module, mesh)  # type: ignore[method-assign]
         if isinstance(module, MLP) and is_split:
@@ -124,8 +127,8 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     model.__dict__.update(tp_size=mesh.size(), device_mesh=mesh, parallel_plan=plan)
 
 
-def _style(style: str, model: Model, name: str, sequence: bool) -> ParallelStyle:
-    """PyTorch's style, or one of ours, of a module; with ``sequence`` its positions are split."""
+def _style(style: str, model: Model, layer: Any, sequence: bool) -> ParallelStyle:
+    """PyTorch's style, or one of ours, of a part of a ``layer``; with ``sequence`` its positions are split."""
     match style:
         case plans.COLUMNS:
             return ColwiseParallel()
@@ -140,7 +143,6 @@ def _style(style: str, model: Model, name: str, sequence: bool) -> ParallelStyle
         case plans.BY_HEAD:
             return SequenceParallel(sequence_dim=1, use_local_output=True)  # whose axis is that of heads here
         case _:
-            layer: Any = model.get_submodule(name.rpartition(".")[0])
             return SharedHeads(heads_of(layer, "q_proj"), heads_of(layer, "k_proj"))
 
 
@@ -179,7 +181,7 @@ def _split_positions(layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
     """Let states be split by positions from the first block to the last, and be whole where positions are mixed."""
     blocks = list(layers)
     for block in blocks:
-        for name, part in block.named_children():
+        for name, part in parts(block).items():
             if name in ("self_attn", "cross_attn", "mlp"):
                 part.register_forward_pre_hook(_gather_first)
                 part.register_forward_hook(partial(_scatter, mesh))

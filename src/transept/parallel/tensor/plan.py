@@ -1,6 +1,6 @@
 """Which part of each matrix a process holds in tensor parallelism (Shoeybi et al. 2019): one table for all families.
 
-The names are those that modules have here, whatever the family. A matrix that is split by columns comes before one
+Its rules name modules as the layers that use them do, whatever the family. A matrix that is split by columns comes before one
 that is split by rows, so that a feed-forward or an attention layer needs one sum over the processes. All processes hold
 the whole of what cannot be split evenly.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from transept.checkpoint.load import Loadable
 from transept.checkpoint.paths import matches
 from transept.errors import ConfigError, nearest
 from transept.layers.attention import Attention
+from transept.layers.links import parts
 from transept.layers.mlp import MLP
 from transept.layers.moe import Experts
 
@@ -26,7 +27,7 @@ COLUMNS, ROWS, REPLICATED = "colwise", "rowwise", "replicated"
 VOCABULARY, LOGITS, EXPERTS = "embedding_rowwise", "colwise_gather_output", "experts"
 BY_HEAD, SHARED_HEADS = "by_head", "shared_heads"
 
-# The last parts of modules' names -> how they are split. The first rule that fits counts.
+# The last parts of modules' names, as attention and feed-forward layers call them -> how they are split. The first rule that fits counts.
 RULES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), COLUMNS),
     **dict.fromkeys(("o_proj", "down_proj"), ROWS),
@@ -59,6 +60,7 @@ class Plan:
         shapes: names of all parameters and buffers -> their whole shapes.
         item_sizes: the same -> bytes a number.
         whole: names of modules that could have been split -> why they are not.
+        layers: names of layers of attention and feed-forward ones -> their own names for their parts -> the names of these.
     """
 
     size: int
@@ -66,6 +68,7 @@ class Plan:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     item_sizes: dict[str, int] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Loadable, size: int, rules: Mapping[str, str] | str | None = "auto") -> Plan:
@@ -85,20 +88,26 @@ class Plan:
             raise ConfigError(f"`tp_plan` is 'auto' or a mapping of names and styles, not {rules!r:.60}.")
         replaced = dict(rules) if isinstance(rules, Mapping) else {}
         modules = {str(name): module for name, module in model.named_modules(remove_duplicate=False)}
-        _check_rules(replaced, modules)
-        _check_layers(modules)
+        names = model.checkpoint_names()
+        spellings = {name: (name, names.dialect(name)) for name in modules}
+        _check_rules(replaced, [spelled for both in spellings.values() for spelled in both])
+        paths = {id(module): name for name, module in modules.items()}
         plan = cls(size)
+        for name, module in modules.items():
+            if isinstance(module, Attention | MLP):
+                plan.layers[name] = {role: paths[id(part)] for role, part in parts(module).items()}
+        plan._check_layers(modules)
         for name, tensor in model.state_dict(keep_vars=True).items():
             plan.shapes[name], plan.item_sizes[name] = tuple(tensor.shape), tensor.element_size()
-        styles = {name: _style(name, module, replaced) for name, module in modules.items()}
+        styles = {name: _style(spellings[name], module, replaced) for name, module in modules.items()}
         plan.styles = {name: style for name, style in styles.items() if style != REPLICATED}
         plan._settle_attention({name: m for name, m in modules.items() if isinstance(m, Attention)})
         plan._settle_feed_forward({name: m for name, m in modules.items() if isinstance(m, MLP)})
+        inside = {part for layer in plan.layers.values() for part in layer.values()}
         for name in [name for name, style in plan.styles.items() if style in (COLUMNS, ROWS, BY_HEAD)]:
-            parent = modules[name.rpartition(".")[0]]
-            if not isinstance(parent, Attention | MLP):  # nothing would put its parts together again
+            if name not in inside:  # nothing would put its parts together again
                 plan._keep_whole(name, [name], "it is no part of a layer that the plan knows")
-        tied = model.checkpoint_names().tied
+        tied = names.tied
         while wrong := [pair for pair in tied.items() if plan.axis(pair[0]) != plan.axis(pair[1])]:
             for name in (end.rpartition(".")[0] for pair in wrong for end in pair):
                 plan._keep_whole(name, [name], "it is tied to what is not split")
@@ -118,10 +127,10 @@ class Plan:
             why = why if layer.heads_apart else "its heads have weights in common"
             is_split = self._settle(name, styles, why)
             if is_split and heads_of(layer, "k_proj") % size:
-                self.styles |= {f"{name}.k_proj": SHARED_HEADS, f"{name}.v_proj": SHARED_HEADS}
+                self.styles |= {self.layers[name][role]: SHARED_HEADS for role in ("k_proj", "v_proj")}
             elif not is_split:
-                for part in ("q_norm", "k_norm"):
-                    self.styles.pop(f"{name}.{part}", None)
+                for role in ("q_norm", "k_norm"):
+                    self.styles.pop(self.layers[name].get(role, ""), None)
 
     def _settle_feed_forward(self, layers: dict[str, MLP]) -> None:
         for name, layer in layers.items():
@@ -133,8 +142,8 @@ class Plan:
 
     def _settle(self, layer: str, styles: Mapping[str, str], why: str | None) -> bool:
         """Whether a layer is split: all parts have their styles, or all are whole, as where there is a reason why."""
-        parts = [f"{layer}.{part}" for part in styles]
-        planned = {part: self.styles.get(f"{layer}.{part}", REPLICATED) for part in styles}
+        parts = [self.layers[layer][role] for role in styles]
+        planned = {role: self.styles.get(part, REPLICATED) for role, part in zip(styles, parts, strict=True)}
         if why or {*planned.values()} == {REPLICATED}:
             self._keep_whole(layer, parts, why or "the plan says so")
             return False
@@ -148,6 +157,15 @@ class Plan:
         for part in parts:
             self.styles.pop(part, None)
         self.whole[name] = why
+
+    def _check_layers(self, modules: Mapping[str, nn.Module]) -> None:
+        """Refuse projections that were replaced, or have something attached to them."""
+        for name in (name for layer in self.layers.values() for role, name in layer.items() if RULES.get(role) in (COLUMNS, ROWS)):
+            if not isinstance(module := modules[name], nn.Linear) or next(module.children(), None) is not None:
+                kind = type(module).__name__
+                what = f"{name} is {kind}, with something attached to it or in the place of a linear layer"
+                hint = "Split models that are not quantized, and merge its adapters before that."
+                raise ConfigError(f"{what}, and cannot be split.", hint=hint)
 
     def axis(self, name: str) -> int | None:
         """The axis along which a tensor is split, of our name; ``None`` where each process has all of it."""
@@ -210,32 +228,20 @@ def _fits(pattern: str, name: str) -> bool:
     return matches(pattern, ".".join(parts))
 
 
-def _style(name: str, module: nn.Module, replaced: Mapping[str, str]) -> str:
-    """How a module is to be split, by its name alone."""
+def _style(names: tuple[str, ...], module: nn.Module, replaced: Mapping[str, str]) -> str:
+    """How a module is to be split, by its names alone."""
     for rules in (replaced, RULES):
         for pattern, style in rules.items():
-            if _fits(pattern, name):
+            if any(_fits(pattern, name) for name in names):
                 if isinstance(module, KINDS.get(style, nn.Module)):
                     return style
                 if rules is replaced:
-                    what = f"`tp_plan` has {style!r} for {name}, which is {type(module).__name__}"
+                    what = f"`tp_plan` has {style!r} for {names[0]}, which is {type(module).__name__}"
                     raise ConfigError(f"{what} and no {KINDS[style].__name__}.", hint=f"Use {REPLICATED!r}.")
     return REPLICATED
 
 
-def _check_layers(modules: Mapping[str, nn.Module]) -> None:
-    """Refuse projections that were replaced, or have something attached to them."""
-    for name, module in modules.items():
-        parent, _, last = name.rpartition(".")
-        is_projection = isinstance(modules.get(parent), Attention | MLP) and RULES.get(last) in (COLUMNS, ROWS)
-        if is_projection and (not isinstance(module, nn.Linear) or next(module.children(), None) is not None):
-            kind = type(module).__name__
-            what = f"{name} is {kind}, with something attached to it or in the place of a linear layer"
-            hint = "Split models that are not quantized, and merge its adapters before that."
-            raise ConfigError(f"{what}, and cannot be split.", hint=hint)
-
-
-def _check_rules(rules: Mapping[Any, Any], modules: Mapping[str, Any]) -> None:
+def _check_rules(rules: Mapping[Any, Any], modules: Iterable[str]) -> None:
     for pattern, style in rules.items():
         if style not in STYLES:
             what = f"`tp_plan` has no style {style!r:.60} (for {pattern!r:.60})."
