@@ -125,11 +125,14 @@ def test_old_checkpoints_load(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(ids).logits
         assert error(RobertaForMaskedLM.from_pretrained(tmp_path)(ids).logits, expected) == 0.0
-        assert error(RobertaModel.from_pretrained(tmp_path)(ids).last_hidden_state, model.backbone(ids).last_hidden_state) == 0.0
+        assert (
+            error(RobertaModel.from_pretrained(tmp_path)(ids).last_hidden_state, model.backbone(ids).last_hidden_state) == 0.0
+        )
     with pytest.warns(UserWarning, match=r"newly initialised.*head\.dense\.weight"):
         classifier = RobertaForSequenceClassification.from_pretrained(tmp_path)
     assert (
-        error(classifier.state_dict()["backbone.embed_tokens.weight"], state["roberta.embeddings.word_embeddings.weight"]) == 0.0
+        error(classifier.state_dict()["backbone.embed_tokens.weight"], state["roberta.embeddings.word_embeddings.weight"])
+        == 0.0
     )
 
 

@@ -108,7 +108,9 @@ class VocabularyTask(LanguageTask[TextB]):
 
     def make_head(self, config: Config) -> nn.Module:
         act, eps = getattr(config, self.act, self.act), self.backbone.embed_norm.eps
-        return VocabularyHead(self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias)
+        return VocabularyHead(
+            self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias
+        )
 
     def vocabulary_layers(self) -> list[nn.Module]:
         return [*super().vocabulary_layers(), *([self.lm_head] if self.tied_bias else [])]

@@ -1,14 +1,15 @@
 """What networks are built of. The parts that most families use can be imported from here."""
 
-from transept.layers.attention import Attention
+from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, bounded, standard_layers
 from transept.layers.context import Context, Pattern
-from transept.layers.mlp import MLP, GatedMLP
+from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.pool import Pooler
 from transept.layers.positions import CountedPositions, OffsetPositions, alibi, distance_bias
 from transept.layers.rotary import Rotary
 
-__all__ = ["MLP", "Attention", "Block", "Context", "CountedPositions", "GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
+__all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "CountedPositions", "FusedAttention", "FusedGatedMLP"]
+__all__ += ["GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
 __all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "alibi", "bounded", "distance_bias"]
 __all__ += ["standard_layers"]

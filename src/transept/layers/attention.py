@@ -200,19 +200,19 @@ class Attention(Linked):
         cross: bool | int = False,
     ) -> None:
         super().__init__()
-        kv_heads, source = kv_heads or heads, dim if isinstance(cross, bool) else cross
-        self.head_dim = head_dim or dim // heads
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads or heads, head_dim or dim // heads
+        self.source = dim if isinstance(cross, bool) else cross
         self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, bool(cross)
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
-        self.make_projections(dim, source, heads * self.head_dim, kv_heads * self.head_dim, bias)
+        self.make_projections(dim, heads * self.head_dim, self.kv_heads * self.head_dim, bias)
         self.o_proj = self.linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
 
-    def make_projections(self, dim: int, source: int, queries: int, keys: int, bias: bool) -> None:
+    def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
         """Make what gives queries, and keys and values of so many numbers a position."""
         self.q_proj = self.linear(dim, queries, bias)
-        self.k_proj, self.v_proj = self.linear(source, keys, bias), self.linear(source, keys, bias)
+        self.k_proj, self.v_proj = self.linear(self.source, keys, bias), self.linear(self.source, keys, bias)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads * E) -> (B, heads, T, E)."""
@@ -221,10 +221,10 @@ class Attention(Linked):
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T, D) -> (B, T, D), or fewer where the context keeps fewer."""
         if self.cross:
-            q = self.q_norm(self.split(self.q_proj(x)))
+            q = self.q_norm(self.queries(x))
             k, v, mask, causal = self.cross_keys(x, ctx)
         else:
-            q, k, v = map(self.split, self.project(x))
+            q, k, v = self.project(x)
             q, k = self.q_norm(q), self.k_norm(k)
             if (table := ctx.rotary.get(self.kind)) is not None:
                 q, k = rotate(q, *table), rotate(k, *table)
@@ -242,11 +242,19 @@ class Attention(Linked):
         return joined
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Queries (B, T, H * E), keys and values (B, T, K * E), by one product where the three share one."""
+        """Queries (B, H, T, E), keys and values (B, K, T, E) of (B, T, D), by one product where the three share one."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
         if (shared := shared_product(*projections)) is None:
-            return tuple(each(x) for each in projections)
-        return shared(x).split([each.out_features for each in projections], dim=-1)
+            return tuple(self.split(projection(x)) for projection in projections)
+        return tuple(map(self.split, shared(x).split([projection.out_features for projection in projections], dim=-1)))
+
+    def queries(self, x: Tensor) -> Tensor:
+        """The queries (B, H, T, E) for an encoder's states."""
+        return self.split(self.q_proj(x))
+
+    def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, K, S, E) of an encoder's states (B, S, D)."""
+        return self.split(self.k_proj(states)), self.split(self.v_proj(states))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
@@ -281,10 +289,39 @@ class Attention(Linked):
             return *pair, ctx.encoder_mask, False
         if ctx.encoder_states is None:
             raise InputError("cross-attention needs `encoder_hidden_states`.")
-        if (size := ctx.encoder_states.shape[-1]) != (wanted := self.k_proj.in_features):
-            raise InputError(f"`encoder_hidden_states` has states of {size}, but cross-attention reads such of {wanted}.")
-        k = self.k_norm(self.split(self.k_proj(ctx.encoder_states)))
-        v = self.split(self.v_proj(ctx.encoder_states))
+        if (size := ctx.encoder_states.shape[-1]) != self.source:
+            raise InputError(f"`encoder_hidden_states` has states of {size}, but cross-attention reads such of {self.source}.")
+        k, v = self.keys_of(ctx.encoder_states)
+        k = self.k_norm(k)
         if cached is not None:
             cached.append(k, v)
         return k, v, ctx.encoder_mask, False
+
+
+class FusedAttention(Attention):
+    """Attention whose queries, keys and values are one product: ``qkv_proj`` gives all queries, then all keys, then all values.
+
+    To an encoder's states, ``q_proj`` gives the queries and ``kv_proj`` the keys and values.
+    """
+
+    def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
+        self.sizes = queries, keys, keys
+        if self.cross:
+            self.q_proj, self.kv_proj = self.linear(dim, queries, bias), self.linear(self.source, 2 * keys, bias)
+        else:
+            self.qkv_proj = self.linear(dim, queries + 2 * keys, bias)
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(map(self.split, self.qkv_proj(x).split(self.sizes, dim=-1)))
+
+    def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self.kv_proj(states).chunk(2, dim=-1)
+        return self.split(k), self.split(v)
+
+
+class ByHeadAttention(FusedAttention):
+    """The same, where ``qkv_proj`` gives the query, key and value of one head after another."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        heads = self.qkv_proj(x).unflatten(-1, (-1, 3, self.head_dim))  # (B, T, H, 3, E)
+        return heads.permute(3, 0, 2, 1, 4).unbind(0)

@@ -77,3 +77,19 @@ class GatedMLP(MLP):
 
     def whole(self, x: Tensor) -> Tensor:
         return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
+
+
+class FusedGatedMLP(MLP):
+    """The same, where one product, ``gate_up_proj``, gives the gate's numbers and then those that are gated."""
+
+    def __init__(
+        self, dim: int, hidden: int, act: str, *, bias: bool = False, chunk_size: int = 0, dropout: float = 0.0
+    ) -> None:
+        super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
+
+    def widen(self, dim: int, hidden: int, bias: bool) -> None:
+        self.gate_up_proj = nn.Linear(dim, 2 * hidden, bias)
+
+    def whole(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(self.dropout(self.act(gate) * up))

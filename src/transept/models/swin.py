@@ -92,7 +92,7 @@ class WindowAttention(Attention):
 
     def forward(self, x: Tensor, ctx: Context, hidden: Tensor | None = None) -> Tensor:
         """Windows (B * N, w * w, D) -> the same; ``hidden`` (N, w * w, w * w) is added to the scores."""
-        q, k, v = map(self.split, self.project(x))
+        q, k, v = self.project(x)
         mask = self.bias()[None]
         if hidden is not None:
             mask = (mask + hidden[:, None]).repeat(x.shape[0] // len(hidden), 1, 1, 1)
