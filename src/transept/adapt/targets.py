@@ -36,7 +36,8 @@ _PLAIN = re.compile(r"\^?[\w.]+")
 class Place:
     """A linear layer of the reference's: ``name`` is what its modules call it, ``paths`` are our layers that it stands for.
 
-    ``own`` are what the modules of the model call these. Adapters of these are ``joined`` by one A where they were asked for as one.
+    ``own`` are what the modules of the model call these. Adapters of these are ``joined`` by one A where they were asked for
+    as one.
     """
 
     name: str

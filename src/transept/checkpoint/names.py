@@ -62,8 +62,8 @@ class Names:
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False, tree: str | None = None) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is the
-        prefix in the tree of modules, where that is another than the stored one.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is
+        the prefix in the tree of modules, where that is another than the stored one.
         """
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose, tree),))
 
@@ -94,6 +94,9 @@ class Names:
     def placement(self) -> KeyMap:
         """Where the parts of the model hang, below the places of the models that it is made of."""
         first = {child.place: child.ours for child in self.children if child.place not in self.table}
+        for child in self.children:
+            if not child.place and child.names.within:  # its parts are this model's, in its order
+                first |= {name: join(child.ours, name) for name in child.names.within.placement.beginnings()}
         return KeyMap(first | dict(self.table))
 
     def placed(self) -> Names:
@@ -339,6 +342,11 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe
     return flat
 
 
+def _spelled(parts: Sequence[str]) -> Iterable[Path]:
+    """How rules may spell a path: they may name a number, or have ``*`` in its place."""
+    return product(*((part, "*") if part.isdigit() else (part,) for part in parts))
+
+
 class KeyMap:
     """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
 
@@ -354,7 +362,10 @@ class KeyMap:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
         self._recipes: dict[str, Recipe] = {}
-        self._ranks: dict[Path, int | None] = {}
+        self._ranks: dict[Path, int] = {}
+        for rank, path in enumerate(self._stored):
+            for length in range(1, len(path) + 1):
+                self._ranks.setdefault(path[:length], rank)
         self._rows = {path for path, rule in self._rules.items() if rule.row}
 
     def ours(self, stored: str) -> tuple[str, ...]:
@@ -381,15 +392,11 @@ class KeyMap:
 
     def rank(self, stored: str) -> int | None:
         """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
-        path = path_of(stored)
-        if path not in self._ranks:
-            begin = ((rank, rule[: len(path)]) for rank, rule in enumerate(self._stored))
-            self._ranks[path] = next((rank for rank, rule in begin if rule == path), None)
-        return self._ranks[path]
+        return min((self._ranks[path] for path in _spelled(stored.split(".")) if path in self._ranks), default=None)
 
-    def beginnings(self) -> frozenset[str]:
+    def beginnings(self) -> tuple[str, ...]:
         """The first parts of all stored paths that a rule names."""
-        return frozenset(rule[0] for rule in self._stored if rule)
+        return tuple(dict.fromkeys(rule[0] for rule in self._stored if rule))
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
         """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
@@ -417,9 +424,8 @@ class KeyMap:
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        spelled = [(part, "*") if part.isdigit() else (part,) for part in parts]  # rules may name a number
         lengths = range(len(parts), 0, -1)
-        path = next((path for length in lengths for path in product(*spelled[:length]) if path in self._rules), None)
+        path = next((path for length in lengths for path in _spelled(parts[:length]) if path in self._rules), None)
         if path is None:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
