@@ -128,6 +128,10 @@ class Names:
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
         return {join(ours, name): join(ours, source) for ours, (name, source) in inner} | self.ties
 
+    def is_written(self, name: str) -> bool:
+        """Whether a file holds our name: not what is tied, and not what is computed and never read."""
+        return name not in self.tied and not (self.is_fixed(name) and self.ignores(self.keys.recipe(name).stored))
+
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
         names = {self._respelled(name): name for name in stored}

@@ -242,7 +242,7 @@ class Pretrained(ForLibraries, Pushable):
         where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
-        state = {name: tensor for name, tensor in state.items() if name not in names.tied}
+        state = {name: tensor for name, tensor in state.items() if names.is_written(name)}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
             files = importlib.import_module(_SHARED).ModelFiles(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
