@@ -130,7 +130,7 @@ class Names:
 
     def is_written(self, name: str) -> bool:
         """Whether a file holds our name: not what is tied, and not what is computed and never read."""
-        return name not in self.tied and not (self.is_fixed(name) and self.ignores(self.keys.recipe(name).stored))
+        return name not in self.tied and not (self.is_fixed(name) and self.skips(self.keys.recipe(name).stored))
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
