@@ -242,7 +242,8 @@ class Recipe:
     """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
 
     ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
-    is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so many.
+    is a row of a stacked tensor, or one of so many equal ``pieces`` of a row, ``piece``; ``heads``, where not zero, that
+    the stored one has its last axis as two, the first of so many.
     """
 
     targets: tuple[str, ...]
@@ -250,6 +251,8 @@ class Recipe:
     groups: int = 1
     axis: int = 0
     row: bool = False
+    piece: int = 0
+    pieces: int = 1
     heads: int = 0
     stored: str = ""
     part: int = 0
@@ -310,12 +313,18 @@ def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, a
     return Recipe(targets, transposed, groups, axis)
 
 
-def Stacked(target: str) -> Recipe:  # noqa: N802
+def Stacked(target: str, piece: int = 0, pieces: int = 1) -> Recipe:  # noqa: N802
     """One of our tensors is stored row by row, each under a name whose last index is the row's.
 
-    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
+    Where rows are stored in equal ``pieces``, each piece has a rule. Where a checkpoint has the tensor as one, by another rule or
+    under our name, it is read so; it is always saved row by row.
     """
-    return Recipe((target,), row=True)
+    return Recipe((target,), row=True, piece=piece, pieces=pieces)
+
+
+def slot_name(name: str, row: int | str, piece: int, pieces: int) -> str:
+    """What a row of a stacked tensor is called, or one of several pieces of it."""
+    return f"{name}.{row}.{piece}" if pieces > 1 else f"{name}.{row}"
 
 
 def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # noqa: N802
@@ -360,7 +369,7 @@ class KeyMap:
         for stored, rule in _flatten(table).items():
             self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
             for part, target in enumerate(rule.targets):
-                ours = f"{target}.*" if rule.row else target
+                ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
                 path = tuple(ours.split("."))
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
@@ -370,7 +379,9 @@ class KeyMap:
         for rank, path in enumerate(self._stored):
             for length in range(1, len(path) + 1):
                 self._ranks.setdefault(path[:length], rank)
-        self._rows = {path for path, rule in self._rules.items() if rule.row}
+        rows = {path_of(".".join(path)): rule for path, rule in self._rules.items() if rule.row}
+        self._levels = {path: 2 if rule.pieces > 1 else 1 for path, rule in rows.items()}  # numbers at the end of a slot's name
+        self._pieces = {path_of(rule.targets[0]): rule.pieces for rule in rows.values()}
 
     def ours(self, stored: str) -> tuple[str, ...]:
         """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
@@ -403,25 +414,34 @@ class KeyMap:
         return tuple(dict.fromkeys(rule[0] for rule in self._stored if rule))
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
-        """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
+        """Our state with stacked tensors in rows or pieces of these, but for those that are stored as one.
+
+        A row is called ``name.0``, ``name.1`` ..., and its pieces ``name.0.0``, ``name.0.1`` ...
+        """
         slots: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            if (*path_of(name), "*") in self._rows and self.recipe(name).stored not in stored:
-                slots |= {f"{name}.{row}": part for row, part in enumerate(tensor)}
-            else:
+            if (pieces := self._pieces.get(path_of(name))) is None or self.recipe(name).stored in stored:
                 slots[name] = tensor
+                continue
+            for row, whole in enumerate(tensor):
+                cut = whole.chunk(pieces) if pieces > 1 else (whole,)
+                slots |= {slot_name(name, row, piece, pieces): part for piece, part in enumerate(cut)}
         return slots
 
     def owner(self, slot: str) -> str:
-        """The name of the tensor that a slot is a row of; itself, where it is none."""
-        return slot.rpartition(".")[0] if path_of(slot) in self._rows else slot
+        """The name of the tensor that a slot is a row of, or a piece of one; itself, where it is none."""
+        return slot.rsplit(".", self._levels.get(path_of(slot), 0))[0]
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
         rows: dict[str, list[Tensor]] = {}
         for slot, tensor in slots.items():
             rows.setdefault(self.owner(slot), []).append(tensor)
-        return {name: tensors[0] if name in slots else torch.stack(tensors) for name, tensors in rows.items()}
+        return {name: tensors[0] if name in slots else self._stacked(name, tensors) for name, tensors in rows.items()}
+
+    def _stacked(self, name: str, tensors: list[Tensor]) -> Tensor:
+        pieces = self._pieces[path_of(name)]
+        return torch.stack(tensors).unflatten(0, (-1, pieces)).flatten(1, 2)
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""

@@ -20,6 +20,7 @@ from transept.checkpoint.load import Loadable
 from transept.checkpoint.names import Recipe
 from transept.checkpoint.paths import Path, matches
 from transept.errors import InputError, MissingNameError, nearest
+from transept.layers.projection import known_to_libraries
 from transept.patterns import compile_pattern, timed
 
 
@@ -226,6 +227,7 @@ class ByReference(Loadable):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
         """Our names of the modules and these; a name also ends as the reference's does, with ``name.endswith(".query")``."""
+        known_to_libraries()
         named: Iterator[tuple[str, nn.Module]] = super().named_modules(memo, prefix, remove_duplicate)
         if torch.compiler.is_compiling():  # which cannot follow what is done with a name
             return named
