@@ -70,9 +70,9 @@ def test_all_that_does_not_fit_is_one_error(language_model: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         BertForMaskedLM.from_pretrained(language_model)
     error = caught.value
-    assert error.missing == ("backbone.embed_norm.weight",)
+    assert error.missing == ("bert.embeddings.LayerNorm.weight",)
     assert set(error.unexpected) == {"bert.encoder.layer.0.extra.weight", "bert.encoder.layer.1.output.dense.weight"}
-    assert error.mismatched == ("backbone.layers.0.mlp.down_proj.weight", "backbone.layers.0.mlp.down_proj.bias")
+    assert error.mismatched == ("bert.encoder.layer.0.output.dense.weight", "bert.encoder.layer.0.output.dense.bias")
     text = str(error)
     for part in (*error.missing, *error.unexpected, *error.mismatched, "(3, 3) in the file, (8, 8) in the model", "int8"):
         assert part in text
@@ -84,7 +84,7 @@ def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=None, bert__extra=torch.zeros(1))
     with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, strict=False, output_loading_info=True)
-    assert info["missing_keys"] == {"backbone.embed_norm.weight"}
+    assert info["missing_keys"] == {"bert.embeddings.LayerNorm.weight"}
     assert info["unexpected_keys"] == {"bert.extra"}
     assert (model.backbone.embed_norm.weight == 1).all()
     assert torch.equal(model.backbone.embed_norm.bias, stored(language_model)["bert.embeddings.LayerNorm.bias"])
@@ -94,14 +94,14 @@ def test_loosening(language_model: Path) -> None:
         BertForMaskedLM.from_pretrained(language_model, strict=False)
     with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True, output_loading_info=True)
-    assert info["mismatched_keys"] == {("backbone.embed_norm.weight", (3,), (8,))}
+    assert info["mismatched_keys"] == {("bert.embeddings.LayerNorm.weight", (3,), (8,))}
     assert (model.backbone.embed_norm.weight == 1).all()
 
 
 @pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
 def test_more_new_weights_than_there_is_memory(language_model: Path) -> None:
     absurd = {"vocab_size": 2**31 - 1, "hidden_size": 2**20}
-    said = r"model\.embed_tokens\.weight of \(2147483647, 1048576\) by `vocab_size` above all, needs at least .* TB of memory"
+    said = r"bert\.embeddings\.word_embeddings\.weight of \(2147483647, 1048576\) by `vocab_size` above all, needs at least .* TB of memory"
     with pytest.raises(ConfigError, match=said) as caught:
         BertForMaskedLM.from_pretrained(language_model, **absurd, ignore_mismatched_sizes=True)
     assert caught.value.path == str(language_model)
@@ -118,7 +118,7 @@ def test_a_new_head_is_compared_with_the_memory_before_anything_is_made(
     monkeypatch.setattr(memory, "memory_left", lambda device: 10**6)
     monkeypatch.setattr(memory, "_SMALL", 0)
     said = (
-        r"head\.out_proj\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
+        r"classifier\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
     )
     with pytest.raises(ConfigError, match=said):
         load()
@@ -143,7 +143,7 @@ def test_labels_that_only_a_number_tells_of_are_made_at_once() -> None:
 
 def test_integers_are_never_taken_for_numbers(language_model: Path) -> None:
     change(language_model, cls__predictions__bias=torch.zeros(30, dtype=torch.uint8))
-    with pytest.raises(CheckpointError, match=r"mistyped\s+lm_head\.decoder\.bias: torch\.uint8"):
+    with pytest.raises(CheckpointError, match=r"mistyped\s+cls\.predictions\.bias: torch\.uint8"):
         BertForMaskedLM.from_pretrained(language_model, strict=False, ignore_mismatched_sizes=True)
 
 
@@ -158,7 +158,7 @@ def test_a_long_list_is_cut_in_the_text_and_whole_in_the_error(language_model: P
 
 def test_a_part_of_a_head_is_missing(language_model: Path) -> None:
     change(language_model, cls__predictions__transform__dense__bias=None)
-    with pytest.raises(CheckpointError, match=r"missing\s+lm_head\.dense\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing\s+cls\.predictions\.transform\.dense\.bias"):
         BertForMaskedLM.from_pretrained(language_model)
 
 
@@ -169,14 +169,14 @@ def test_a_head_with_more_than_its_own_weights(language_model: Path) -> None:
 
 
 def test_heads_of_others_are_skipped_and_reported(language_model: Path) -> None:
-    with pytest.warns(TranseptWarning, match=r"BertForTokenClassification: newly initialised.*head\.out_proj\.weight") as noted:
+    with pytest.warns(TranseptWarning, match=r"BertForTokenClassification: newly initialised.*classifier\.weight") as noted:
         model, info = BertForTokenClassification.from_pretrained(language_model, output_loading_info=True)
     assert len(noted) == 1
     assert Path(noted[0].filename) == Path(__file__)
-    assert info["missing_keys"] == {"head.out_proj.weight", "head.out_proj.bias"}
+    assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
     assert info["unexpected_keys"] == {name for name in stored(language_model) if name.startswith("cls.")}
     assert model.load_report is not None
-    assert model.load_report.filled["backbone.embed_tokens.weight"] == WORDS
+    assert model.load_report.filled[WORDS] == WORDS
     assert (model.head.out_proj.bias == 0).all()
     assert 0 < model.head.out_proj.weight.std() < 0.1
 
@@ -211,7 +211,7 @@ def test_an_unused_pooler_is_skipped_and_a_missing_one_is_new(tmp_path: Path) ->
 
 def test_a_head_of_another_size(tmp_path: Path) -> None:
     BertForSequenceClassification(config(num_labels=3)).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"head\.out_proj\.weight: \(3, 8\) in the file, \(5, 8\) in the model"):
+    with pytest.raises(CheckpointError, match=r"classifier\.weight: \(3, 8\) in the file, \(5, 8\) in the model"):
         BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMultipleChoice.from_pretrained(tmp_path)
@@ -238,7 +238,7 @@ def test_a_shared_tensor_is_stored_once(language_model: Path) -> None:
     assert DECODER not in stored(language_model)
     model = BertForMaskedLM.from_pretrained(language_model)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
-    assert "lm_head.decoder.weight" not in (model.load_report.filled if model.load_report else {})
+    assert DECODER not in (model.load_report.filled if model.load_report else {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
@@ -275,13 +275,13 @@ def test_only_the_tied_name_is_stored(language_model: Path) -> None:
     assert equal(model, expected)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
     change(language_model, **{DECODER.replace(".", "__"): None})
-    with pytest.raises(CheckpointError, match=r"missing\s+model\.embed_tokens\.weight"):
+    with pytest.raises(CheckpointError, match=r"missing\s+bert\.embeddings\.word_embeddings\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
 
 
 def test_a_tied_name_of_another_size_is_an_error(language_model: Path) -> None:
     change(language_model, **{DECODER.replace(".", "__"): torch.zeros(31, 8)})
-    with pytest.raises(CheckpointError, match=r"mismatched\s+lm_head\.decoder\.weight"):
+    with pytest.raises(CheckpointError, match=r"mismatched\s+cls\.predictions\.decoder\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
     model = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight

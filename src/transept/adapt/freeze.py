@@ -50,8 +50,11 @@ def layer_groups(model: Model) -> list[list[str]]:
         elif path not in place:
             between = inside == 0 and begun and isinstance(_parent(model, path), Backbone)
             place[path] = starts[begun] - 1 if between else inside
-    for name, _ in model.named_parameters():
-        groups[place[name.rpartition(".")[0]]].append(name)
+    depth: dict[int, int] = {}  # of a tensor that two parts share, the first one's
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        depth[id(parameter)] = min(depth.get(id(parameter), len(groups)), place[name.rpartition(".")[0]])
+    for name, parameter in model.named_parameters():
+        groups[depth[id(parameter)]].append(name)
     return groups
 
 

@@ -120,7 +120,11 @@ class Names:
         for child in self.within.children:
             if name == child.place or name.startswith(f"{child.place}."):
                 return join(child.ours, child.names.dialect(name.removeprefix(child.place).removeprefix(".")))
-        return self.within.placement.ours(name)[0]
+        own = self.within.placement.ours(name)[0]
+        for child in self.within.children:
+            if not child.place and own.startswith(f"{child.ours}."):
+                return join(child.ours, child.names.dialect(own.removeprefix(f"{child.ours}.")))
+        return own
 
     @cached_property
     def tied(self) -> dict[str, str]:
