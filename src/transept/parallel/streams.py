@@ -159,8 +159,13 @@ def _in_boxes(tensor: Any) -> Tensor:
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.placement_types import _StridedShard
 
-    boxes = [Shard(each.dim) if isinstance(each, _StridedShard) else each for each in tensor.placements]
-    return cast(Tensor, tensor if boxes == [*tensor.placements] else tensor.redistribute(placements=boxes))
+    places, boxes = [*tensor.placements], []
+    for number, each in enumerate(places):
+        is_cut_again = any(
+            isinstance(other, Shard) and other.dim == getattr(each, "dim", None) for other in places[number + 1 :]
+        )
+        boxes.append(Shard(each.dim) if isinstance(each, _StridedShard) and not is_cut_again else each)
+    return cast(Tensor, tensor if boxes == places else tensor.redistribute(placements=boxes))
 
 
 class Shards:
