@@ -51,7 +51,7 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
         id(p) for stack in model.stacks for layer in stack.layers for p in layer.parameters()
     }
     if isinstance(model, TaskModel):
-        assert not [name for name in groups[-1] if name.startswith("bert.")]
+        assert not [name for name in groups[-1] if name.startswith(f"{model.base_model_prefix}.")]
     if isinstance(model, Backbone):
         assert not groups[-1]
 
@@ -103,7 +103,7 @@ def test_frozen_modules_stay_in_evaluation_mode() -> None:
     for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.nn.Sequential(model)[0]):
         twin.eval()
         twin.train()
-        assert not any(module.training for module in twin.bert.modules())
+        assert not any(module.training for module in twin.backbone.modules())
         assert twin.head.dropout.training
     unfreeze(model, 1)
     assert [layer.training for layer in model.backbone.layers] == [False, False, True]

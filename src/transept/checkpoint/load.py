@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -178,9 +178,30 @@ def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
         yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."
 
 
-def everything(name: str) -> tuple[slice, ...]:
+class Part(NamedTuple):
+    """What a process has of a tensor: slices of its axes up to the one that is split, or all of it.
+
+    That one may be in equal ``blocks``, such as queries, keys and values, of each of which the last slice is meant.
+    """
+
+    slices: tuple[slice, ...] = ()
+    blocks: int = 1
+
+    def of(self, tensor: Tensor) -> Tensor:
+        if self.blocks == 1:
+            return tensor[self.slices]
+        axis = len(self.slices) - 1
+        blocks = tensor.unflatten(axis, (self.blocks, -1))
+        return blocks[(*self.slices[:-1], slice(None), self.slices[-1])].flatten(axis, axis + 1)
+
+    def of_row(self, pieces: int) -> Part:
+        """The part of one of so many equal pieces of a row."""
+        return Part(self.slices[1:], self.blocks // pieces if self.slices else 1)
+
+
+def everything(name: str) -> Part:
     """The part of a tensor that is its whole."""
-    return ()
+    return Part()
 
 
 def fill(
@@ -191,12 +212,12 @@ def fill(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    part: Callable[[str], tuple[slice, ...]] = everything,
+    part: Callable[[str], Part] = everything,
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says which slices of a tensor of ours
-    are wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
+    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says what of a tensor of ours
+    is wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
     the names tell of, and the report be of these alone.
     """
     keys, state = names.keys, model.state_dict()
@@ -212,8 +233,9 @@ def fill(
         if rearranged or tensor.dtype != target or device.type != "cpu":
             tensor = store.passing(stored)
         for name, recipe in recipes.items():
-            wanted = () if (owner := keys.owner(name)) in new else part(owner)
-            piece = recipe.take(tensor, recipe.lengths(state))[wanted[0 if name in state else 1 :]]  # a row has no axis of rows
+            wanted = Part() if (owner := keys.owner(name)) in new else part(owner)
+            wanted = wanted if name in state else wanted.of_row(recipe.pieces)
+            piece = wanted.of(recipe.take(tensor, recipe.lengths(state)))
             piece = piece.to(device=device, dtype=target).contiguous()
             piece = piece.clone() if recipe.part in given else piece
             given.add(recipe.part)
@@ -236,7 +258,7 @@ def _make_new(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    part: Callable[[str], tuple[slice, ...]],
+    part: Callable[[str], Part],
 ) -> list[str]:
     """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
     new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in ties))
@@ -249,7 +271,7 @@ def _make_new(
         hint = "Set the config's sizes to those of the checkpoint."
         check_memory(sum(sizes.values()), device, what, hint, ConfigError)
     for name in dict.fromkeys((*new, *by_row)):
-        like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)
+        like, kind = state[name] if name in new else part(name).of(state[name]), _type(names, name, state[name], dtype)
         try:
             put(model, name, torch.empty(like.shape, dtype=kind, device=device))
         except RuntimeError as error:

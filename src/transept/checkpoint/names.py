@@ -320,8 +320,8 @@ def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, a
 def Stacked(target: str, piece: int = 0, pieces: int = 1) -> Recipe:  # noqa: N802
     """One of our tensors is stored row by row, each under a name whose last index is the row's.
 
-    Where rows are stored in equal ``pieces``, each piece has a rule. Where a checkpoint has the tensor as one, by another rule or
-    under our name, it is read so; it is always saved row by row.
+    Where rows are stored in equal ``pieces``, each piece has a rule. Where a checkpoint has the tensor as one, by another rule
+    or under our name, it is read so; it is always saved row by row.
     """
     return Recipe((target,), row=True, piece=piece, pieces=pieces)
 
