@@ -82,7 +82,7 @@ def test_all_that_does_not_fit_is_one_error(language_model: Path) -> None:
 
 def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=None, bert__extra=torch.zeros(1))
-    with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*bert\.embeddings\.LayerNorm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, strict=False, output_loading_info=True)
     assert info["missing_keys"] == {"bert.embeddings.LayerNorm.weight"}
     assert info["unexpected_keys"] == {"bert.extra"}
@@ -92,7 +92,7 @@ def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=torch.zeros(3), bert__extra=None)
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMaskedLM.from_pretrained(language_model, strict=False)
-    with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*bert\.embeddings\.LayerNorm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True, output_loading_info=True)
     assert info["mismatched_keys"] == {("bert.embeddings.LayerNorm.weight", (3,), (8,))}
     assert (model.backbone.embed_norm.weight == 1).all()
@@ -254,7 +254,7 @@ def test_two_different_copies_are_kept_apart_with_a_warning(language_model: Path
     given, other = config(), torch.randn(30, 8)
     words = stored(language_model)[WORDS]
     change(language_model, **{DECODER.replace(".", "__"): other})
-    with pytest.warns(TranseptWarning, match=r"values of their own.*lm_head\.decoder\.weight"):
+    with pytest.warns(TranseptWarning, match=r"values of their own.*cls\.predictions\.decoder\.weight"):
         model = BertForMaskedLM.from_pretrained(language_model, config=given)
     assert torch.equal(model.lm_head.decoder.weight, other)
     assert torch.equal(model.backbone.embed_tokens.weight, words)
