@@ -21,7 +21,7 @@ SLACK = 2.0
 
 def attack(template: str, seconds: float = SECONDS) -> str:
     with within(seconds + SLACK):
-        return render(template, {"messages": [{"role": "user", "content": "x"}]}, name="odd", seconds=seconds).text
+        return render(template, {"messages": [{"role": "user", "content": "x"}]}, name="odd", seconds=seconds)[0]
 
 
 ESCAPES = {

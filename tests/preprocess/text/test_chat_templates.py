@@ -214,7 +214,7 @@ SLIPS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 
 SURROGATE = [user("\ud800")]
 SLIPS |= {
-    "no conversation": (None, {}, InputTypeError, "NoneType was passed"),
+    "no conversation": (None, {}, InputTypeError, r"is None \(NoneType\), but must be a list"),
     "one of two conversations": ([[user()], 5], {}, InputTypeError, "conversation 1 is 5"),
     "half of a pair of surrogates": (SURROGATE, {}, InputError, "surrogate"),
     "half of a pair, sanitized": (SURROGATE, {"sanitize_control_tokens": True}, InputError, "surrogate"),
@@ -339,14 +339,14 @@ def test_a_long_chat_is_rendered() -> None:
         "{% set ns = namespace(all='') %}{% for m in messages %}{% set ns.all = ns.all ~ m.content %}{% endfor %}{{ ns.all }}"
     )
     chat = [user("word " * 400)] * 800
-    assert len(render(growing, {"messages": chat}).text) == 2000 * 800
+    assert len(render(growing, {"messages": chat})[0]) == 2000 * 800
 
 
 def test_no_torch_is_imported() -> None:
     code = """
 import sys
 from transept.preprocess.text import sandbox, chat, answers, response_templates, tools
-assert sandbox.render("{{ a }}", {"a": 1}).text == "1"
+assert sandbox.render("{{ a }}", {"a": 1})[0] == "1"
 assert answers.parse_answer("x")["content"] == "x"
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 """
