@@ -46,14 +46,9 @@ class ChatTokenizer(Encoder):
     pad: Callable[..., BatchEncoding]
 
     def get_chat_template(self, chat_template: str | None = None, tools: Tools | None = None) -> str:
-        """The template that a chat is rendered by.
+        """The template that a chat is rendered by: one that is passed, itself or by name, or the tokenizer's.
 
-        Args:
-            chat_template: a template, or the name of one of the tokenizer's.
-            tools: where the tokenizer has several templates, any tools choose the one called ``tool_use``.
-
-        Raises:
-            InputError: there is none, or none of several is the default.
+        Where the tokenizer has several, any tools choose the one called ``tool_use``. ``InputError`` where there is none.
         """
         return self._named_template(chat_template, tools)[1]
 
@@ -63,13 +58,11 @@ class ChatTokenizer(Encoder):
         need("chat_template", wanted, str | None)
         known = {"default": held} if isinstance(held, str) else held or {}
         if wanted is None:
-            if held is None:
-                hint = "Its model may not be made for chats; else pass chat_template=, or set tokenizer.chat_template."
-                raise InputError("the tokenizer has no chat template.", hint=hint)
             wanted = "tool_use" if tools is not None and "tool_use" in known else "default"
             if wanted not in known:
-                hint = f"Pass chat_template=, one of {sorted(known)}."
-                raise InputError("the tokenizer has several chat templates, and none is the default.", hint=hint)
+                what = "several chat templates, and none is the default" if known else "no chat template"
+                hint = f"Pass chat_template=, one of {sorted(known)}." if known else "Pass chat_template=, or set it."
+                raise InputError(f"the tokenizer has {what}.", hint=hint)
         if isinstance(held, dict) and wanted not in known and wanted.isidentifier():
             raise InputError(f"the tokenizer has no chat template {wanted!r}.", hint=nearest(wanted, known))
         return (wanted, known[wanted]) if wanted in known else ("chat_template", wanted)
@@ -133,12 +126,11 @@ class ChatTokenizer(Encoder):
         chats, batched = _conversations(conversation)
         variables = _plain(self.special_tokens_map | kwargs | {"tools": schemas_of(tools), "documents": documents})
         names, literals = words_of(template, name=name)
-        for key in kwargs.keys() - names:  # most often it is misspelt
-            hint = nearest(key, (names | _ARGUMENTS) - _GLOBALS)
-            warnings.warn(f"the chat template {name!r} does not read {key!r}. {hint}", TranseptWarning, stacklevel=2)
+        slips = [f"does not read {key!r}. {nearest(key, (names | _ARGUMENTS) - _GLOBALS)}" for key in kwargs.keys() - names]
         if mask and not _GENERATION.search(template):
-            message = "has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere."
-            warnings.warn(f"the chat template {name!r} {message}", TranseptWarning, stacklevel=2)
+            slips.append("has no {% generation %} block, so the mask of the assistant's tokens is 0 everywhere.")
+        for slip in slips:
+            warnings.warn(f"the chat template {name!r} {slip}", TranseptWarning, stacklevel=2)
         if sanitize_control_tokens:
             tokens = self._control_tokens(literals)
             chats, variables = _marked(chats, tokens), _marked(variables, tokens)
@@ -168,10 +160,7 @@ class ChatTokenizer(Encoder):
     ) -> list[int]:
         """The ids that one more message adds to a conversation: those from where the ids of the two begin to differ.
 
-        Args:
-            message: the message.
-            conversation_history: the messages before it.
-            kwargs: as in :meth:`apply_chat_template`, but for ``add_generation_prompt``.
+        ``kwargs`` are those of :meth:`apply_chat_template`, but for ``add_generation_prompt``.
         """
         for name in kwargs.keys() & {"add_generation_prompt", "return_dict", "return_tensors"}:
             raise InputError("a single message has no generation prompt, and its ids are a list.", hint=f"Leave {name} out.")
@@ -217,16 +206,8 @@ class ChatTokenizer(Encoder):
     def stream_response(self, pieces: Iterable[str], *, prefix: str = "", tools: Tools | None = None) -> Iterator[Event]:
         """What a model writes, as it writes it: text, reasoning and whole tool calls, in the formats that most models write.
 
-        Args:
-            pieces: the texts of ``model.stream(..., skip_special_tokens=False)``.
-            prefix: the prompt, which may have begun the reasoning.
-            tools: the tools of the prompt; see :meth:`parse_response`.
-
-        Yields:
-            Events: see :mod:`transept.preprocess.text.answers`.
-
-        Raises:
-            UnsupportedError: the tokenizer has a response template, which is for whole answers.
+        ``pieces`` are the texts of ``model.stream(..., skip_special_tokens=False)``; ``prefix`` and ``tools`` are as in
+        :meth:`parse_response`. ``UnsupportedError`` where the tokenizer has a response template, which is for whole answers.
         """
         if self.response_template is not None:
             raise UnsupportedError("a response template is for whole answers.", hint="Use parse_response() at the end.")
@@ -244,14 +225,12 @@ class ChatTokenizer(Encoder):
 
     def _control_tokens(self, literals: Iterable[str]) -> list[str]:
         """The tokens that only a template may write, longest first: special and added ones that are stated, or in its texts."""
-        stated, found = self.chat_control_tokens, set()
+        stated = self.chat_control_tokens
         need("tokenizer.chat_control_tokens", stated, list | tuple | None, "a list of texts")
-        for token in self.added_tokens_decoder.values():
-            text = token.content
-            used = text in stated if stated is not None else not text.isspace() and any(text in one for one in literals)
-            if text and (token.special or used):
-                found.add(text)
-        return sorted(found, key=len, reverse=True)
+        shared = "\0".join(literals)
+        added = [(token.content, token.special) for token in self.added_tokens_decoder.values() if token.content]
+        used = [text for text, _ in added if not text.isspace() and text in shared] if stated is None else stated
+        return sorted({text for text, special in added if special or text in used}, key=len, reverse=True)
 
     def _encode_marked(self, texts: Any, *, padding: Any, truncation: Any, max_length: Any, **options: Any) -> BatchEncoding:
         sizes = {name: options.pop(name, None) for name in ("pad_to_multiple_of", "padding_side", "return_tensors")}
@@ -293,12 +272,13 @@ class ChatTokenizer(Encoder):
 
 def _check_flags(columns: bool, tokenize: bool, prompt: bool, goes_on: bool | str, mask: bool, sanitize: bool) -> None:
     """Raise if arguments of :meth:`ChatTokenizer.apply_chat_template` exclude each other."""
+    mask_name, goes_on_name = "return_assistant_tokens_mask", "continue_final_message"
     for message, is_wrong in {
-        "return_assistant_tokens_mask=True needs return_dict=True and tokenize=True": mask and not columns,
+        f"{mask_name}=True needs return_dict=True and tokenize=True": mask and not columns,
         "sanitize_control_tokens=True needs tokenize=True": sanitize and not tokenize,
-        "continue_final_message and add_generation_prompt exclude each other": goes_on and prompt,
-        "continue_final_message and return_assistant_tokens_mask exclude each other": goes_on and mask,
-        "sanitize_control_tokens and return_assistant_tokens_mask exclude each other": sanitize and mask,
+        f"{goes_on_name} and add_generation_prompt exclude each other": goes_on and prompt,
+        f"{goes_on_name} and {mask_name} exclude each other": goes_on and mask,
+        f"sanitize_control_tokens and {mask_name} exclude each other": sanitize and mask,
     }.items():
         if is_wrong:
             raise InputError(f"{message}.")
