@@ -52,6 +52,7 @@ _BETWEEN_CALLS = re.compile(r"(?<=\}); ?(?=\{)")
 _BUILTIN = re.compile(r"(\w+)\.call\(")
 
 Call = dict[str, Any]
+Reader = Callable[[str, Container[str]], list[Call]]
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ def stream_answer(
     known, stops = known or {}, [*filter(None, ends), *ENDS]
     thought = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), "")
     writer, end = _Writer(ReasoningDelta if thought else TextDelta), REASONING_TAGS.get(thought, "")
-    opened, read = "", _whole  # the mark of calls, and what reads one
+    opened = ""  # the mark of calls
     call: list[str] | None = None
+    read: Reader = _whole
     stage = 0  # until there is text, reasoning may open (0), then the content (1), and a call may be all of it (2)
     for text, mark in _split(pieces, stops):
         is_last = mark is None or mark in stops
@@ -270,7 +272,7 @@ def _bracketed(text: str, names: Container[str]) -> list[Call]:
     return [_call(name.strip(), arguments, index.strip() or None)] if mark else _json(text)
 
 
-FORMATS: dict[str, tuple[str, Callable[[str, Container[str]], list[Call]]]] = {
+FORMATS: dict[str, tuple[str, Reader]] = {
     "<tool_call>": ("</tool_call>", _tagged),
     "<|tool_call_start|>": ("<|tool_call_end|>", _python),
     "<|START_ACTION|>": ("<|END_ACTION|>", _json),

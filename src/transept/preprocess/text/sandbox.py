@@ -27,17 +27,17 @@ from jinja2.utils import Namespace, pass_context
 from transept.errors import FormatError, InputError
 
 MAX_SOURCE, MAX_TOKENS = 2**18, 10_000  # characters of a template, and its words and marks
-SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
 MAX_CHAT = 2**24  # characters of a chat, and of all that is passed to a template with it
-ROOM = 2**18  # characters of one value, beyond four times those of the chat; four such values make the result
-MEMORY = 2**23  # bytes that a template may use, beyond 32 for each character of the chat
+SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
+MEMORY = 2**22  # bytes that a template may use, beyond 32 for each character of the chat
 _LONG = 2**12  # characters from which on a text counts only as long as it is held: putting a long one together makes many
-_UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a bit of a number counts
+_MAX_BITS = 2**14  # of a number
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
 _QUADRATIC = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
 _LINEAR = frozenset({"default", "d", "map", "select", "selectattr", "reject", "rejectattr"})  # whatever their arguments
 _NESTED, _DIGITS = re.compile(r"%[-+ #0\d.]*\*|\{[^{}]*\{"), re.compile(r"\d+")
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
+_SCOPES = frozenset({"_loop_vars", "_block_vars"})  # what jinja2 passes with every call, and no method sees
 _MAKING = nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
 
 
@@ -64,10 +64,9 @@ class Budget:
 
     def __init__(self, variables: Mapping[str, Any], seconds: float = SECONDS) -> None:
         self.weights: dict[int, tuple[Any, int]] = {}  # of containers, which are kept, since ids are used again
-        self.room = MAX_CHAT
+        self.left, self.entry = MAX_CHAT, 0
         weight = self.weigh(dict(variables))
-        self.room, self.left = ROOM + 4 * weight, MEMORY + 32 * weight
-        self.seconds = seconds * (1 + weight / 2**20)
+        self.left, self.entry, self.seconds = MEMORY + 32 * weight, 64, seconds * (1 + weight / 2**20)
         self.deadline = thread_time() + self.seconds
         self.steps = self.written = 0
         self.spans: list[tuple[int, int]] = []
@@ -76,23 +75,23 @@ class Budget:
         """Count a step and the bytes that it uses."""
         self.left -= used
         self.steps += 1
-        if self.left < 0:
-            raise ExcessError("makes more values than it may hold")
+        self.fit(0)
         if not self.steps % 8 and thread_time() > self.deadline:
             raise ExcessError(f"takes longer than {self.seconds:.3g} seconds")
 
-    def fit(self, characters: int) -> None:
-        if characters > self.room:
-            raise ExcessError(f"makes a value of more than the {self.room} characters that are allowed for this chat")
+    def fit(self, size: int) -> None:
+        if size > self.left:
+            raise ExcessError("makes more values than it may hold")
 
     def weigh(self, value: Any) -> int:
         """An upper bound, but for escapes, of the characters that a value is written with; what it holds twice counts twice."""
         if isinstance(value, str):
-            return _UNIT + len(value)
+            return 16 + len(value)
         if not isinstance(value, _CONTAINERS):
-            return _UNIT + (value.bit_length() // 3 if isinstance(value, int) else 0)
+            return 16 + (value.bit_length() // 3 if isinstance(value, int) else 0)
         if id(value) not in self.weights:
-            total = _UNIT
+            self.left -= self.entry * (1 + len(value))
+            total = 16
             for part in [*value, *value.values()] if isinstance(value, dict) else value:
                 total += self.weigh(part)
                 self.fit(total)
@@ -100,29 +99,20 @@ class Budget:
         return self.weights[id(value)][1]
 
     def keep(self, value: Any) -> Any:
-        """A value that the template has made, if it is not too large; an iterator counts as it is read."""
+        """A value that the template has made, if there is room for it; an iterator counts as it is read."""
         if isinstance(value, str):
-            self.fit(len(value))
             self.step(_size_in_bytes(value))
             if len(value) >= _LONG and type(value) is str:
                 value = _Text(value)
                 value.budget = self
         elif isinstance(value, _CONTAINERS):
-            self.step(0 if id(value) in self.weights else 64 * (1 + len(value)))
             self.weigh(value)
-        elif value is None or isinstance(value, int):
             self.step()
-            self.fit(_BIT * (value or 0).bit_length())
+        elif isinstance(value, int):
+            self.step(0 if value.bit_length() <= _MAX_BITS else self.left + 1)
         else:
-            self.step(128)
-        return self._counted(value) if isinstance(value, Iterator) else value
-
-    def _counted(self, values: Iterator[Any]) -> Iterator[Any]:
-        total = 0
-        for value in values:
-            total += self.weigh(value)
-            self.fit(total)
-            yield self.keep(value)
+            self.step(0 if value is None else 128)
+        return map(self.keep, value) if isinstance(value, Iterator) else value
 
     def foresee(self, name: str, value: Any, args: Iterable[Any]) -> None:
         """Raise if an operator, method or filter may make, or go through, much more than it takes: the product of all sizes."""
@@ -137,7 +127,7 @@ class Budget:
             # Any number may be a width, and every mark a place for all values.
             size = value.count("%") + value.count("{")
             others = sum(map(self.weigh, args)) + sum(map(int, _DIGITS.findall(value)))
-        self.fit((1 + size) * (1 + others) // 16)
+        self.fit((1 + size) * (1 + others))
 
     def _size(self, value: Any) -> int:
         if isinstance(value, int):
@@ -173,12 +163,9 @@ def render(
         raise InputError(f"the chat holds more than the {MAX_CHAT} characters that a template may see.") from error
     token, pieces = _budget.set(budget), []
     try:
-        stream: Any = template.generate(dict(variables))
-        for piece in stream:
+        for piece in template.generate(dict(variables)):
             pieces.append(piece)
             budget.written += len(piece)
-            if budget.written > 4 * budget.room:
-                stream.throw(ExcessError(f"writes more than the {4 * budget.room} characters that are allowed for this chat"))
         return "".join(pieces), budget.spans
     except Exception as error:
         raise _failed(error, name) from error
@@ -341,7 +328,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            self.budget.fit(left.bit_length() * abs(right))
+            self.budget.fit(left.bit_length() * abs(right) * MEMORY // _MAX_BITS)
         elif operator in ("*", "%"):
             value, other = (right, left) if isinstance(left, int) and operator == "*" else (left, right)
             if not isinstance(value, int | float):
@@ -354,7 +341,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(owner, str):
             return budget.keep(super().call(__context, __obj, *args, **kwargs))
         args = tuple(budget.keep(list(value)) if isinstance(value, Iterator) else value for value in args)
-        budget.foresee(name, owner, [*args, *kwargs.values()])
+        budget.foresee(name, owner, [*args, *(value for key, value in kwargs.items() if key not in _SCOPES)])
         result = super().call(__context, __obj, *args, **kwargs)
         return budget.keep(type(result)(map(budget.keep, result)) if isinstance(result, list | tuple) else result)
 
