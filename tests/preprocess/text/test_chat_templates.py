@@ -347,6 +347,8 @@ LONG = "<|im_start|>word\n" * 60_000
 WORK = {
     "{{ text.replace('<|im_start|>', '<|im_end|>') }}": LONG.replace("<|im_start|>", "<|im_end|>"),
     "{{ text.split('</think>')[-1].strip('\\n') }}": LONG.strip("\n"),
+    "{{ text|truncate(255, true, '') }}": LONG[:255],
+    "{{ range(5000)|map('abs')|sum }}": str(sum(range(5000))),
     "{{ text|trim|indent(8) }}": LONG.strip().replace("\n", "\n" + " " * 8),
 }
 

@@ -301,7 +301,11 @@ def _conversations(conversation: Any) -> tuple[list[list[Message]], bool]:
     batched = isinstance(first, list | tuple) or hasattr(first, "messages")
     batch: list[Any] = [getattr(chat, "messages", chat) for chat in chats] if batched else [chats]
     for place, chat in enumerate(batch):
-        need(f"conversation {place}", chat, list | tuple if isinstance(chat, str) else Sequence, "a list of messages", hint)
+        name, kinds = (
+            f"conversation {place}" if batched else "the conversation",
+            list | tuple if isinstance(chat, str) else Sequence,
+        )
+        need(name, chat, kinds, "a list of messages", hint)
     if not batch[0]:
         raise InputError("the conversation is empty.", hint="Pass at least one message.")
     return [[_message(message, place, hint) for place, message in enumerate(chat)] for chat in batch], batched

@@ -34,7 +34,9 @@ _LONG = 2**12  # characters from which on a text counts only as long as it is he
 _MAX_BITS = 2**14  # of a number
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
 _QUADRATIC = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
-_LINEAR = frozenset({"default", "d", "map", "select", "selectattr", "reject", "rejectattr"})  # whatever their arguments
+_LINEAR = frozenset(
+    {"default", "d", "map", "select", "selectattr", "reject", "rejectattr", "truncate"}
+)  # whatever their arguments
 _NESTED, _DIGITS = re.compile(r"%[-+ #0\d.]*\*|\{[^{}]*\{"), re.compile(r"\d+")
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
 _SCOPES = frozenset({"_loop_vars", "_block_vars"})  # what jinja2 passes with every call, and no method sees
@@ -118,7 +120,7 @@ class Budget:
         """Raise if an operator, method or filter may make, or go through, much more than it takes: the product of all sizes."""
         size, others = 0 if isinstance(value, int) else self._size(value), sum(map(self._size, args))
         if name == "sum" and isinstance(value, _CONTAINERS):
-            size, others = len(value), others + len(value)
+            size, others = len(value), others + len(value) // 16
         elif name in _QUADRATIC:
             others += size
         elif name in ("%", "format", "format_map") and isinstance(value, str):
