@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from transept.checkpoint.names import Fused, Recipe
-from transept.config import Config, RotaryConfig
+from transept.config import RotaryConfig
 from transept.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
 from transept.layers import Attention, GatedMLP, Pattern
 from transept.layers.moe import SparseMLP, choose_top
@@ -95,11 +94,6 @@ def grouped_attention(
 def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
     """The gated feed-forward layer, with the activation of that name."""
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
-
-
-def by_head(config: Config) -> Recipe:
-    """How a layer's queries, keys and values are stored together, those of each head one after the other."""
-    return Fused(tuple(f"self_attn.{part}_proj" for part in "qkv"), groups=config.num_attention_heads)
 
 
 class SparseConfig(DecoderConfig):

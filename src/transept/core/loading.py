@@ -18,6 +18,7 @@ from transept.config import CONFIG_NAME, Config
 from transept.core.half_precision import guard
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
+from transept.layers.projection import Conv1D
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
@@ -327,7 +328,7 @@ class Unfilled(TorchFunctionMode):
 @torch.no_grad()
 def initialize_module(module: nn.Module, std: float) -> None:
     """Fill a module's own parameters: normal matrices, zero biases; others by the ``reset_parameters`` of their module."""
-    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
+    if isinstance(module, nn.Linear | Conv1D | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
         nn.init.normal_(module.weight, std=std)
         if module.bias is not None:
             nn.init.zeros_(module.bias)

@@ -56,7 +56,7 @@ class TaskModel(Model, Generic[B]):
                 if argument is not backbone and "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
-            family.head_names |= set(cls.names.table)
+            family.head_names |= {*cls.names.table, *cls.names.files}
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -7,9 +7,10 @@ from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.pool import Pooler
 from transept.layers.positions import CountedPositions, OffsetPositions, alibi, distance_bias
+from transept.layers.projection import Conv1D
 from transept.layers.rotary import Rotary
 
-__all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "CountedPositions", "FusedAttention", "FusedGatedMLP"]
-__all__ += ["GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
+__all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "Conv1D", "CountedPositions", "FusedAttention"]
+__all__ += ["FusedGatedMLP", "GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
 __all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "alibi", "bounded", "distance_bias"]
 __all__ += ["standard_layers"]

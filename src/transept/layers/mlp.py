@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +42,19 @@ def apply_chunking_to_forward(
 class MLP(Linked):
     """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
+    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
+
     def __init__(
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.widen(dim, hidden, bias)
-        self.down_proj = nn.Linear(hidden, dim, bias)
+        self.down_proj = self.linear(hidden, dim, bias)
         self.act, self.dropout, self.chunk_size = activation(act), nn.Dropout(dropout), chunk_size
 
     def widen(self, dim: int, hidden: int, bias: bool) -> None:
         """Make what reads the input."""
-        self.up_proj = nn.Linear(dim, hidden, bias)
+        self.up_proj = self.linear(dim, hidden, bias)
 
     def forward(self, x: Tensor, ctx: Any = None) -> Tensor:
         """(B, T, D) -> (B, T, D); blocks pass the context, in which mixtures of experts tell what they chose."""
@@ -72,7 +74,7 @@ class GatedMLP(MLP):
         super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
 
     def widen(self, dim: int, hidden: int, bias: bool) -> None:
-        self.gate_proj = nn.Linear(dim, hidden, bias)
+        self.gate_proj = self.linear(dim, hidden, bias)
         super().widen(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
@@ -88,7 +90,7 @@ class FusedGatedMLP(MLP):
         super().__init__(dim, hidden, act, bias=bias, chunk_size=chunk_size, dropout=dropout)
 
     def widen(self, dim: int, hidden: int, bias: bool) -> None:
-        self.gate_up_proj = nn.Linear(dim, 2 * hidden, bias)
+        self.gate_up_proj = self.linear(dim, 2 * hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)

@@ -1,6 +1,4 @@
 """BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
-
-Checkpoints keep query, key and value as one, head by head; the table of names takes them apart.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
-from transept.core.decoder import by_head
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import MLP, Attention, Context, Pattern, PreNorm, alibi, standard_layers
+from transept.layers import MLP, ByHeadAttention, Context, Pattern, PreNorm, alibi, standard_layers
 
 
 class BloomConfig(Config):
@@ -50,7 +47,7 @@ class NormedResidual(PreNorm):
 
 BLOOM_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
-    "self_attention.query_key_value": by_head,
+    "self_attention.query_key_value": "self_attn.qkv_proj",
     "self_attention.dense": "self_attn.o_proj",
     "post_attention_layernorm": "mlp_norm",
     "mlp.dense_h_to_4h": "mlp.up_proj",
@@ -63,6 +60,7 @@ class BloomModel(CausalBackbone):
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
+    placed = True
     names = Names(
         {"word_embeddings": "embed_tokens", "word_embeddings_layernorm": "embed_norm"}
         | {"h.*": ("layers.*", BLOOM_BLOCK), "ln_f": "norm"}
@@ -78,7 +76,7 @@ class BloomModel(CausalBackbone):
         self.layers = standard_layers(
             c,
             partial(kind, dropout=c.hidden_dropout),
-            partial(Attention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout),
+            partial(ByHeadAttention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout),
             partial(MLP, c.hidden_size, 4 * c.hidden_size, "gelu_new"),  # exact to 1e-9: BLOOM rounds the root of 2 / pi
             norm,
         )

@@ -100,6 +100,8 @@ class Gemma2Block(Block):
 
 
 GEMMA2_BLOCK: Table = {
+    "self_attn": "self_attn",
+    "mlp": "mlp",
     "input_layernorm": "self_attn_norm",
     "post_attention_layernorm": "self_attn_post_norm",
     "pre_feedforward_layernorm": "mlp_norm",

@@ -1,6 +1,6 @@
 """GPT-NeoX (Black et al. 2022): a decoder whose attention and feed-forward layers read the same input, side by side.
 
-A part of each head turns with its position. Checkpoints keep query, key and value as one, head by head. Pythia is this too.
+A part of each head turns with its position. Pythia is this too.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from torch import nn
 
 from transept.checkpoint.names import Names, Table
 from transept.config import RotaryConfig
-from transept.core.decoder import by_head
 from transept.core.inputs import PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import MLP, Attention, Parallel, Pattern, PreNorm, Rotary, standard_layers
+from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, Rotary, standard_layers
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -52,9 +51,9 @@ class GPTNeoXConfig(RotaryConfig):
 
 GPT_NEOX_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
-    "attention.query_key_value": by_head,
-    "attention.dense": "self_attn.o_proj",
     "post_attention_layernorm": "mlp_norm",
+    "attention.query_key_value": "self_attn.qkv_proj",
+    "attention.dense": "self_attn.o_proj",
     "mlp.dense_h_to_4h": "mlp.up_proj",
     "mlp.dense_4h_to_h": "mlp.down_proj",
 }
@@ -65,6 +64,7 @@ class GPTNeoXModel(CausalBackbone):
     infers_texts = True
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", *PER_TOKEN[1:], "past_key_values", "labels", "use_cache", *PER_TOKEN[:1])
+    placed = True
     names = Names(
         {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
         legacy={"lm_head": "embed_out"},
@@ -83,7 +83,7 @@ class GPTNeoXModel(CausalBackbone):
             c,
             partial(kind, dropout=c.hidden_dropout),
             partial(
-                Attention,
+                ByHeadAttention,
                 c.hidden_size,
                 c.num_attention_heads,
                 pattern=Pattern(causal=True),
@@ -97,7 +97,7 @@ class GPTNeoXModel(CausalBackbone):
 
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):
-    names = Names({"embed_out": "lm_head"}, ties=language.ForCausalLM.names.ties)
+    names = Names({"lm_head": "lm_head"}, files={"embed_out": "lm_head"}, ties=language.ForCausalLM.names.ties)
 
 
 class GPTNeoXForSequenceClassification(classify.ForLastTokenClassification[GPTNeoXModel]): ...

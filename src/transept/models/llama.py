@@ -33,7 +33,9 @@ class LlamaConfig(DecoderConfig):
     pretraining_tp: int | None = 1
 
 
+ATTENTION: Table = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "o_proj", "q_norm": "q_norm", "k_norm": "k_norm"}
 NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
+LLAMA_BLOCK: Table = {"self_attn": ("self_attn", ATTENTION), "mlp": "mlp", **NORMS}
 
 
 class LlamaModel(CausalBackbone):
@@ -42,7 +44,8 @@ class LlamaModel(CausalBackbone):
     infers_texts: ClassVar[bool] = True
     head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
-    names = Names({"layers.*": ("layers.*", NORMS)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
+    placed = True
+    names = Names({"layers.*": ("layers.*", LLAMA_BLOCK)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding

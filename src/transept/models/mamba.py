@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.errors import InputError
@@ -22,6 +22,7 @@ from transept.heads.language import ForCausalLM
 from transept.layers import Context, RMSNorm
 from transept.layers.activation import activation
 from transept.layers.cache import Cache
+from transept.layers.links import Linked
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
@@ -106,7 +107,7 @@ def selective_scan(
     return torch.cat(outputs, dim=1), state
 
 
-class MambaMixer(nn.Module):
+class MambaMixer(Linked):
     """Mixes positions: a convolution, then a selective state space, gated by the inputs."""
 
     def __init__(self, c: MambaConfig) -> None:
@@ -141,7 +142,7 @@ class MambaMixer(nn.Module):
         return self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
 
 
-class MambaBlock(nn.Module):
+class MambaBlock(Linked):
     def __init__(self, c: MambaConfig) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.layer_norm_epsilon), MambaMixer(c)
@@ -152,11 +153,18 @@ class MambaBlock(nn.Module):
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
 
+MAMBA_BLOCK: Table = {
+    "norm": "mixer_norm",
+    "mixer": ("mixer", {name: name for name in ("A_log", "D", "conv1d", "in_proj", "x_proj", "dt_proj", "out_proj")}),
+}
+
+
 class MambaModel(CausalBackbone):
     config_class = MambaConfig
     base_model_prefix = "backbone"
+    placed = True
     names = Names(
-        {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "mixer_norm"}), "norm_f": "norm"},
+        {"embeddings": "embed_tokens", "layers.*": ("layers.*", MAMBA_BLOCK), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
     cache_class, ragged = StateCache, False

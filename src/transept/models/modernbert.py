@@ -11,15 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.names import Names, Table
 from transept.config import Config, RotaryConfig
 from transept.core.task import TaskModel
 from transept.core.text import TextBackbone
 from transept.errors import ConfigError
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads import classify, language, span
-from transept.layers import Attention, GatedMLP, Pattern, PreNorm, Rotary
+from transept.layers import FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
@@ -118,9 +119,10 @@ class ModernBertConfig(RotaryConfig):
 
 MODERNBERT_BLOCK: Table = {
     "attn_norm": "self_attn_norm",
-    "attn.Wqkv": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+    "attn.Wqkv": "self_attn.qkv_proj",
     "attn.Wo": "self_attn.o_proj",
-    "mlp.Wi": Fused(("mlp.gate_proj", "mlp.up_proj")),
+    "mlp_norm": "mlp_norm",
+    "mlp.Wi": "mlp.gate_up_proj",
     "mlp.Wo": "mlp.down_proj",
 }
 
@@ -129,6 +131,7 @@ class ModernBertModel(TextBackbone):
     config_class = ModernBertConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
+    placed = True
     names = Names(
         {
             "embeddings.tok_embeddings": "embed_tokens",
@@ -154,8 +157,8 @@ class ModernBertModel(TextBackbone):
         """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
         c, kind = self.config, self.config.layer_types[layer]
         pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
-        attention = partial(Attention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
-        mlp = partial(GatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
+        attention = partial(FusedAttention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
+        mlp = partial(FusedGatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
         parts = attention(c.hidden_size, c.num_attention_heads), mlp(c.hidden_size, c.intermediate_size, c.hidden_activation)
         made = PreNorm(*parts, c.norm, dropout=c.attention_dropout, mlp_dropout=0.0)
         if layer == 0:
@@ -177,7 +180,7 @@ class ModernBertModel(TextBackbone):
         nn.init.trunc_normal_(weight, std=std, a=-end, b=end)
 
 
-class ModernBertHead(nn.Module):
+class ModernBertHead(Linked):
     """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer."""
 
     def __init__(self, c: ModernBertConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:

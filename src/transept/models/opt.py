@@ -11,13 +11,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
 from transept.heads import classify, language, span
 from transept.layers import MLP, Attention, Context, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
-from transept.models.bart import BART_BLOCK
 
 
 class OPTConfig(Config):
@@ -47,13 +46,23 @@ class OPTConfig(Config):
     layer_norm_elementwise_affine: bool = True
 
 
+OPT_BLOCK: Table = {
+    "self_attn": ("self_attn", {"k_proj": "k_proj", "v_proj": "v_proj", "q_proj": "q_proj", "out_proj": "o_proj"}),
+    "self_attn_layer_norm": "self_attn_norm",
+    "fc1": "mlp.up_proj",
+    "fc2": "mlp.down_proj",
+    "final_layer_norm": "mlp_norm",
+}
+
+
 class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
+    placed = True
     names = Names(
-        {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_in", "project_out")}
-        | {"decoder.layers.*": ("layers.*", BART_BLOCK), "decoder.final_layer_norm": "norm"},
+        {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_out", "project_in")}
+        | {"decoder.final_layer_norm": "norm", "decoder.layers.*": ("layers.*", OPT_BLOCK)},
         ignore=("decoder.version",),
     )
 

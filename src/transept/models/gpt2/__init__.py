@@ -7,12 +7,12 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table, Transposed
+from transept.checkpoint.names import Names, Table
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
-from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Context, Conv1D, FusedAttention, Pattern, PreNorm, standard_layers
 from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 
 
@@ -44,11 +44,24 @@ class GPT2Config(DoubleHeadsConfig):
     eos_token_id: int | list[int] | None = 50256
 
 
-SELF: Table = {"c_attn": Fused(("q_proj", "k_proj", "v_proj"), transposed=True), "c_proj": Transposed("o_proj")}
-CROSS: Table = {**SELF, "c_attn": Fused(("k_proj", "v_proj"), transposed=True), "q_attn": Transposed("q_proj")}
-FEED: Table = {"c_fc": Transposed("up_proj"), "c_proj": Transposed("down_proj")}
-NORMS = {"ln_1": "self_attn_norm", "ln_cross_attn": "cross_attn_norm", "ln_2": "mlp_norm"}
-GPT2_BLOCK: Table = NORMS | {"attn": ("self_attn", SELF), "crossattention": ("cross_attn", CROSS), "mlp": ("mlp", FEED)}
+SELF: Table = {"c_attn": "qkv_proj", "c_proj": "o_proj"}
+CROSS: Table = {"c_attn": "kv_proj", "q_attn": "q_proj", "c_proj": "o_proj"}
+GPT2_BLOCK: Table = {
+    "ln_1": "self_attn_norm",
+    "attn": ("self_attn", SELF),
+    "ln_2": "mlp_norm",
+    "crossattention": ("cross_attn", CROSS),
+    "ln_cross_attn": "cross_attn_norm",
+    "mlp": ("mlp", {"c_fc": "up_proj", "c_proj": "down_proj"}),
+}
+
+
+class GPT2Attention(FusedAttention):
+    linear = Conv1D
+
+
+class GPT2MLP(MLP):
+    linear = Conv1D
 
 
 class GPT2Model(CausalBackbone):
@@ -57,6 +70,7 @@ class GPT2Model(CausalBackbone):
     head_dropouts = ("classifier_dropout", 0.1)
     scales_residual = infers_texts = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
+    placed = True
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
@@ -70,12 +84,12 @@ class GPT2Model(CausalBackbone):
         self.dropout = nn.Dropout(c.embd_pdrop)
         norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
         inner, scale = 4 * c.n_embd if c.n_inner is None else c.n_inner, None if c.scale_attn_weights else 1.0
-        attention = partial(Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+        attention = partial(GPT2Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
         self.layers = standard_layers(
             c,
             partial(PreNorm, dropout=c.resid_pdrop),
             partial(attention, pattern=Pattern(causal=True)),
-            partial(MLP, c.n_embd, inner, c.activation_function),
+            partial(GPT2MLP, c.n_embd, inner, c.activation_function),
             norm,
             cross=partial(attention, cross=True) if c.add_cross_attention else None,
         )
