@@ -139,7 +139,7 @@ class ResNetBackbone(FeatureMaps, ResNetModel):
         return [self.config.embedding_size, *self.config.hidden_sizes]
 
     def fixed_modules(self) -> list[nn.Module]:
-        return [self.stem, self.layers[0]]
+        return [self.stem.conv, self.stem.norm, self.layers[0].blocks]
 
 
 class ResNetForImageClassification(ForImageClassification[ResNetModel]):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
@@ -29,8 +29,8 @@ from transept.heads.detect import ForObjectDetection
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
-from transept.models.bart import BART_BLOCK
-from transept.models.detr.masks import MASK_LEGACY, MASK_NAMES, MapAttention, MaskHead
+from transept.layers.links import Linked
+from transept.models.detr.masks import MASK_FILES, MASK_HEAD, MapAttention, MaskHead
 from transept.models.detr.positions import LearnedPositions, SinePositions
 from transept.objectives.matching import MatchingWeights
 from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
@@ -136,7 +136,7 @@ class PlacedAttention(Attention):
         return joined
 
 
-class DetrBlock(nn.Module):
+class DetrBlock(Linked):
     """A post-norm block; that of the decoder looks at the encoder's states too."""
 
     def __init__(self, c: DetrConfig, heads: int, inner: int, cross: bool) -> None:
@@ -178,7 +178,20 @@ class Features:
     masked: bool
 
 
-_BLOCK_LEGACY = {f"{part}.o_proj": f"{part}.out_proj" for part in ("self_attn", "encoder_attn")} | {"mlp": ""}
+_ATTENTION = {"k_proj": "k_proj", "v_proj": "v_proj", "q_proj": "q_proj"}
+_BLOCK: Table = {
+    "self_attn": ("self_attn", _ATTENTION),
+    "self_attn_layer_norm": "self_attn_norm",
+    "encoder_attn": ("cross_attn", _ATTENTION),
+    "encoder_attn_layer_norm": "cross_attn_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
+    "final_layer_norm": "mlp_norm",
+}
+# A file's names of a block -> those of the tree.
+_BLOCK_FILES: Table = {
+    **{f"{part}.out_proj": f"{part}.o_proj" for part in ("self_attn", "encoder_attn")},
+    **{f"fc{place}": f"mlp.fc{place}" for place in (1, 2)},
+}
 
 
 class _Detector(ImageBackbone):
@@ -190,21 +203,18 @@ class _Detector(ImageBackbone):
         *("pixel_values", "pixel_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds", "decoder_inputs_embeds"),
         *("labels", "image_sizes"),
     )
+    placed = True
     names = Names(
         {
-            "input_projection": "project",
-            "query_position_embeddings": "queries",
             "position_embedding": ("places", {"row_embeddings": "rows", "column_embeddings": "columns"}),
-            "encoder.layers.*": ("encoder.layers.*", BART_BLOCK),
-            "decoder.layers.*": ("decoder.layers.*", BART_BLOCK),
+            "query_position_embeddings": "queries",
+            "input_projection": "project",
+            "encoder.layers.*": ("encoder.layers.*", _BLOCK),
+            "decoder.layers.*": ("decoder.layers.*", _BLOCK),
             "decoder.layernorm": "norm",
         },
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "backbone.model": "backbone.conv_encoder.model",
-            "backbone.position_embedding": "position_embedding",
-            **{f"{stack}.layers.*": (f"{stack}.layers.*", _BLOCK_LEGACY) for stack in ("encoder", "decoder")},
-        },
+        files={f"{stack}.layers.*": (f"{stack}.layers.*", _BLOCK_FILES) for stack in ("encoder", "decoder")},
+        legacy={"backbone.position_embedding": "position_embedding"},
     )
     config: DetrConfig
 
@@ -235,7 +245,14 @@ class _Detector(ImageBackbone):
     def names_of(cls, config: Config) -> Names:
         features = cls.features_class(config).tree_names(config.backbone_config)
         counted = Names(ignore=("num_batches_tracked",))
-        return super().names_of(config) | counted | features.below("features", "backbone.conv_encoder.model")
+        return super().names_of(config) | counted | features.below("features", "backbone.conv_encoder.model", tree="backbone.model")
+
+    def built(self) -> None:
+        super().built()
+        # `backbone` is the model itself, as that of each model without a head; so `backbone.model` has to be its part here.
+        holder = self._modules["backbone"]
+        assert holder is not None
+        self.link("model", holder, "model")
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
@@ -367,10 +384,10 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
     names = Names(
         {
             "detr": ("", {"class_labels_classifier": "class_head", "bbox_predictor": "box_head"}),
-            "mask_head": ("", MASK_NAMES),
-            "bbox_attention": ("attention", {"q_linear": "q_proj", "k_linear": "k_proj"}),
+            "mask_head": ("masks", MASK_HEAD),
+            "bbox_attention": "attention",
         },
-        legacy=MASK_LEGACY,
+        files={"mask_head": ("mask_head", MASK_FILES)} | {f"bbox_attention.{k}_linear": f"bbox_attention.{k}_proj" for k in "qk"},
     )
 
     def __init__(self, config: DetrConfig) -> None:
