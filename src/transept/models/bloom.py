@@ -1,5 +1,4 @@
-"""BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi).
-"""
+"""BLOOM (Le Scao et al. 2022): a pre-norm decoder that knows positions only as biases of its scores (ALiBi)."""
 
 from __future__ import annotations
 
