@@ -91,3 +91,4 @@ MASK_FILES: Table = {
     **{f"adapter{place + 1}": f"fpn_stages.{place}.fpn_adapter" for place in range(3)},
     "out_lay": "output_conv",
 }
+ATTENTION_FILES: Table = {f"{part}_linear": f"{part}_proj" for part in "qk"}
