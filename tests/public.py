@@ -82,7 +82,6 @@ SINGLE = {
     "adapt.features": ["precompute"],
     "adapt.lora": ["LoraConfig", "TaskType"],
     "adapt.peft": ["PeftModel", "get_peft_model"],
-    "core.naming": ["reference_names"],
     "generation.stopping_criteria": [
         "ConfidenceCriteria",
         "EosTokenCriteria",

@@ -87,7 +87,8 @@ def one_by_one(layer: SparseMLP, x: Tensor) -> Tensor:
     for token in x.flatten(0, 1):
         weights, chosen = layer.route(layer.router(token)[None])
         e = layer.experts
-        each = [e.down_proj[i] @ (F.silu(e.gate_proj[i] @ token) * (e.up_proj[i] @ token)) for i in chosen[0]]
+        pairs = [(e.gate_up_proj[i] @ token).chunk(2) for i in chosen[0]]
+        each = [e.down_proj[i] @ (F.silu(gate) * up) for i, (gate, up) in zip(chosen[0], pairs, strict=True)]
         rows.append(sum(weight * out for weight, out in zip(weights[0], each, strict=True)))
     return torch.stack(rows).view_as(x)
 

@@ -91,7 +91,7 @@ def test_wrong_inputs() -> None:
     with pytest.raises(InputError, match="`values` has 8 numbers a row, but `input_size` is 12"):
         network(torch.zeros(2, 8))
     with pytest.raises(InputTypeError, match="must be a tensor"):
-        network.model([1.0])
+        network.encoder([1.0])
     with pytest.raises(InputError, match="values"):
         network(torch.full((2, 12), torch.nan))
 

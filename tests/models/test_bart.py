@@ -148,7 +148,7 @@ def test_a_decoder_of_a_whole_checkpoint(tmp_path: Path) -> None:
     alone = BartForCausalLM.from_pretrained(tmp_path)
     assert torch.equal(alone.backbone.embed_tokens.weight, model.backbone.embed_tokens.weight)
     alone.save_pretrained(tmp_path / "alone")
-    assert all(name.startswith("backbone.decoder.") for name in stored(str(tmp_path / "alone")))
+    assert all(name.startswith("model.decoder.") for name in stored(str(tmp_path / "alone")))
 
 
 def test_what_the_decoder_is_given() -> None:

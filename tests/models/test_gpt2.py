@@ -76,16 +76,8 @@ def test_published_checkpoints_keep_no_prefix_and_masks(tmp_path: Path) -> None:
     assert torch.equal(bare.layers[1].mlp.up_proj.weight, model.backbone.layers[1].mlp.up_proj.weight)
     state["h.1.mlp.c_fc.weight"] = state["h.1.mlp.c_fc.weight"].T.contiguous()
     save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.up_proj\.weight: \(128, 32\) in the file"):
+    with pytest.raises(CheckpointError, match=r"h\.1\.mlp\.c_fc\.weight: \(128, 32\) in the file"):
         GPT2LMHeadModel.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("part", ["q_proj", "k_proj", "v_proj"])
-def test_a_part_of_what_is_stored_as_one_is_not_saved(part: str, tmp_path: Path) -> None:
-    model = GPT2Model(GPT2Config(**TINY))
-    state = {name: tensor for name, tensor in model.state_dict().items() if name != f"layers.1.self_attn.{part}.weight"}
-    with pytest.raises(InputError, match=rf"h\.1\.attn\.c_attn\.weight.*layers\.1\.self_attn\.{part}"):
-        model.save_pretrained(tmp_path, state_dict=state)
 
 
 @pytest.mark.reference
@@ -132,11 +124,11 @@ def test_what_is_added_to_the_stream_starts_smaller(crossed: bool) -> None:
     seen = 0
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
-            adds = name.endswith(("o_proj.weight", "down_proj.weight"))
+            adds = name.endswith("c_proj.weight")
             assert float(parameter.detach().std()) == pytest.approx(small if adds else 0.02, rel=0.05), name
             seen += adds
         else:
-            assert parameter.unique().tolist() == [1.0 if name.endswith("norm.weight") else 0.0]
+            assert parameter.unique().tolist() == [1.0 if ".ln_" in name and name.endswith("weight") else 0.0]
     assert seen == (24 if crossed else 16)
 
 

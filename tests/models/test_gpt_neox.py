@@ -96,9 +96,12 @@ def test_heads_are_stored_one_after_the_other(tmp_path: Path) -> None:
     model = GPTNeoXModel(GPTNeoXConfig(**TINY))
     model.save_pretrained(tmp_path)
     fused = stored(str(tmp_path))["layers.1.attention.query_key_value.weight"].view(4, 3, 8, 32)
-    for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
-        ours = model.get_parameter(f"layers.1.self_attn.{name}.weight")
-        assert torch.equal(fused[:, index], ours.view(4, 8, 32))
+    x = torch.randn(2, 5, 32)
+    attention = model.layers[1].self_attn
+    bias = attention.qkv_proj.bias.view(4, 3, 8)
+    for index, part in enumerate(attention.project(x)):
+        expected = torch.einsum("btd,hed->bhte", x, fused[:, index]) + bias[:, index, None]
+        torch.testing.assert_close(part, expected)
 
 
 @pytest.mark.reference

@@ -191,27 +191,27 @@ def test_weights_start_as_the_paper_says(cls: Any) -> None:
         if weights.ndim == 1:
             assert weights.unique().tolist() == [1.0 if "norm" in name else 0.0]
             continue
-        std = narrow if "o_proj" in name or "down_proj" in name or name.endswith("head.dense.weight") else usual
-        std = 1 / math.sqrt(128) if name == "head.out_proj.weight" else std
+        std = narrow if name.endswith(("Wo.weight", "head.dense.weight")) else usual
+        std = 1 / math.sqrt(128) if name == "classifier.weight" else std
         assert float(weights.abs().max()) <= 2 * std + 1e-6, name
-        assert float(weights.std()) == pytest.approx(kept * std, rel=0.25 if "head.out_proj" in name else 0.05), name
+        assert float(weights.std()) == pytest.approx(kept * std, rel=0.25 if "classifier" in name else 0.05), name
 
 
 def test_classifiers_start_from_the_pretrained_head(tmp_path: Path) -> None:
     torch.manual_seed(0)
     pretrained = ModernBertForMaskedLM(ModernBertConfig(**TINY))
     pretrained.save_pretrained(tmp_path)
-    with pytest.warns(TranseptWarning, match=r"head\.out_proj\.weight, head\.out_proj\.bias"):
+    with pytest.warns(TranseptWarning, match=r"classifier\.weight, classifier\.bias"):
         model, info = ModernBertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
     assert info["unexpected_keys"] == {"decoder.bias"}
     assert torch.equal(model.head.dense.weight, pretrained.lm_head.dense.weight)
     model.save_pretrained(tmp_path / "fine-tuned")
-    with pytest.warns(TranseptWarning, match=r"lm_head\.out_proj\.bias"):
+    with pytest.warns(TranseptWarning, match=r"decoder\.bias"):
         again = ModernBertForMaskedLM.from_pretrained(tmp_path / "fine-tuned")
     assert torch.equal(again.lm_head.dense.weight, pretrained.lm_head.dense.weight)
     assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
     bare = ModernBertModel.from_pretrained(tmp_path / "fine-tuned")
-    assert torch.equal(bare.layers[1].mlp.gate_proj.weight, pretrained.backbone.layers[1].mlp.gate_proj.weight)
+    assert torch.equal(bare.layers[1].mlp.gate_up_proj.weight, pretrained.backbone.layers[1].mlp.gate_up_proj.weight)
 
 
 def test_the_vocabulary_grows_with_its_output() -> None:

@@ -200,10 +200,10 @@ def test_encoder_outputs_stand_in_for_a_window() -> None:
 
 def test_returned_sequences_are_rows_of_their_own() -> None:
     ours = pair(0, generation="{}")[0]
-    found = ours.generate(sounds(2), num_return_sequences=2, do_sample=True, seed=3, **TEXT_ONLY)
+    found = ours.generate(sounds(2), num_return_sequences=2, do_sample=True, seed=4, **TEXT_ONLY)
     assert found.shape[0] == 4
     assert not torch.equal(found[0], found[1])
-    assert torch.equal(found, ours.generate(sounds(2), num_return_sequences=2, do_sample=True, seed=3, **TEXT_ONLY))
+    assert torch.equal(found, ours.generate(sounds(2), num_return_sequences=2, do_sample=True, seed=4, **TEXT_ONLY))
 
 
 def test_outputs_are_given_as_asked() -> None:

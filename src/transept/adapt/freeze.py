@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
+from transept.checkpoint.paths import matches
 from transept.core.model import Backbone, Model
-from transept.core.naming import find_parameters
 from transept.core.training import FROZEN
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, nearest
 
 What = str | int | Iterable[str]
 # What a stack has behind its layers; all else beside them is before.
@@ -70,11 +70,11 @@ def freeze(model: Model, *what: What, evaluation: bool = True) -> list[str]:
     Args:
         what: ``"embeddings"``, ``"backbone"`` (all but the head), ``"head"``; a number of layers, which are frozen from the
             first on and the embeddings with them (a negative one leaves out so many last layers); or names of modules and
-            parameters, the reference's or ours, in which ``*`` stands for any one part. Without it, all is frozen.
+            parameters, in the tree or as the model's modules call them, in which ``*`` stands for any one part. Without it, all is frozen.
         evaluation: whether modules of which all is frozen stay in evaluation mode, so that they drop out nothing.
 
     Returns:
-        Our names of these parameters.
+        The names of these parameters.
 
     Raises:
         InputError: a name that no parameter has, or more layers than there are.
@@ -101,7 +101,7 @@ def unfreeze(model: Model, *what: What) -> list[str]:
             is the head alone. What a model never trains, such as computed positions, stays as it is.
 
     Returns:
-        Our names of these parameters.
+        The names of these parameters.
 
     Raises:
         InputError: a name that no parameter has, or more layers than there are.
@@ -135,6 +135,30 @@ def _chosen(model: Model, what: tuple[What, ...], *, first: bool) -> list[str]:
     return list(chosen)
 
 
+def find_parameters(model: Model, *names: str) -> list[str]:
+    """The names of the parameters at or below some names.
+
+    The ``names`` are of modules or parameters, in the tree or as the model's modules call them, with or without the
+    backbone's prefix (``"encoder.layer.0"``); ``*`` stands for any one part. A name that no parameter has is an ``InputError``.
+    """
+    base, dialect = f"{model.base_model_prefix}.", model.checkpoint_names().dialect
+    spellings = {
+        name: (name, name.removeprefix(base), own, own.removeprefix("backbone."))
+        for name, _ in model.named_parameters()
+        for own in [dialect(name)]
+    }
+    chosen: dict[str, None] = {}
+    for name in names:
+        length = name.count(".") + 1
+        begin = {path: {".".join(each.split(".")[:length]) for each in spelled} for path, spelled in spellings.items()}
+        found = [path for path, parts in begin.items() if any(matches(name, part) for part in parts)]
+        if not found:
+            what = f"{type(model).__name__} has no parameters below {name!r}."
+            raise InputError(what, hint=nearest(name, set().union(*begin.values())))
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
 def _deep(model: Model, groups: list[list[str]], count: int, first: bool) -> list[list[str]]:
     layers = len(groups) - 2
     if not -layers <= count <= layers:
@@ -163,7 +187,7 @@ def unfreeze_until(model: Model, schedule: Mapping[Any, What], epoch: float) -> 
         epoch: the epoch that begins.
 
     Returns:
-        Our names of the parameters that are trained from now on and were not before.
+        The names of the parameters that are trained from now on and were not before.
     """
     due: list[What] = []
     for when, what in schedule.items():

@@ -21,6 +21,7 @@ from transept.adapt.quantize import QuantizedLinear
 from transept.errors import InputError, UnsupportedError
 from transept.fields import Count, Share
 from transept.layers.packed import Projection
+from transept.layers.projection import Conv1D, matrix
 from transept.memory import check_memory
 from transept.settings import Settings
 
@@ -138,8 +139,7 @@ def base_weight(layer: nn.Module) -> Tensor:
         return layer.dequantized()
     if isinstance(layer, Projection):
         return base_weight(layer.shared)[layer.place]
-    weight: Tensor = layer.weight  # type: ignore[assignment]
-    return weight
+    return matrix(layer)
 
 
 class Adapter(nn.Module):
@@ -225,19 +225,19 @@ class Adapters(nn.Module):
             out = adapter(layer, inputs[0], out)
         return out
 
-    def merge(self, layer: nn.Linear, names: Sequence[str]) -> None:
+    def merge(self, layer: nn.Linear | Conv1D, names: Sequence[str]) -> None:
         """Put adapters into the weight, which becomes a tensor of its own where it was another's too."""
         adapters = self.chosen(names)
         if not adapters or self.merged:
             return
         with torch.no_grad():
-            weight: Tensor = layer.weight
+            weight = matrix(layer)
             for adapter in adapters:
                 weight = adapter.merged(layer, weight)
         self.plain, self.merged = [layer.weight], tuple(names)
-        layer.weight = nn.Parameter(weight, requires_grad=False)
+        layer.weight = nn.Parameter(matrix(layer, weight).contiguous(), requires_grad=False)
 
-    def unmerge(self, layer: nn.Linear) -> None:
+    def unmerge(self, layer: nn.Linear | Conv1D) -> None:
         """Put the weight back, bit for bit."""
         if self.merged:
             layer.weight, self.plain, self.merged = self.plain[0], [], ()

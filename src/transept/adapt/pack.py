@@ -24,6 +24,7 @@ from transept.layers.attention import Attention
 from transept.layers.conv2d import ConvNormAct
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.packed import Packed, Projection
+from transept.layers.projection import Conv1D
 
 M = TypeVar("M", bound=Model)
 
@@ -41,8 +42,8 @@ _JOINED: dict[str, tuple[str, str]] = {
 # On processors with AVX2 alone oneDNN takes longer for any other activation than PyTorch does, by up to three times.
 _JOINED_NARROW = ("linear", "relu")
 
-# The projections that the activation of a feed-forward layer follows.
-_BEFORE: dict[type[nn.Module], str] = {MLP: "up_proj", GatedMLP: "gate_proj"}
+# Ways to compute a feed-forward layer -> the projection that its activation follows.
+_BEFORE: dict[Any, str] = {MLP.whole: "up_proj", GatedMLP.whole: "gate_proj"}
 
 
 def can_pack(dtype: torch.dtype = torch.float32) -> bool:
@@ -77,7 +78,7 @@ def pack(model: M) -> M:
         )
     tied = {id(model.get_parameter(name)) for name in model.checkpoint_names().tied}
     for module in tuple(model.modules()):
-        if (place := _BEFORE.get(type(module))) is not None:
+        if (place := _BEFORE.get(getattr(type(module), "whole", None))) is not None:
             _join(module, place)
         join_projections(module, JoinedLinear)
         for name, child in module.named_children():
@@ -93,7 +94,9 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
 
     Layers with a forward of their own, cross-attention, and projections of which only some have a bias stay.
     """
-    if not isinstance(module, Attention) or type(module).forward is not Attention.forward or module.cross:
+    if not isinstance(module, Attention) or type(module).project is not Attention.project or module.cross:
+        return
+    if type(module).forward is not Attention.forward:
         return
     names = ("q_proj", "k_proj", "v_proj")
     parts = [getattr(module, name) for name in names]
@@ -111,9 +114,9 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
         start += part.out_features
 
 
-def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear | Conv1D]:
     """Whether a linear layer does nothing but its product, such as what an adapter's hook would add."""
-    return type(module) is nn.Linear and not module._forward_hooks
+    return type(module) in (nn.Linear, Conv1D) and not module._forward_hooks
 
 
 def _join(module: Any, place: str) -> None:
@@ -139,21 +142,24 @@ def _same(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor]) ->
 class PackedLinear(Packed):
     """A linear layer with its weight (out, in) in oneDNN's layout, and an activation joined to it.
 
-    A plain weight that is put in its place is packed too.
+    A plain weight that is put in its place is packed too; that of a ``Conv1D`` is (in, out), and saved so.
 
     Args:
         source: the layer to pack.
         act: name of the activation.
     """
 
-    def __init__(self, source: nn.Linear, act: str = "linear") -> None:
+    def __init__(self, source: nn.Linear | Conv1D, act: str = "linear") -> None:
         super().__init__(source)
-        self.act, self.weight = act, source.weight
+        self.act, self.is_turned = act, isinstance(source, Conv1D)
+        self.weight = source.weight
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, _packed(value) if name == "weight" and not value.is_mkldnn else value)
+        if name == "weight" and not value.is_mkldnn:
+            value = _packed(value.t() if self.is_turned else value)
+        super().__setattr__(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
@@ -169,7 +175,9 @@ class PackedLinear(Packed):
         return plain
 
     def _plain(self) -> nn.Parameter:
-        return nn.Parameter(self.unpacked(), requires_grad=False)
+        """The weight as it is saved."""
+        plain = self.unpacked()
+        return nn.Parameter(plain.t().contiguous() if self.is_turned else plain, requires_grad=False)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -21,6 +21,7 @@ from transept.adapt.targets import rank_of, saved_modules, targets
 from transept.core.model import Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
+from transept.layers.projection import Conv1D
 from transept.source import Source, model_name, take_source_options
 
 
@@ -87,11 +88,8 @@ class PeftModel(nn.Module):
             raise InputError("two adapters cannot both train the model's biases.", hint='Set bias="none" in one of them.')
         chosen, saved = targets(self.model, peft_config), saved_modules(self.model, peft_config)
         check_room(self.model, {path: rank_of(peft_config, place).r for path, place in chosen.items()})
-        of_one: dict[str, Any] = {}
         for path, place in chosen.items():
-            adapter = adapt(self.model.get_submodule(path), adapter_name, rank_of(peft_config, place), peft_config)
-            if place.joined:
-                adapter.A = of_one.setdefault(place.name, adapter).A
+            adapt(self.model.get_submodule(path), adapter_name, rank_of(peft_config, place), peft_config)
         self.peft_config[adapter_name], self.saved[adapter_name] = peft_config, saved
         own = nn.ModuleDict()
         if rounded := [path for path in saved if isinstance(self.model.get_submodule(path), QuantizedLinear)]:
@@ -176,7 +174,7 @@ class PeftModel(nn.Module):
         for name in names:
             self._known(name)
         layers = list(self.layers_with_adapters())
-        if any(not isinstance(layer, nn.Linear) for layer, _ in layers):
+        if any(not isinstance(layer, nn.Linear | Conv1D) for layer, _ in layers):
             raise InputError("weights of eight bits cannot take up an adapter.", hint="Load the model without rounding it.")
         for layer, adapters in layers:
             adapters.merge(layer, names)  # type: ignore[arg-type]

@@ -23,8 +23,8 @@ from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.mlp import MLP
-from transept.layers.moe import SparseMLP
 from transept.layers.packed import Packed
+from transept.layers.projection import Conv1D, matrix
 
 M = TypeVar("M", bound=Model)
 
@@ -74,7 +74,7 @@ def quantize(model: M) -> M:
         if make is QuantizedForManyRows and isinstance(module, MLP):
             module.chunk_size = module.chunk_size or _CHUNK
         for name, child in module.named_children():
-            if isinstance(child, nn.Linear) and not isinstance(module, SparseMLP) and not child._forward_hooks:
+            if isinstance(child, nn.Linear | Conv1D) and not child._forward_hooks:
                 setattr(module, name, make(child))
     return model
 
@@ -88,9 +88,9 @@ class QuantizedLinear(Packed):
 
     scale: Tensor
 
-    def __init__(self, source: nn.Linear) -> None:
+    def __init__(self, source: nn.Linear | Conv1D) -> None:
         super().__init__(source)
-        weight = source.weight.detach().float()
+        weight = matrix(source).detach().float()
         steps = self.steps()
         scale = (weight.abs().amax(dim=1) / steps).clamp(min=_TINY)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type

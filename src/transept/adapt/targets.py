@@ -1,32 +1,24 @@
-"""Which layers an adapter is for, by the reference's names or ours, and what peft calls them.
-
-Query, key and value may be one layer in the reference, such as ``c_attn``, and three here; a :class:`Place` is one layer of the
-reference's.
-"""
+"""Which layers an adapter is for: by their names in the tree of modules, which are the reference's, or by the modules' own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from transept.adapt.lora import LoraConfig, Rank
 from transept.adapt.quantize import QuantizedLinear
-from transept.checkpoint.names import Names, Recipe
-from transept.checkpoint.paths import place_of, respell
-from transept.core.model import Backbone, Model
-from transept.core.naming import reference_names
-from transept.errors import InputError, UnsupportedError, nearest
-from transept.layers.moe import SparseMLP
+from transept.core.model import Model
+from transept.errors import InputError, nearest
 from transept.layers.packed import Projection
+from transept.layers.projection import Conv1D
 from transept.patterns import compile_pattern, timed
 
 ALL_LINEAR = "all-linear"
-_DEFAULT = ("q_proj", "v_proj")
+_DEFAULT = ("q_proj", "v_proj", "kv_proj", "qkv_proj")
 # Modules that are new in classifiers, by the names that the reference gives them.
 _HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 _PLAIN = re.compile(r"\^?[\w.]+")
@@ -34,82 +26,23 @@ _PLAIN = re.compile(r"\^?[\w.]+")
 
 @dataclass(frozen=True)
 class Place:
-    """A linear layer of the reference's: ``name`` is what its modules call it, ``paths`` are our layers that it stands for.
-
-    ``own`` are what the modules of the model call these. Adapters of these are ``joined`` by one A where they were asked for as one.
-    """
+    """A linear layer: its ``name`` in the tree of modules, and what the modules of the model call it."""
 
     name: str
-    paths: tuple[str, ...]
-    own: tuple[str, ...]
-    recipe: Recipe
-    joined: bool = True
+    own: str
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        return (self.name, *self.paths, *self.own, *(path.removeprefix("backbone.") for path in self.own))
+        return (self.name, self.own, self.own.removeprefix("backbone."))
 
 
 def places(model: Model) -> list[Place]:
     """All linear layers of a model."""
-    names, found = model.checkpoint_names(), dict[str, Place]()
+    dialect = model.checkpoint_names().dialect
     joined = {id(module.shared) for module in model.modules() if isinstance(module, Projection)}
-    for path, module in model.named_modules():
-        if isinstance(module, nn.Linear | QuantizedLinear | Projection) and id(module) not in joined:
-            recipe = names.keys.recipe(f"{path}.weight")
-            paths = tuple(part.removesuffix(".weight") for part in recipe.targets)
-            if recipe.stored not in found:
-                name = module_name(names, recipe.stored, recipe.targets[0], isinstance(model, Backbone)).removesuffix(".weight")
-                paths = paths if path in paths else (str(path),)
-                found[recipe.stored] = Place(name, paths, tuple(map(names.dialect, paths)), recipe)
-    return list(found.values())
-
-
-def module_name(names: Names, stored: str, ours: str, bare: bool = False) -> str:
-    """The name that the reference's modules have today for a stored one, which may have an older spelling.
-
-    Of all spellings that stand for the stored name, the one that is most like our name is meant, and least like the stored
-    one. A ``bare`` backbone's modules have no prefix, though its files may have one.
-    """
-    rules, known = [*_rules(names)], {stored}
-    whole = names.children[0] if bare and len(names.children) == 1 and names.children[0].loose else None
-    rest = [stored, stored.removeprefix(f"{names.base}."), stored.removeprefix(f"{whole.stored}." if whole else "")]
-    while rest and len(known) < 100:
-        name = rest.pop()
-        if name not in known or name == stored:
-            known.add(name)
-            others = (other for rule in rules for other in rule(name))
-            rest += [other for other in others if other not in known and other.count(".") <= stored.count(".") + 2]
-    parts, older = _pieces(ours), _pieces(stored)
-    canonical = next(iter(names.canonical([stored])))
-    meant = [name for name in known if next(iter(names.canonical([name]))) == canonical]
-
-    def likeness(name: str) -> tuple[int, int, int, str]:
-        own = _pieces(name)
-        return -len(parts & own), name.count("."), len(older & own), name
-
-    return min(meant, key=likeness)
-
-
-def _pieces(name: str) -> set[Any]:
-    """The parts of a name, and its pairs of neighbours."""
-    parts = name.split(".")
-    return {*parts, *pairwise(parts)}
-
-
-def _rules(names: Names) -> Iterator[Callable[[str], Iterator[str]]]:
-    """What gives other spellings of a stored name, of a model and of those within."""
-
-    def respelled(name: str, old: str, new: str) -> Iterator[str]:
-        parts = name.split(".")
-        for start in range(len(parts)):
-            if place_of(old, parts[start:]) == 0:
-                yield respell(parts, start, old, new.removeprefix("**."))
-
-    for other, today in names.spellings.items():
-        yield lambda name, today=today, other=other: respelled(name, today, other)  # type: ignore[misc]
-    for child in names.children:
-        yield from _rules(child.names)
+    kinds = (nn.Linear, Conv1D, QuantizedLinear, Projection)
+    found = [str(path) for path, module in model.named_modules() if isinstance(module, kinds) and id(module) not in joined]
+    return [Place(path, dialect(path)) for path in found]
 
 
 def _fits(wanted: str, name: str) -> bool:
@@ -117,7 +50,7 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 def _matching(found: list[Place], wanted: Iterable[str] | str, setting: str) -> list[Place]:
-    """The places that endings of names, or a pattern, stand for; the reference's names count before ours."""
+    """The places that endings of names, or a pattern, stand for; names in the tree count before the modules' own."""
     if isinstance(wanted, str):
         pattern = compile_pattern(f"`{setting}`", wanted, "a pattern of modules")
         theirs = [place for place in found if timed(pattern.fullmatch, place.name, over="a module's name")]
@@ -126,19 +59,12 @@ def _matching(found: list[Place], wanted: Iterable[str] | str, setting: str) -> 
     chosen = []
     for each in wanted:
         theirs = [place for place in found if _fits(each, place.name)]
-        chosen += theirs or [_part(place, each) for place in found if any(_fits(each, name) for name in place.spellings)]
+        chosen += theirs or [place for place in found if any(_fits(each, name) for name in place.spellings)]
     return chosen
 
 
-def _part(place: Place, wanted: str) -> Place:
-    """Of a layer that is several here, those that our name stands for."""
-    pairs = [(path, own) for path, own in zip(place.paths, place.own, strict=True) if _fits(wanted, path) or _fits(wanted, own)]
-    paths, own = zip(*pairs) if pairs else (place.paths, place.own)
-    return replace(place, paths=paths, own=own, joined=False)
-
-
 def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
-    """Our names of the layers that are adapted -> the layers of the reference's that they are parts of.
+    """The names of the layers that are adapted -> their places.
 
     Raises:
         InputError: a name that no linear layer has, or none is left.
@@ -147,7 +73,7 @@ def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
     if wanted == ALL_LINEAR:
         chosen = _all_linear(model, found)
     elif wanted is None:
-        chosen = [place for place in found if any(_fits(name, own) for own in place.own for name in _DEFAULT)]
+        chosen = [place for place in found if any(_fits(name, place.own) for name in _DEFAULT)]
     else:
         chosen = _matching(found, wanted, "target_modules")
     left_out = {place.name for place in _matching(found, config.exclude_modules or [], "exclude_modules")}
@@ -157,11 +83,7 @@ def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
         names = {place.name.rpartition(".")[2] for place in found}
         known = nearest(str(wanted[0]) if isinstance(wanted, list) and wanted else str(wanted or ""), names)
         raise InputError(f"{type(model).__name__} has no linear layers {str(wanted or list(_DEFAULT))[:200]}.", hint=known)
-    whole = {place.name: place for place in found}
-    for place in chosen:
-        if place.recipe.axis or place.recipe.row or place.recipe.heads:
-            raise UnsupportedError(f"{place.name!r} is stored in a way that no adapter can be.")
-    return {path: replace(whole[place.name], joined=place.joined) for place in chosen for path in place.paths}
+    return {place.name: place for place in chosen}
 
 
 def _within(wanted: str, place: Place) -> bool:
@@ -169,18 +91,11 @@ def _within(wanted: str, place: Place) -> bool:
 
 
 def _all_linear(model: Model, found: list[Place]) -> list[Place]:
-    """All but heads, and what chooses the experts of a mixture, which is no layer of the reference's."""
-    routers = {f"{path}." for path, module in model.named_modules() if isinstance(module, SparseMLP)}
+    """All but heads."""
     output = model.get_output_embeddings()
     heads = {path for path, module in model.named_modules() if module is output and output is not None}
     names = {name for kind in _HEADS.values() for name in kind} if output is None else set()
-    return [
-        place
-        for place in found
-        if not heads & {*place.paths}
-        and not any(path.startswith(tuple(routers)) for path in place.paths)
-        and place.name.partition(".")[0] not in names
-    ]
+    return [place for place in found if place.name not in heads and place.name.partition(".")[0] not in names]
 
 
 def _in_layers(config: LoraConfig, place: Place, wanted: Any) -> bool:
@@ -218,19 +133,19 @@ def saved_names(config: LoraConfig) -> list[str]:
 
 
 def saved_modules(model: Model, config: LoraConfig) -> dict[str, str]:
-    """Our names of the modules with parameters that are trained as a whole -> the name that stands for each.
+    """The names of the modules with parameters that are trained as a whole -> the setting that stands for each.
 
     Raises:
         InputError: a name that no module has.
     """
     found: dict[str, str] = {}
-    names = reference_names(model)
+    dialect = model.checkpoint_names().dialect
+    names = [name for name, _ in model.named_parameters()]
     for wanted in saved_names(config):
-        inside = [(ours, f".{ours}.", f".{stored}.") for ours, stored in names.items()]
-        theirs = [ours for ours, _, stored in inside if f".{wanted}." in stored]
-        chosen = theirs or [ours for ours, path, _ in inside if f".{wanted}." in path]
+        theirs = [name for name in names if f".{wanted}." in f".{name}"]
+        chosen = theirs or [name for name in names if f".{wanted}." in f".{dialect(name)}"]
         if not chosen and wanted in (config.modules_to_save or ()) and wanted not in _HEADS.get(config.task_type or "", ()):
-            known = {part for stored in names.values() for part in stored.split(".")}
+            known = {part for name in names for part in name.split(".")}
             raise InputError(f"{type(model).__name__} has no module {wanted!r} to train.", hint=nearest(wanted, known))
-        found |= {ours.rpartition(".")[0]: wanted if theirs else "" for ours in chosen}
+        found |= {path: wanted if theirs else path for path in (name.rpartition(".")[0] for name in chosen)}
     return found

@@ -220,7 +220,8 @@ def fill(
             if name in state:
                 put(model, name, piece)
             else:
-                model.get_parameter(owner).data[int(name.rpartition(".")[2])] = piece
+                row = model.get_parameter(owner).data[int(name.removeprefix(f"{owner}.").partition(".")[0])]
+                row.chunk(recipe.pieces)[recipe.piece].copy_(piece)
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"

@@ -62,8 +62,8 @@ class Names:
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False, tree: str | None = None) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is the
-        prefix in the tree of modules, where that is another than the stored one.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is
+        the prefix in the tree of modules, where that is another than the stored one.
         """
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose, tree),))
 
@@ -94,6 +94,9 @@ class Names:
     def placement(self) -> KeyMap:
         """Where the parts of the model hang, below the places of the models that it is made of."""
         first = {child.place: child.ours for child in self.children if child.place not in self.table}
+        for child in self.children:
+            if not child.place and child.names.within:  # its parts are this model's, in its order
+                first |= {name: join(child.ours, name) for name in child.names.within.placement.beginnings()}
         return KeyMap(first | dict(self.table))
 
     def placed(self) -> Names:
@@ -124,6 +127,10 @@ class Names:
         """Our names -> the names of ours whose tensors they share, those of all children too."""
         inner = ((child.ours, pair) for child in self.children for pair in child.names.tied.items())
         return {join(ours, name): join(ours, source) for ours, (name, source) in inner} | self.ties
+
+    def is_written(self, name: str) -> bool:
+        """Whether a file holds our name: not what is tied, and not what is computed and never read."""
+        return name not in self.tied and not (self.is_fixed(name) and self.skips(self.keys.recipe(name).stored))
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
@@ -239,7 +246,8 @@ class Recipe:
     """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
 
     ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
-    is a row of a stacked tensor; ``heads``, where not zero, that the stored one has its last axis as two, the first of so many.
+    is a row of a stacked tensor, or one of so many equal ``pieces`` of a row, ``piece``; ``heads``, where not zero, that
+    the stored one has its last axis as two, the first of so many.
     """
 
     targets: tuple[str, ...]
@@ -247,6 +255,8 @@ class Recipe:
     groups: int = 1
     axis: int = 0
     row: bool = False
+    piece: int = 0
+    pieces: int = 1
     heads: int = 0
     stored: str = ""
     part: int = 0
@@ -307,12 +317,18 @@ def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, a
     return Recipe(targets, transposed, groups, axis)
 
 
-def Stacked(target: str) -> Recipe:  # noqa: N802
+def Stacked(target: str, piece: int = 0, pieces: int = 1) -> Recipe:  # noqa: N802
     """One of our tensors is stored row by row, each under a name whose last index is the row's.
 
-    Where a checkpoint has it as one, by another rule or under our name, it is read so; it is always saved row by row.
+    Where rows are stored in equal ``pieces``, each piece has a rule. Where a checkpoint has the tensor as one, by another rule or
+    under our name, it is read so; it is always saved row by row.
     """
-    return Recipe((target,), row=True)
+    return Recipe((target,), row=True, piece=piece, pieces=pieces)
+
+
+def slot_name(name: str, row: int | str, piece: int, pieces: int) -> str:
+    """What a row of a stacked tensor is called, or one of several pieces of it."""
+    return f"{name}.{row}.{piece}" if pieces > 1 else f"{name}.{row}"
 
 
 def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # noqa: N802
@@ -343,6 +359,11 @@ def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe
     return flat
 
 
+def _spelled(parts: Sequence[str]) -> Iterable[Path]:
+    """How rules may spell a path: they may name a number, or have ``*`` in its place."""
+    return product(*((part, "*") if part.isdigit() else (part,) for part in parts))
+
+
 class KeyMap:
     """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
 
@@ -352,14 +373,19 @@ class KeyMap:
         for stored, rule in _flatten(table).items():
             self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
             for part, target in enumerate(rule.targets):
-                ours = f"{target}.*" if rule.row else target
+                ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
                 path = tuple(ours.split("."))
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
         self._recipes: dict[str, Recipe] = {}
-        self._ranks: dict[Path, int | None] = {}
-        self._rows = {path for path, rule in self._rules.items() if rule.row}
+        self._ranks: dict[Path, int] = {}
+        for rank, path in enumerate(self._stored):
+            for length in range(1, len(path) + 1):
+                self._ranks.setdefault(path[:length], rank)
+        rows = {path_of(".".join(path)): rule for path, rule in self._rules.items() if rule.row}
+        self._levels = {path: 2 if rule.pieces > 1 else 1 for path, rule in rows.items()}  # numbers at the end of a slot's name
+        self._pieces = {path_of(rule.targets[0]): rule.pieces for rule in rows.values()}
 
     def ours(self, stored: str) -> tuple[str, ...]:
         """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
@@ -385,45 +411,49 @@ class KeyMap:
 
     def rank(self, stored: str) -> int | None:
         """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
-        path = path_of(stored)
-        if path not in self._ranks:
-            begin = ((rank, rule[: len(path)]) for rank, rule in enumerate(self._stored))
-            self._ranks[path] = next((rank for rank, rule in begin if rule == path), None)
-        return self._ranks[path]
+        return min((self._ranks[path] for path in _spelled(stored.split(".")) if path in self._ranks), default=None)
 
-    def beginnings(self) -> frozenset[str]:
+    def beginnings(self) -> tuple[str, ...]:
         """The first parts of all stored paths that a rule names."""
-        return frozenset(rule[0] for rule in self._stored if rule)
+        return tuple(dict.fromkeys(rule[0] for rule in self._stored if rule))
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
-        """Our state with stacked tensors in rows, ``name.0``, ``name.1`` ..., but for those that are stored as one."""
+        """Our state with stacked tensors in rows or pieces of these, but for those that are stored as one.
+
+        A row is called ``name.0``, ``name.1`` ..., and its pieces ``name.0.0``, ``name.0.1`` ...
+        """
         slots: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            if (*path_of(name), "*") in self._rows and self.recipe(name).stored not in stored:
-                slots |= {f"{name}.{row}": part for row, part in enumerate(tensor)}
-            else:
+            if (pieces := self._pieces.get(path_of(name))) is None or self.recipe(name).stored in stored:
                 slots[name] = tensor
+                continue
+            for row, whole in enumerate(tensor):
+                cut = whole.chunk(pieces) if pieces > 1 else (whole,)
+                slots |= {slot_name(name, row, piece, pieces): part for piece, part in enumerate(cut)}
         return slots
 
     def owner(self, slot: str) -> str:
-        """The name of the tensor that a slot is a row of; itself, where it is none."""
-        return slot.rpartition(".")[0] if path_of(slot) in self._rows else slot
+        """The name of the tensor that a slot is a row of, or a piece of one; itself, where it is none."""
+        return slot.rsplit(".", self._levels.get(path_of(slot), 0))[0]
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
         rows: dict[str, list[Tensor]] = {}
         for slot, tensor in slots.items():
             rows.setdefault(self.owner(slot), []).append(tensor)
-        return {name: tensors[0] if name in slots else torch.stack(tensors) for name, tensors in rows.items()}
+        return {name: tensors[0] if name in slots else self._stacked(name, tensors) for name, tensors in rows.items()}
+
+    def _stacked(self, name: str, tensors: list[Tensor]) -> Tensor:
+        pieces = self._pieces[path_of(name)]
+        return torch.stack(tensors).unflatten(0, (-1, pieces)).flatten(1, 2)
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        spelled = [(part, "*") if part.isdigit() else (part,) for part in parts]  # rules may name a number
         lengths = range(len(parts), 0, -1)
-        path = next((path for length in lengths for path in product(*spelled[:length]) if path in self._rules), None)
+        path = next((path for length in lengths for path in _spelled(parts[:length]) if path in self._rules), None)
         if path is None:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
+from transept.checkpoint.names import Names
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
 from transept.core.half_precision import guard
@@ -163,7 +164,9 @@ class Pretrained(ForLibraries, Pushable):
     @classmethod
     def _of_state(cls, config: Config, arguments: Any, state: Any, strict: bool) -> tuple[Self, LoadReport]:
         try:  # shapes first: a config alone must not take memory
-            cls._without_memory(config, arguments).load_state_dict(state, strict=False, assign=True)
+            empty = cls._without_memory(config, arguments)
+            state = translated(empty, empty.checkpoint_names(), state)
+            empty.load_state_dict(state, strict=False, assign=True)
             names = (model := cls(config, **arguments)).checkpoint_names()
             missing, unexpected = model.load_state_dict(state, strict=False)
         except RuntimeError as error:
@@ -245,7 +248,7 @@ class Pretrained(ForLibraries, Pushable):
         where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
-        state = {name: tensor for name, tensor in state.items() if name not in names.tied}
+        state = {name: tensor for name, tensor in state.items() if names.is_written(name)}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
             files = importlib.import_module(_SHARED).ModelFiles(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
@@ -265,25 +268,6 @@ class Pretrained(ForLibraries, Pushable):
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         return is_weights(name, variant)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As PyTorch's, but names of the reference are understood too."""
-        own, names, used = self.state_dict(), self.checkpoint_names(), set()
-        keys, canonical = names.keys, names.canonical(state_dict)
-        translated: dict[str, Tensor] = {}
-        for name in keys.slots(own, canonical):
-            recipe = keys.recipe(name)
-            if (stored := canonical.get(recipe.stored)) is not None:
-                translated[name] = recipe.take(state_dict[stored], recipe.lengths(own))
-                used.add(stored)
-        translated = keys.stack(translated)
-        if len(state_dict.keys() & own.keys()) >= len(translated):
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        for name, source in names.tied.items():
-            if source in translated:
-                translated[name] = translated[source]
-        kept = {name: value for name, value in state_dict.items() if name not in used and not names.skips(name)}
-        return super().load_state_dict(translated | kept, strict=strict, assign=assign)
 
     # --- embeddings --------------------------------------------------------------------------------------------------
 
@@ -316,6 +300,18 @@ class Pretrained(ForLibraries, Pushable):
         """The layers that have a row for each token: the embeddings, and the output layer where there is one."""
         output = self.get_output_embeddings()
         return [self.get_input_embeddings(), *(() if output is None else (output,))]
+
+
+def translated(model: nn.Module, names: Names, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state under the names of a file, or of the tree of modules, as one under the names of the tree."""
+    keys, canonical, own = names.keys, names.canonical(state), model.state_dict()
+    read, used = dict[str, Tensor](), set[str]()
+    for name in keys.slots(own, canonical):
+        recipe = keys.recipe(name)
+        if (stored := canonical.get(recipe.stored)) is not None:
+            read[name] = recipe.take(state[stored], recipe.lengths(own))
+            used.add(stored)
+    return keys.stack(read) | {name: tensor for name, tensor in state.items() if name not in used and not names.skips(name)}
 
 
 class Unfilled(TorchFunctionMode):

@@ -21,7 +21,6 @@ from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import RecordOptions, explicit
 from transept.core.loading import Pretrained
-from transept.core.naming import ByReference
 from transept.core.tree import place
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import kernel_named
@@ -74,7 +73,7 @@ class _Built(type):
         return model
 
 
-class Model(Linked, ByReference, Pretrained, metaclass=_Built):
+class Model(Linked, Pretrained, metaclass=_Built):
     """What backbones and task models have in common.
 
     A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with

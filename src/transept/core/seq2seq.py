@@ -102,7 +102,7 @@ class EncoderDecoderBackbone(Backbone):
         for name in self.sharing:
             getattr(self, name).replace_embedding_table(table)
 
-    def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
+    def vocabulary_layers(self) -> list[nn.Module]:
         models = (self, *(getattr(self, name) for name in self.sharing))
         return [table for model in models if isinstance(table := model.embedding_table(), nn.Embedding)]
 
@@ -161,7 +161,7 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
     )
     # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
     question_layout: ClassVar[str | None] = None
-    names = Names({"shared": "embed_tokens"}, ties=SHARED_TABLES)
+    names = Names({"shared": "embed_tokens", "encoder": "encoder", "decoder": "decoder"}, ties=SHARED_TABLES)
     encoder: TextBackbone
 
     def __init__(self, config: Config) -> None:

@@ -56,10 +56,10 @@ class Placement:
             wanted = self.keys.place(own, is_list=isinstance(child, nn.ModuleList))
             if wanted in self.modules:  # a module around it is there: it stays where it is built
                 wanted = join(home, name)
-            parent, _, key = wanted.rpartition(".")
-            if parent == home and module._modules.get(key) not in (None, child) and self.stays(wanted):
-                del module._modules[name]  # a subclass has put another part there
-                self.owner(path).link(name, module, key)
+            if self.assigned(wanted) not in (None, child):
+                del module._modules[name]
+                parent, _, key = wanted.rpartition(".")
+                self.owner(path).link(name, self.model.get_submodule(parent), key)
                 continue
             self.homes[own], self.modules[wanted] = wanted, child
             if wanted != join(home, name):
@@ -71,9 +71,12 @@ class Placement:
                 if wanted != join(home, name):
                     self.moves.append((path, name, wanted, held.pop(name)))
 
-    def stays(self, path: str) -> bool:
-        """Whether a table leaves a path of ours where it is."""
-        return self.keys.place(path) == path
+    def assigned(self, path: str) -> nn.Module | None:
+        """What a subclass has put where a part is to hang, which takes its place."""
+        module: nn.Module | None = self.model if self.keys.place(path) == path else None
+        for name in path.split("."):
+            module = None if module is None else module._modules.get(name)
+        return module
 
     def owner(self, path: str) -> Linked:
         module = self.modules[self.homes[path]]

@@ -34,7 +34,7 @@ class Seq2SeqTask(Task[Seq2SeqB]):
 
     output_class: ClassVar[type[ModelOutput]] = Seq2SeqLogitsOutput
 
-    def vocabulary_layers(self) -> list[nn.Embedding | nn.Linear]:
+    def vocabulary_layers(self) -> list[nn.Module]:
         """The backbone's tables, and the output layer where there is one and both stacks have one vocabulary."""
         output = self.get_output_embeddings() if "decoder" in self.backbone.sharing else None
         return [*self.backbone.vocabulary_layers(), *(() if output is None else (output,))]
@@ -74,7 +74,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
     def head_names_of(cls, config: Config) -> Names:
         """The head is tied to what the decoder's embeddings are, where the config asks for it."""
         names, table = super().head_names_of(config), "decoder.embed_tokens.weight"
-        source = cls.backbone_class.tree_names(config).tied.get(table, table)
+        source = cls.backbone_class.names_of(config).tied.get(table, table)
         return names | Names(ties={"lm_head.weight": f"backbone.{source}"} if config.tie_word_embeddings else {})
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

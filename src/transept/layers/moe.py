@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from transept.layers.activation import activation
 from transept.layers.context import Context
+from transept.layers.links import Linked
 from transept.layers.mlp import apply_chunking_to_forward
 
 # (N, E) logits -> (N, K) weights in float32 at least, and (N, K) experts.
@@ -78,37 +79,55 @@ def held(weight: Any) -> Tensor:
 
 
 class Experts(nn.Module):
-    """E (``count``) gated feed-forward layers side by side."""
+    """E (``count``) gated feed-forward layers side by side; ``gate_up_proj`` gives a gate's numbers and then those that are gated."""
 
     def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
         super().__init__()
-        self.gate_proj = nn.Parameter(torch.empty(count, hidden, dim))
-        self.up_proj = nn.Parameter(torch.empty(count, hidden, dim))
+        self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * hidden, dim))
         self.down_proj = nn.Parameter(torch.empty(count, dim, hidden))
         self.act = activation(act)
         self.reset_parameters()
 
     def reset_parameters(self, std: float = 0.02) -> None:
-        for weight in (self.gate_proj, self.up_proj, self.down_proj):
+        for weight in (self.gate_up_proj, self.down_proj):
             nn.init.normal_(weight, std=std)
 
     def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """(N, D) tokens, (N, K) weights and (N, K) experts -> (N, D): the weighted sum over each token's experts."""
-        gate, up, down = map(held, (self.gate_proj, self.up_proj, self.down_proj))
+        wide, down = map(held, (self.gate_up_proj, self.down_proj))
         chosen, order = experts.flatten().sort(stable=True)
-        ends = torch.searchsorted(chosen, torch.arange(len(gate), device=x.device), right=True)
+        ends = torch.searchsorted(chosen, torch.arange(len(wide), device=x.device), right=True)
         rows = x[order // experts.shape[1]]
-        inner = self.act(grouped_linear(rows, gate, ends)) * grouped_linear(rows, up, ends)
-        out = grouped_linear(inner, down, ends)
+        gate, up = grouped_linear(rows, wide, ends).chunk(2, dim=-1)
+        out = grouped_linear(self.act(gate) * up, down, ends)
         back = torch.empty_like(out).index_copy(0, order, out).view(*experts.shape, -1)
         return (back * weights[..., None]).sum(dim=1).to(x.dtype)
 
     def extra_repr(self) -> str:
-        count, hidden, dim = self.gate_proj.shape
+        count, dim, hidden = self.down_proj.shape
         return f"{count} of {dim} -> {hidden} -> {dim}"
 
 
-class SparseMLP(nn.Module):
+class Router(nn.Module):
+    """Logits of E (``count``) experts for each token."""
+
+    def __init__(self, dim: int, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self, std: float = 0.02) -> None:
+        nn.init.normal_(self.weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) -> (N, E)."""
+        return F.linear(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return "{1} -> {0}".format(*self.weight.shape)
+
+
+class SparseMLP(Linked):
     """A feed-forward layer in which a router chooses the experts of each token.
 
     In training the tokens are multiplied by noise that is so far from one (``jitter``) at most; ``chunk_size`` is tokens at a
@@ -119,7 +138,7 @@ class SparseMLP(nn.Module):
         self, dim: int, hidden: int, act: str, *, experts: int, route: Route, jitter: float = 0.0, chunk_size: int = 0
     ) -> None:
         super().__init__()
-        self.router, self.experts = nn.Linear(dim, experts, bias=False), Experts(experts, dim, hidden, act)
+        self.router, self.experts = Router(dim, experts), Experts(experts, dim, hidden, act)
         self.route, self.jitter, self.chunk_size = route, jitter, chunk_size
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:

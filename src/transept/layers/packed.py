@@ -8,13 +8,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transept.layers.projection import Conv1D
+
 
 class Packed(nn.Module):
     """A layer with a weight that is no plain tensor: compilers cannot read it, and get a plain one for as long as they look."""
 
     plain: Tensor | None
 
-    def __init__(self, source: nn.Linear) -> None:
+    def __init__(self, source: nn.Linear | Conv1D) -> None:
         super().__init__()
         self.in_features, self.out_features = source.in_features, source.out_features
         self.register_buffer("plain", None, persistent=False)

@@ -67,10 +67,11 @@ class ScaledEmbedding(nn.Embedding):
         return super().forward(input) * self.scale
 
 
+_ATTENTION: Table = {"k_proj": "k_proj", "v_proj": "v_proj", "q_proj": "q_proj", "out_proj": "o_proj"}
 BART_BLOCK: Table = {
-    "self_attn.out_proj": "self_attn.o_proj",
+    "self_attn": ("self_attn", _ATTENTION),
     "self_attn_layer_norm": "self_attn_norm",
-    "encoder_attn": ("cross_attn", {"out_proj": "o_proj"}),
+    "encoder_attn": ("cross_attn", _ATTENTION),
     "encoder_attn_layer_norm": "cross_attn_norm",
     "fc1": "mlp.up_proj",
     "fc2": "mlp.down_proj",
@@ -83,7 +84,16 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
-    names = Names({"layernorm_embedding": "embed_norm", "layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})
+    placed = True
+    names = Names(
+        {
+            "embed_tokens": "embed_tokens",
+            "embed_positions": "embed_positions",
+            "layers.*": ("layers.*", BART_BLOCK),
+            "layernorm_embedding": "embed_norm",
+            "layer_norm": "norm",
+        }
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -132,6 +142,7 @@ class BartDecoder(BartStack, DecoderStack):
 
 class BartModel(Seq2SeqBackbone):
     config_class = BartConfig
+    placed = True
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
     base_model_prefix = "model"

@@ -33,14 +33,7 @@ class LlamaConfig(DecoderConfig):
     pretraining_tp: int | None = 1
 
 
-ATTENTION: Table = {
-    "q_proj": "q_proj",
-    "k_proj": "k_proj",
-    "v_proj": "v_proj",
-    "o_proj": "o_proj",
-    "q_norm": "q_norm",
-    "k_norm": "k_norm",
-}
+ATTENTION: Table = {name: name for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")}
 NORMS: Table = {"input_layernorm": "self_attn_norm", "post_attention_layernorm": "mlp_norm"}
 LLAMA_BLOCK: Table = {"self_attn": ("self_attn", ATTENTION), "mlp": "mlp", **NORMS}
 

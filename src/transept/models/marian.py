@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
@@ -43,15 +44,29 @@ class MarianConfig(BartConfig):
             self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
 
 
+class SinusoidalPositions(nn.Module):
+    """A table of sines, and behind them cosines, of positions, which is not trained."""
+
+    def __init__(self, positions: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(positions, dim), requires_grad=False)
+
+    def reset_parameters(self) -> None:
+        positions, dim = self.weight.shape
+        self.weight.copy_(torch.cat(waves(torch.arange(positions, device=self.weight.device), dim), dim=1))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(1 or B, T) -> (1 or B, T, D)."""
+        return F.embedding(positions, self.weight)
+
+
 class MarianStack(BartStack):
     config_class = MarianConfig
-    names = BartStack.names | Names(ignore=("embed_positions",))
+    names = BartStack.names | Names(ignore=("embed_positions",), fixed=("embed_positions.weight",))
 
     def make_embeddings(self, c: Config) -> None:
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
-
-    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return self.dropout(x + torch.cat(waves(positions[0], x.shape[2]), dim=-1).to(x.dtype))
+        self.embed_positions = SinusoidalPositions(c.max_position_embeddings, c.d_model)
 
 
 class MarianEncoder(MarianStack, EncoderStack):
@@ -78,8 +93,15 @@ class MarianModel(Seq2SeqBackbone):
     """Marian without a head; where each language has a vocabulary of its own, ``embed_tokens`` is the encoder's."""
 
     config_class = MarianConfig
+    placed = True
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
+
+    def __init__(self, config: MarianConfig) -> None:
+        super().__init__(config)
+        if not config.share_encoder_decoder_embeddings:
+            del self.embed_tokens
+            self.link("embed_tokens", self.encoder, "embed_tokens")
 
     @property
     def sharing(self) -> tuple[str, ...]:
@@ -90,8 +112,8 @@ class MarianModel(Seq2SeqBackbone):
         """A table that is the encoder's alone is stored as the encoder's, and is so whatever the config says."""
         if config.share_encoder_decoder_embeddings:
             return super().names_of(config)
-        own = {"encoder.embed_tokens.weight": "embed_tokens.weight"}
-        return replace(super().names_of(config), table={"encoder.embed_tokens": "embed_tokens"}, ties=own)
+        names = super().names_of(config)
+        return replace(names, table={name: place for name, place in names.table.items() if name != "shared"}, ties={})
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):

@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Stacked, Table
+from transept.checkpoint.names import Names, Stacked, Table
 from transept.core.decoder import SparseConfig, sparse_mlp
 from transept.fields import Count
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.layers import Context
-from transept.layers.moe import Experts
-from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.layers.moe import Experts, Router
+from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
@@ -37,14 +37,14 @@ class MixtralConfig(SparseConfig):
     sliding_window: Count | None = None
 
 
-def experts_table(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Table:
-    """The names of a layer of experts, each of which has matrices of these names; stacked ones of all experts are read too."""
+def experts_files(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Table:
+    """The names of a layer of experts in files, where each expert has matrices of these names; stacked ones are read too."""
     return {
-        "gate": "router",
-        f"experts.*.{gate}.weight": Stacked("experts.gate_proj"),
-        f"experts.*.{up}.weight": Stacked("experts.up_proj"),
+        "gate": "gate",
+        f"experts.*.{gate}.weight": Stacked("experts.gate_up_proj", 0, 2),
+        f"experts.*.{up}.weight": Stacked("experts.gate_up_proj", 1, 2),
         f"experts.*.{down}.weight": Stacked("experts.down_proj"),
-        "experts.gate_up_proj": Fused(("experts.gate_proj", "experts.up_proj"), axis=1),
+        "experts.gate_up_proj": "experts.gate_up_proj",
         "experts.down_proj": "experts.down_proj",
     }
 
@@ -52,7 +52,8 @@ def experts_table(gate: str = "gate_proj", up: str = "up_proj", down: str = "dow
 class MixtralModel(LlamaModel):
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
-        {"layers.*": ("layers.*", {**NORMS, "block_sparse_moe": ("mlp", experts_table("w1", "w3", "w2"))})},
+        {"layers.*": ("layers.*", {**LLAMA_BLOCK, "mlp": ("mlp", {"gate": "router", "experts": "experts"})})},
+        files={"layers.*.block_sparse_moe": ("layers.*.mlp", experts_files("w1", "w3", "w2"))},
         legacy={f"layers.*.mlp.{part}": f"layers.*.block_sparse_moe.{part}" for part in ("gate", "experts")},
     )
     config: SparseConfig
@@ -65,7 +66,7 @@ class MixtralModel(LlamaModel):
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
-        if isinstance(module, Experts):
+        if isinstance(module, Experts | Router):
             module.reset_parameters(self.config.initializer_range)
 
     @classmethod

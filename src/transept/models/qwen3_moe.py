@@ -9,7 +9,7 @@ from transept.core.decoder import SparseConfig, SwitchedConfig, sparse_mlp
 from transept.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.models import llama
-from transept.models.mixtral import MixtralModel, experts_table
+from transept.models.mixtral import MixtralModel, experts_files
 
 
 class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
@@ -38,7 +38,10 @@ class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
 
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
-    names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.NORMS, "mlp": ("mlp", experts_table())})})
+    names = llama.LlamaModel.names | Names(
+        {"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, "mlp": ("mlp", {"experts": "experts", "gate": "router"})})},
+        files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
+    )
     qk_norm = True
     config: Qwen3MoeConfig
 

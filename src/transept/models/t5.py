@@ -6,6 +6,7 @@ feed-forward layers, of which the second half overflows in float16 and stays flo
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -95,14 +96,16 @@ class T5Block(PreNorm):
 def stack_keys(c: Config, crosses: bool = False) -> Table:
     """The names of a stack, which numbers its sublayers and calls the feed-forward layer by its form."""
     attention = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
-    block: dict[str, Any] = {"layer.0": ("", {"SelfAttention": ("self_attn", attention), "layer_norm": "self_attn_norm"})}
+    block: dict[str, Any] = {"layer.0.SelfAttention": ("self_attn", attention), "layer.0.layer_norm": "self_attn_norm"}
     if crosses:
-        block["layer.1"] = ("", {"EncDecAttention": ("cross_attn", attention), "layer_norm": "cross_attn_norm"})
+        block |= {"layer.1.EncDecAttention": ("cross_attn", attention), "layer.1.layer_norm": "cross_attn_norm"}
     up = {"wi_0": "gate_proj", "wi_1": "up_proj"} if c.is_gated_act else {"wi": "up_proj"}
-    mlp = {"DenseReluDense": ("mlp", up | {"wo": "down_proj"}), "layer_norm": "mlp_norm"}
+    last = f"layer.{len(block) // 2}"
+    block |= {f"{last}.DenseReluDense": ("mlp", up | {"wo": "down_proj"}), f"{last}.layer_norm": "mlp_norm"}
     return {
+        "embed_tokens": "embed_tokens",
+        "block.*": ("layers.*", block),
         "block.0.layer.0.SelfAttention.relative_attention_bias": "distance_bias",
-        "block.*": ("layers.*", block | {f"layer.{len(block)}": ("", mlp)}),
         "final_layer_norm": "norm",
     }
 
@@ -126,6 +129,7 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 class T5Stack(Stack):
     config_class = T5Config
+    placed = True
     names = Names(wide=("mlp.down_proj",))
 
     def __init__(self, config: T5Config) -> None:
@@ -172,6 +176,7 @@ class T5Decoder(T5Stack, DecoderStack):
 
 class T5Model(Seq2SeqBackbone):
     config_class = T5Config
+    placed = True
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))
@@ -192,7 +197,7 @@ class T5EncoderModel(T5Encoder):
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels")
     names = Names(
-        {"shared": "embed_tokens"},
+        ties={"embed_tokens.weight": "shared.weight"},
         legacy={"encoder.embed_tokens": "shared"},
         ignore=("shared", "encoder.embed_tokens", "decoder", "lm_head", "classification_head", "qa_outputs"),
     )
@@ -200,10 +205,15 @@ class T5EncoderModel(T5Encoder):
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
         self.config = config.with_settings(is_encoder_decoder=False, use_cache=False)
+        self.shared = copy.deepcopy(self.embed_tokens)  # the same weights, once they are tied
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        return replace(super().names_of(config), table={"shared": "embed_tokens", "encoder": ("", stack_keys(config))})
+        names = super().names_of(config)
+        return replace(names, table={"shared": "shared", "encoder": ("", stack_keys(config))}, ties=cls.names.ties)
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        self.shared = self.embed_tokens = table  # type: ignore[assignment]
 
 
 class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):

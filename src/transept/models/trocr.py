@@ -6,6 +6,7 @@ It is the decoder of a vision encoder–decoder. Positions are learned, or fixed
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -16,7 +17,7 @@ from transept.config import Config
 from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.seq2seq import StackForCausalLM
 from transept.layers import Context, OffsetPositions
-from transept.models.bart import BartDecoder, ScaledEmbedding
+from transept.models.bart import BART_BLOCK, BartDecoder, ScaledEmbedding
 
 
 class TrOCRConfig(Config):
@@ -91,7 +92,15 @@ class TrOCRDecoder(BartDecoder):
     """BART's decoder, whose norm of the embeddings may be absent and whose positions may be fixed."""
 
     config_class = TrOCRConfig  # type: ignore[assignment]
-    names = BartDecoder.names | Names(ignore=("embed_positions._float_tensor", "embed_positions.weights"))
+    names = replace(
+        BartDecoder.names | Names(ignore=("embed_positions._float_tensor", "embed_positions.weights")),
+        table={
+            "embed_tokens": "embed_tokens",
+            "embed_positions": "embed_positions",
+            "layernorm_embedding": "embed_norm",
+            "layers.*": ("layers.*", BART_BLOCK),
+        },
+    )
 
     @property
     def cross(self) -> bool | int:

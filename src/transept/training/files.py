@@ -42,7 +42,7 @@ def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = Fal
     if not isinstance(model, Model):
         return form.collect(state)
     names = model.checkpoint_names()
-    untied = {name: tensor for name, tensor in state.items() if name not in names.tied}
+    untied = {name: tensor for name, tensor in state.items() if names.is_written(name)}
     return ModelFiles(form.pieces(untied), names.keys, order=form.stored)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
+from transept.checkpoint.names import Names, Table
 from transept.core.inputs import RecordOptions
 from transept.core.seq2seq import DecoderStack, EncoderDecoderBackbone, Seq2SeqConfig, as_output
 from transept.core.spectrograms import SpectrogramBackbone
@@ -84,11 +84,9 @@ class WhisperConfig(Seq2SeqConfig):
 class Waves(nn.Module):
     """Sines, and behind them cosines, of positions: wavelengths from 2 pi to 20000 pi, stored and not trained."""
 
-    weight: Tensor
-
     def __init__(self, positions: int, dim: int) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.empty(positions, dim))
+        self.weight = nn.Parameter(torch.empty(positions, dim), requires_grad=False)
 
     def reset_parameters(self) -> None:
         positions, dim = self.weight.shape
@@ -129,14 +127,15 @@ def make_layers(c: WhisperConfig, side: str) -> nn.ModuleList:
     )
 
 
-STACK = Names({"layer_norm": "norm", "layers.*": ("layers.*", BART_BLOCK)})
+STACK: Table = {"embed_positions": "embed_positions", "layers.*": ("layers.*", BART_BLOCK), "layer_norm": "norm"}
 
 
 class WhisperEncoder(SpectrogramBackbone):
     config_class = WhisperConfig
     base_model_prefix = "model.encoder"
     reads = ("input_features", "attention_mask", "labels")
-    names = STACK | Names(fixed=("embed_positions.weight",), ignore=("decoder", "proj_out"))
+    placed = True
+    names = Names({"conv1": "conv1", "conv2": "conv2"} | STACK, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out"))
     table_name = "conv1"
 
     def __init__(self, config: WhisperConfig) -> None:
@@ -175,7 +174,8 @@ class WhisperDecoder(DecoderStack):
     base_model_prefix = "model.decoder"
     infers_texts = True
     reads: ClassVar[tuple[str, ...]] = (*DecoderStack.reads, "position_ids")
-    names = STACK | Names(ignore=("encoder",))
+    placed = True
+    names = Names({"embed_tokens": "embed_tokens"} | STACK, ignore=("encoder",))
     max_positions = property(lambda self: self.config.max_target_positions)
 
     def __init__(self, config: WhisperConfig) -> None:
@@ -190,6 +190,7 @@ class WhisperModel(EncoderDecoderBackbone):
     """Whisper without a head; in training it hides parts of the spectrograms where ``apply_spec_augment`` says so."""
 
     config_class = WhisperConfig
+    placed = True
     encoder_class, decoder_class = WhisperEncoder, WhisperDecoder
     base_model_prefix = "model"
     reads = (

@@ -111,7 +111,7 @@ class Pipeline(Division):
         """Decide which stage has what of a model on the meta device."""
         names, state = model.checkpoint_names(), model.state_dict()
         self.partition = partition(model, self.count, names.tied)
-        self.stored = list(names.keys.save({name: state[name] for name in state if name not in names.tied}))
+        self.stored = list(names.keys.save({name: state[name] for name in state if names.is_written(name)}))
 
     def divide(self, model: Model) -> None:
         shapes: dict[int, Any] = {id(buffer): buffer.to("meta") for buffer in model.buffers()}
@@ -324,7 +324,7 @@ class Pipeline(Division):
         Raises as :meth:`transept.PreTrainedModel.save_pretrained` does, in all processes.
         """
         names = self.model.checkpoint_names()
-        state = {name: tensor for name, tensor in self.model.state_dict().items() if name not in names.tied}
+        state = {name: tensor for name, tensor in self.model.state_dict().items() if names.is_written(name)}
         ModelFiles(self.pieces(state), names.keys, max_shard_size, self.stored).save(self.model.texts(), directory)
 
     def pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, Piece]:

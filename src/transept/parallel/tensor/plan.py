@@ -27,7 +27,8 @@ COLUMNS, ROWS, REPLICATED = "colwise", "rowwise", "replicated"
 VOCABULARY, LOGITS, EXPERTS = "embedding_rowwise", "colwise_gather_output", "experts"
 BY_HEAD, SHARED_HEADS = "by_head", "shared_heads"
 
-# The last parts of modules' names, as attention and feed-forward layers call them -> how they are split. The first rule that fits counts.
+# The last parts of modules' names, as attention and feed-forward layers call them -> how they are split. The first rule that
+# fits counts.
 RULES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), COLUMNS),
     **dict.fromkeys(("o_proj", "down_proj"), ROWS),

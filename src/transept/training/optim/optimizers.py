@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 
-from transept.checkpoint.load import Loadable
-from transept.core.naming import reference_names
 from transept.errors import InputError, TranseptError, UnsupportedError, nearest, refuse
 from transept.layers.norm import RMSNorm
 from transept.parallel.forms import local
@@ -144,8 +142,7 @@ def _is_like(value: Any, default: Any) -> bool:
 
 def get_decay_parameter_names(model: nn.Module) -> list[str]:
     """Names of the parameters that weight decay applies to: all but biases and the weights of norms."""
-    stored = reference_names(model) if isinstance(model, Loadable) else {}
-    names = [name for name, _ in model.named_parameters() if not UNDECAYED.search(stored.get(name, name).lower())]
+    names = [name for name, _ in model.named_parameters() if not UNDECAYED.search(name.lower())]
     return [name for name in names if not isinstance(model.get_submodule(name.rpartition(".")[0]), NORMS)]
 
 
