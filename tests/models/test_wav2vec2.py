@@ -258,7 +258,7 @@ def test_tasks_load_from_each_other(tmp_path: Path) -> None:
 
 def test_adapters_may_be_added_to_a_checkpoint(tmp_path: Path) -> None:
     Wav2Vec2Model(config(do_stable_layer_norm=True)).save_pretrained(tmp_path)
-    with pytest.warns(TranseptWarning, match="newly initialised.*adapter_layer\.norm"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*adapter_layer\.norm"):
         model = Wav2Vec2Model.from_pretrained(tmp_path, adapter_attn_dim=5, **ADAPTER)
     assert run(model, torch.randn(1, 900)).last_hidden_state.shape[2] == 24
 
