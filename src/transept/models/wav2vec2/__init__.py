@@ -177,6 +177,12 @@ class Wav2Vec2Model(AudioBackbone):
                 layer.adapter, layer.adapter_norm = MLP(c.hidden_size, inner, "relu"), nn.LayerNorm(c.hidden_size)
         return layers
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+        for old, new in self.names.legacy.items():  # PyTorch's own weight normalisation reads them, too
+            if (tensor := state_dict.pop(f"{prefix}{old}", None)) is not None:
+                state_dict[f"{prefix}{new}"] = tensor
+        super()._load_from_state_dict(state_dict, prefix, *options)
+
     @property
     def dim(self) -> int:
         c = self.config
