@@ -21,10 +21,10 @@ def test_means_over_grids_stand_beside_the_map() -> None:
     out = pool(x)
     assert out.shape == (2, 4 + 2 * 3, 4, 6)
     assert torch.equal(out[:, :4], x)
-    whole = pool.convs[0](x.mean((2, 3), keepdim=True))
+    whole = pool.levels[0].conv(x.mean((2, 3), keepdim=True))
     torch.testing.assert_close(out[:, 4:7], whole.expand(2, 3, 4, 6))
     quarters = x.view(2, 4, 2, 2, 2, 3).mean((3, 5))
-    torch.testing.assert_close(out[:, 7:], resized(pool.convs[1](quarters), x))
+    torch.testing.assert_close(out[:, 7:], resized(pool.levels[1].conv(quarters), x))
 
 
 def test_upernet_adds_from_the_top_down() -> None:

@@ -75,7 +75,7 @@ def test_a_checkpoint_of_two_heads_is_loaded_with_both(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     again = AutoModelForImageClassification.from_pretrained(tmp_path)
     assert isinstance(again, DeiTForImageClassificationWithTeacher)
-    assert torch.equal(again.head[1].weight, model.head[1].weight)
+    assert torch.equal(again.distillation_head.weight, model.distillation_head.weight)
     assert type(again).__name__.endswith(AutoModelForImageClassification.tasks)  # by which pipelines take it
     assert again.card_data()["pipeline_tag"] == "image-classification"
     assert {"cls_classifier.weight", "distillation_classifier.bias"} <= stored(str(tmp_path)).keys()

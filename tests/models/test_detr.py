@@ -66,7 +66,10 @@ def test_stem_and_first_stage_are_never_trained(tmp_path: Path) -> None:
     for each in (model(), DetrForObjectDetection.from_pretrained(tmp_path)):
         features = each.backbone.features
         fixed = {name for name, parameter in features.named_parameters() if not parameter.requires_grad}
-        assert fixed == {name for name, _ in features.named_parameters() if name.startswith(("stem.", "layers.0."))}
+        assert fixed == {name for name, _ in features.named_parameters() if name.startswith(("embedder.", "encoder.stages.0."))}
+    timm = DetrModel(DetrConfig(**TINY, use_timm_backbone=True, backbone="resnet18")).features
+    fixed = {name for name, parameter in timm.named_parameters() if not parameter.requires_grad}
+    assert fixed == {name for name, _ in timm.named_parameters() if name.startswith(("conv1.", "layer1."))}
     whole = model(DetrModel)
     whole.freeze_backbone()
     assert not any(parameter.requires_grad for parameter in whole.features.parameters())

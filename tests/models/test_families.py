@@ -171,7 +171,8 @@ def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> No
     inputs = batch(family, cls)
     found = gradients(ours.train(), whole_loss(ours(**inputs | labels(family, cls, inputs))))
     without = {name for name, parameter in ours.named_parameters() if parameter.requires_grad} - found.keys()
-    assert not {name for name in without if not name.startswith(tuple(_unused_by_design(family, cls)))}
+    unread = {ours.checkpoint_names().dialect(name) for name in without}
+    assert not {name for name in unread if not name.startswith(tuple(_unused_by_design(family, cls)))}
 
 
 def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
@@ -184,6 +185,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     # What compares images and texts by cosine is not asked where each text reads its image.
     towers |= {"BlipForImageTextRetrieval": ["vision_proj.", "text_proj."]}
     towers |= {"BlipModel": [f"text_model.layers.{layer}.cross_attn" for layer in range(2)]}
+    # Reformer has a bias that neither it nor the reference adds.
+    towers |= {name: ["lm_head.bias"] for name in ("ReformerForMaskedLM", "ReformerModelWithLMHead")}
     # The last layer but one is read.
     towers["LlavaForConditionalGeneration"] = ["backbone.vision_tower.layers.1.", "backbone.vision_tower.norm."]
     # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.

@@ -32,7 +32,8 @@ def test_it_is_the_resnet_of_that_size(name: str, tmp_path: Path) -> None:
     kind, depths = SIZES[name]
     sizes = [64, 128, 256, 512] if kind == "basic" else [256, 512, 1024, 2048]
     other = ResNetBackbone(ResNetConfig(layer_type=kind, depths=depths, hidden_sizes=sizes, out_indices=[1, 2, 3, 4])).eval()
-    nn.Module.load_state_dict(other, ours.state_dict())
+    named, spelled = ours.checkpoint_names(), other.checkpoint_names()
+    other.load_state_dict({spelled.public(named.dialect(key)): tensor for key, tensor in ours.state_dict().items()})
     for mine, theirs in zip(ours(PIXELS).feature_maps, other(PIXELS).feature_maps, strict=True):
         assert torch.equal(mine, theirs)
     ours.save_pretrained(tmp_path)

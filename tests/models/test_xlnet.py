@@ -94,7 +94,7 @@ def test_gradients_of_both_streams_equal_the_reference() -> None:
         recipe = ours.checkpoint_names().keys.recipe(name)
         if recipe.stored in other:
             assert error(gradient, recipe.take(other[recipe.stored], [])) <= 1e-4, name
-    assert {"backbone.mask_embed", "backbone.layers.0.self_attn.segments"} <= mine.keys()
+    assert {"transformer.mask_emb", "transformer.layer.0.rel_attn.seg_embed"} <= mine.keys()
 
 
 @pytest.mark.reference

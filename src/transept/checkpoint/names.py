@@ -147,8 +147,12 @@ class Names:
 
     @cached_property
     def spellings(self) -> dict[str, str]:
-        """Other spellings of stored names -> today's, as whole paths."""
-        return {old: rule.targets[0] for old, rule in _flatten(self.legacy).items()}
+        """Other spellings of stored names -> today's, as whole paths; the names of the tree are read too."""
+        rules = _flatten(self.files if self.within is None else self.table)
+        tree = {rule.targets[0]: name for name, rule in rules.items() if replace(rule, stored="") == Recipe(rule.targets)}
+        tree |= {child.place: child.stored for child in self.children}
+        tree = {place.removeprefix(f"{self.base}."): stored for place, stored in tree.items() if place not in {*rules, stored}}
+        return tree | {old: rule.targets[0] for old, rule in _flatten(self.legacy).items()}
 
     def _respelled(self, name: str) -> str:
         """A stored name in today's spelling, with the prefix that it has."""

@@ -19,6 +19,7 @@ from transept.config import CONFIG_NAME, Config
 from transept.core.half_precision import guard
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
+from transept.layers.links import tensors
 from transept.layers.projection import Conv1D
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
@@ -193,9 +194,10 @@ class Pretrained(ForLibraries, Pushable):
         """Take what else stands beside the weights, once they are there."""
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
-        wanted = None if names is None else {name.rpartition(".")[0] for name in names}
-        for path, module in self.named_modules():
-            if wanted is None or path in wanted:
+        named = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers(remove_duplicate=False))}
+        wanted = None if names is None else {id(named[name]) for name in names}
+        for module in self.modules():
+            if wanted is None or any(id(tensor) in wanted for tensor in tensors(module).values()):
                 self.initialize_module(module)
 
     def initialize_module(self, module: nn.Module) -> None:
@@ -332,7 +334,7 @@ def initialize_module(module: nn.Module, std: float) -> None:
         nn.init.normal_(module.weight, std=std)
         if module.padding_idx is not None:
             nn.init.zeros_(module.weight[module.padding_idx])
-    elif (module._parameters or module._buffers) and inspect.ismethod(getattr(module, "reset_parameters", None)):
+    elif tensors(module) and inspect.ismethod(getattr(module, "reset_parameters", None)):
         module.reset_parameters()  # type: ignore[operator]
 
 

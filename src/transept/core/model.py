@@ -243,9 +243,12 @@ class Backbone(Model):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        heads = frozenset[str]().union(*(getattr(base, "head_names", ()) for base in cls.__mro__))
-        family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=heads)
-        return replace(super().names_of(config) | family, base=cls.base_model_prefix)
+        own, heads = super().names_of(config), set[str]().union(*(getattr(base, "head_names", ()) for base in cls.__mro__))
+        for head in [head for head in heads if any(rule.startswith(f"{head}.") for rule in own.table)]:
+            heads |= {f"{head}.weight", f"{head}.bias"}  # a module beside parts of the network, which are no head's
+            heads.remove(head)
+        family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=frozenset(heads))
+        return replace(own | family, base=cls.base_model_prefix)
 
     @property
     def dim(self) -> int:

@@ -88,7 +88,7 @@ class Placement:
         if path not in self.modules:
             parent, _, name = path.rpartition(".")
             self.modules[path] = container = ContainerList() if key.isdigit() else Container()
-            self.holder(parent, name).add_module(name, container)
+            self.holder(parent, name)._modules[name] = container  # where a class has an attribute of that name, too
         return self.modules[path]
 
     def sort(self, path: str, held: MutableMapping[str, Any]) -> None:

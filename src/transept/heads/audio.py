@@ -7,7 +7,6 @@ A mask (B, S) has 1 for real samples, which come first in each row.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -24,6 +23,7 @@ from transept.heads.classify import Classifier
 from transept.heads.task import Task
 from transept.layers import pool
 from transept.layers.conv import TimeDelay
+from transept.layers.links import Linked
 from transept.objectives.classification import additive_margin, counted, cross_entropy
 from transept.objectives.ctc import ctc
 from transept.objectives.terms import LossTerm
@@ -224,6 +224,18 @@ class MixedTask(AudioTask[Sound]):
         return output
 
 
+class ProjectedClassifier(Linked):
+    """Two linear layers, (..., D) -> (..., C)."""
+
+    def __init__(self, dim: int, inner: int, classes: int) -> None:
+        super().__init__()
+        self.projector, self.out_proj = nn.Linear(dim, inner), nn.Linear(inner, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out_proj(self.projector(x))
+        return logits
+
+
 class ForAudioClassification(MixedTask[Sound]):
     """One of C classes, several of them, or C numbers for each recording, by the mean of its states: ``logits`` (B, C).
 
@@ -237,8 +249,7 @@ class ForAudioClassification(MixedTask[Sound]):
         super().__init__(config)
         self.refuse_adapter()
         size = config.classifier_proj_size
-        layers = {"projector": nn.Linear(self.backbone.dim, size), "out_proj": nn.Linear(size, config.num_labels)}
-        self.head = nn.Sequential(OrderedDict(layers))
+        self.head = ProjectedClassifier(self.backbone.dim, size, config.num_labels)
 
     def predict(self, states: AudioOutput, inputs: dict[str, Any]) -> ModelOutput:
         hidden, mask = states.last_hidden_state, inputs.get("attention_mask")
@@ -266,7 +277,7 @@ class ForAudioFrameClassification(MixedTask[A]):
         return {"classification": counted(labels.argmax(dim=-1) if labels.ndim == 3 else labels)}
 
 
-class XVectorHead(nn.Module):
+class XVectorHead(Linked):
     """Time-delay layers, the first of which begins with its own size, statistics over time, and two linear layers."""
 
     def __init__(self, dim: int, channels: list[int], kernels: list[int], dilations: list[int], size: int) -> None:
@@ -304,11 +315,9 @@ class ForXVector(MixedTask[A]):
             **MixedTask.names.table,
             "projector": "head.projector",
             "tdnn": "head.tdnn",
-            # Not the whole path, since a backbone without its prefix may have `feature_extractor.conv_layers`.
-            "feature_extractor.weight": "head.embedding.weight",
-            "feature_extractor.bias": "head.embedding.bias",
+            "feature_extractor": "head.embedding",
             "classifier": "head.classifier",
-            "objective.weight": "objective",
+            "objective.weight": "speakers",
         }
     )
 
@@ -316,11 +325,11 @@ class ForXVector(MixedTask[A]):
         super().__init__(config)
         c = config
         self.head = XVectorHead(self.backbone.dim, c.tdnn_dim, c.tdnn_kernel, c.tdnn_dilation, c.xvector_output_dim)
-        self.objective = nn.Parameter(torch.empty(c.xvector_output_dim, c.num_labels))  # a direction for each class
+        self.speakers = nn.Parameter(torch.empty(c.xvector_output_dim, c.num_labels))  # a direction for each
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        nn.init.normal_(self.objective)
+        nn.init.normal_(self.speakers)
 
     def predict(self, states: AudioOutput, inputs: dict[str, Any]) -> ModelOutput:
         mask = inputs.get("attention_mask")
@@ -329,7 +338,7 @@ class ForXVector(MixedTask[A]):
         return XVectorOutput(logits=logits, embeddings=embeddings)
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        return {"speaker": additive_margin(logits, self.objective, labels)}
+        return {"speaker": additive_margin(logits, self.speakers, labels)}
 
     def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
         return {"speaker": counted(labels)}

@@ -5,7 +5,6 @@ Shapes: B batch, C channels or classes, H height, W width, N patches, D hidden s
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
@@ -51,14 +50,14 @@ class ForMaskedImageModeling(Task[P]):
     backbone_options = {"use_mask_token": True}
     labels = ("bool_masked_pos",)
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "interpolate_pos_encoding", "attention_mask")
-    names = Names({"decoder.0": "head.conv"})
+    names = Names({"decoder": "head"})
     output_class: ClassVar[type[ReconstructionOutput]] = ReconstructionOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         stride = config.encoder_stride
         conv = nn.Conv2d(self.backbone.dim, stride**2 * config.num_channels, kernel_size=1)
-        self.head = nn.Sequential(OrderedDict(conv=conv, pixels=nn.PixelShuffle(stride)))
+        self.head = nn.Sequential(conv, nn.PixelShuffle(stride))
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         size, patch, reduction = self.config.encoder_stride, self.backbone.patch_size, self.backbone.reduction

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 
 N = TypeVar("N", int, Tensor)
 
@@ -38,7 +39,7 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 
-class ConvBlock(nn.Module):
+class ConvBlock(Linked):
     """A convolution over time that is not padded, a norm and an activation."""
 
     def __init__(self, conv: nn.Conv1d, norm: nn.Module, act: str) -> None:
@@ -71,7 +72,7 @@ def wave_encoder(
     return nn.Sequential(*blocks)
 
 
-class PositionalConv(nn.Module):
+class PositionalConv(Linked):
     """Relative positions, made from the states around by a wide grouped convolution (Baevski et al. 2020).
 
     Its weight is a direction and a gain for each place of the kernel (weight normalisation, Salimans and Kingma 2016).

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept.errors import InputError
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 
 
 class FrozenBatchNorm(nn.Module):
@@ -40,7 +41,7 @@ class FrozenBatchNorm(nn.Module):
         return torch.addcmul(shift[:, None, None], x, scale[:, None, None])
 
 
-class ConvNormAct(nn.Module):
+class ConvNormAct(Linked):
     """A convolution without bias, a norm over the batch and an activation; padded so that a stride of 1 keeps the size.
 
     A norm that does not look at the batch (in evaluation, or frozen) becomes part of the convolution's weight.
@@ -106,7 +107,7 @@ class ChannelsFirstNorm(nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
-class LayerScale(nn.Module):
+class LayerScale(Linked):
     """A learned factor for each channel, the last axis (Touvron et al. 2021); without one where ``start`` is 0."""
 
     def __init__(self, dim: int, start: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from transept.errors import UnsupportedError
 
@@ -58,6 +58,13 @@ def parts(module: nn.Module) -> dict[str, nn.Module]:
     known = {id(part) for part in linked.values()}
     rest = {name: part for name, part in module.named_children() if id(part) not in known and not isinstance(part, Container)}
     return linked | rest
+
+
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers that a module itself works with, by the names that itself has for them."""
+    links = module.__dict__.get("_links", {})
+    held = {**module._parameters, **module._buffers, **{name: getattr(module, name) for name in links}}
+    return {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
 
 
 class Container(nn.Module):

@@ -5,6 +5,7 @@ Shapes: B batch, T frames, F mel bins, N patches, D hidden size, C classes.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, Unpack
 
 import torch
@@ -67,11 +68,12 @@ class ASTModel(SpectrogramBackbone):
             "embeddings.distillation_token": "distillation_token",
             "embeddings.position_embeddings": "embed_positions",
             "embeddings.patch_embeddings.projection": "embed_patches",
-            "encoder.layer.*": ("layers.*", VIT_BLOCK),
+            "layers.*": ("layers.*", VIT_BLOCK),
             "layernorm": "norm",
         },
-        legacy=ViTModel.names.legacy,
+        files=ViTModel.names.files,
     )
+    placed = True
 
     def __init__(self, config: ASTConfig) -> None:
         super().__init__(config)
@@ -119,15 +121,14 @@ class ASTForAudioClassification(Task[ASTModel]):
     ``labels`` are (B) integers, (B, C) for several labels at once, or numbers for regression; see ``problem_type``.
     """
 
-    names = Names({"classifier.layernorm": "head.0", "classifier.dense": "head.1"})
+    names = Names({"classifier": "head"})
     output_class = LogitsOutput
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         dim, classes = self.backbone.dim, config.num_labels
-        self.head = nn.Sequential(
-            nn.LayerNorm(dim, config.layer_norm_eps), nn.Linear(dim, classes) if classes else nn.Identity()
-        )
+        norm, last = nn.LayerNorm(dim, config.layer_norm_eps), nn.Linear(dim, classes) if classes else nn.Identity()
+        self.head = nn.Sequential(OrderedDict(layernorm=norm, dense=last))
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
         return LogitsOutput(logits=self.head(states.pooler_output))

@@ -20,6 +20,7 @@ from transept.heads.image import ForImageClassification
 from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.conv2d import ChannelsFirstNorm, LayerScale, StochasticDepth, depth_rates
+from transept.layers.links import Linked
 from transept.outputs import BackboneOutput, ModelOutput
 
 _EPS = 1e-6
@@ -50,7 +51,7 @@ class ConvNextConfig(StagedConfig):
                 self.fail(name, f"must have `num_stages` ({self.num_stages}) numbers")
 
 
-class ConvNextBlock(nn.Module):
+class ConvNextBlock(Linked):
     """A 7 x 7 convolution of each channel, and a feed-forward layer; the input is added."""
 
     def __init__(self, c: ConvNextConfig, dim: int, rate: float) -> None:
@@ -68,19 +69,21 @@ class ConvNextBlock(nn.Module):
         return added
 
 
-class ConvNextStage(nn.Module):
+class ConvNextStage(Linked):
     """Blocks of one size; before them, but in the first stage, a norm and a convolution halve height and width."""
 
     def __init__(self, c: ConvNextConfig, inputs: int, outputs: int, stride: int, rates: list[float]) -> None:
         super().__init__()
         down = [ChannelsFirstNorm(inputs, _EPS), nn.Conv2d(inputs, outputs, kernel_size=2, stride=stride)]
         self.down = nn.Sequential(*down) if inputs != outputs or stride > 1 else nn.Sequential()
-        self.blocks = nn.Sequential(*(ConvNextBlock(c, outputs, rate) for rate in rates))
+        self.blocks = nn.ModuleList(ConvNextBlock(c, outputs, rate) for rate in rates)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
-        out: Tensor = self.blocks(self.down(x))
-        return out
+        x = self.down(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
 
 
 _BLOCK = {
@@ -97,6 +100,7 @@ class ConvNextModel(ImageBackbone):
 
     config_class = ConvNextConfig
     pooling = "pooler"
+    placed = True
     names = Names(
         {
             "embeddings": ("", {"patch_embeddings": "embed_patches", "layernorm": "embed_norm"}),

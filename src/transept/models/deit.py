@@ -68,16 +68,15 @@ class DeiTForImageClassificationWithTeacher(Task[DeiTModel]):
 
     labels = ()
     omits = ("bool_masked_pos",)
-    names = Names({"cls_classifier": "head.0", "distillation_classifier": "head.1"})
-    head: nn.ModuleList
+    names = Names({"cls_classifier": "head", "distillation_classifier": "distillation_head"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         dim, classes = self.backbone.dim, config.num_labels
-        self.head = nn.ModuleList(nn.Linear(dim, classes) if classes else nn.Identity() for _ in range(2))
+        self.head, self.distillation_head = (nn.Linear(dim, classes) if classes else nn.Identity() for _ in range(2))
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> DistilledOutput:
-        first, second = (head(states.last_hidden_state[:, place]) for place, head in enumerate(self.head))
+        first, second = self.head(states.last_hidden_state[:, 0]), self.distillation_head(states.last_hidden_state[:, 1])
         return DistilledOutput(logits=(first + second) / 2, cls_logits=first, distillation_logits=second)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
@@ -20,10 +20,10 @@ from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
-from transept.layers import MLP, Attention, GatedMLP, PreNorm
+from transept.layers import MLP, Attention, FusedGatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
 from transept.layers.conv2d import ScaledBranch
-from transept.models.vit import VIT_ATTENTION, VIT_EMBEDDINGS, PatchEmbedding
+from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, PatchEmbedding
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -71,7 +71,7 @@ def block(c: Dinov2Config) -> PreNorm:
     inner, chunk = c.hidden_size * c.mlp_ratio, c.chunk_size_feed_forward
     mlp = MLP(c.hidden_size, inner, c.hidden_act, bias=True, chunk_size=chunk)
     if c.use_swiglu_ffn:  # two thirds as large, in multiples of eight
-        mlp = GatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", bias=True, chunk_size=chunk)
+        mlp = FusedGatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", bias=True, chunk_size=chunk)
     dropout, heads = c.attention_probs_dropout_prob, c.num_attention_heads
     attention = Attention(c.hidden_size, heads, dropout=dropout, bias=c.qkv_bias, out_bias=True)
     branch = partial(ScaledBranch, c.hidden_size, c.layerscale_value, rate=c.drop_path_rate)
@@ -79,19 +79,19 @@ def block(c: Dinov2Config) -> PreNorm:
 
 
 _BLOCK: Table = {
-    "attention": ("self_attn", VIT_ATTENTION),
     "norm1": "self_attn_norm",
+    "attention": "self_attn",
+    "layer_scale1": ("dropout", {"lambda1": "scale"}),
     "norm2": "mlp_norm",
-    "layer_scale1.lambda1": "dropout.scale",
-    "layer_scale2.lambda1": "mlp_dropout.scale",
 }
-_MLP: Table = {"mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"}
-_GATED: Table = {"mlp.weights_in": Fused(("mlp.gate_proj", "mlp.up_proj")), "mlp.weights_out": "mlp.down_proj"}
+_MLP: Table = {"mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"})}
+_GATED: Table = {"mlp": ("mlp", {"weights_in": "gate_up_proj", "weights_out": "down_proj"})}
 
 
-def stored_layers(config: Config) -> tuple[str, Table]:
+def layer_names(config: Config) -> tuple[str, Table]:
     """The names of layers, whose feed-forward layer may be gated."""
-    return "layers.*", {**_BLOCK, **(_GATED if config.use_swiglu_ffn else _MLP)}
+    mlp = _GATED if config.use_swiglu_ffn else _MLP
+    return "layers.*", {**_BLOCK, **mlp, "layer_scale2": ("mlp_dropout", {"lambda1": "scale"})}
 
 
 _LAYER = "encoder.layer.*"
@@ -102,10 +102,10 @@ class Dinov2Model(PatchBackbone):
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
+    placed = True
     names = Names(
-        {**VIT_EMBEDDINGS, _LAYER: stored_layers, "layernorm": "norm"},
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={f"{_LAYER}.attention.{ours}": f"{_LAYER}.attention.{stored}" for stored, ours in VIT_ATTENTION.items()},
+        {**VIT_EMBEDDINGS, _LAYER: layer_names, "layernorm": "norm"},
+        files={f"{_LAYER}.attention": (f"{_LAYER}.attention", VIT_ATTENTION_FILES)},
         optional=("mask_token", "embeddings.mask_token"),
     )
     config: Dinov2Config

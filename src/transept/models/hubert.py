@@ -11,7 +11,8 @@ from transept.core.waves import WaveConfig
 from transept.heads.audio import ForAudioClassification, ForCTC
 from transept.layers.activation import activation
 from transept.layers.context import Context
-from transept.models.wav2vec2 import Wav2Vec2Model
+from transept.layers.links import Linked
+from transept.models.wav2vec2 import POSITIONS, WEIGHTED, Wav2Vec2Model
 from transept.outputs import BackboneOutput, ModelOutput
 
 
@@ -24,24 +25,28 @@ class HubertConfig(WaveConfig):
     conv_pos_batch_norm: bool = False
 
 
-class NormedPositions(nn.Conv1d):
+class NormedPositions(Linked):
     """Relative positions (B, T, D) by a wide grouped convolution of states whose features are normed over the batch."""
 
     def __init__(self, c: HubertConfig) -> None:
-        sizes = c.hidden_size, c.hidden_size, c.num_conv_pos_embeddings
-        super().__init__(*sizes, padding=sizes[2] // 2, groups=c.num_conv_pos_embedding_groups)
-        self.norm, self.act = nn.BatchNorm1d(c.hidden_size), activation(c.feat_extract_activation)
+        super().__init__()
+        size, kernel, groups = c.hidden_size, c.num_conv_pos_embeddings, c.num_conv_pos_embedding_groups
+        self.conv = nn.Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
+        self.norm, self.act = nn.BatchNorm1d(size), activation(c.feat_extract_activation)
 
-    def forward(self, input: Tensor) -> Tensor:
-        y = super().forward(self.norm(input.transpose(1, 2)))
-        placed: Tensor = self.act(y[:, :, : input.shape[1]])  # an even kernel makes one position too many
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(self.norm(x.transpose(1, 2)))
+        placed: Tensor = self.act(y[:, :, : x.shape[1]])  # an even kernel makes one position too many
         return placed.transpose(1, 2)
+
+
+_NORMED = "embed_positions", {"conv": "conv", "batch_norm": "norm"}
 
 
 class HubertModel(Wav2Vec2Model):
     config_class = HubertConfig
     base_model_prefix = "hubert"
-    names = Wav2Vec2Model.names | Names({"encoder.pos_conv_embed.batch_norm": "embed_positions.norm"})
+    names = Wav2Vec2Model.names | Names({POSITIONS: lambda c: _NORMED if c.conv_pos_batch_norm else WEIGHTED})
 
     def __init__(self, config: HubertConfig) -> None:
         super().__init__(config)

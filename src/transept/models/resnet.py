@@ -18,6 +18,7 @@ from transept.fields import Count
 from transept.heads.image import ForImageClassification
 from transept.layers.context import Context
 from transept.layers.conv2d import ConvNormAct
+from transept.layers.links import Linked
 from transept.outputs import BackboneOutput, ModelOutput
 
 
@@ -46,7 +47,7 @@ class ResNetConfig(StagedConfig):
             self.fail("hidden_sizes", "must be multiples of 4 for blocks of the type 'bottleneck'")
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(Linked):
     """Two 3 x 3 convolutions, or a 3 x 3 one of a fourth of the channels between two 1 x 1; the input is added."""
 
     def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, dilation: int = 1) -> None:
@@ -70,22 +71,23 @@ class ResidualBlock(nn.Module):
         return out
 
 
-class ResNetStage(nn.Module):
+class ResNetStage(Linked):
     """Blocks of one size, of which the first makes it."""
 
     def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, depth: int, dilation: int = 1) -> None:
         super().__init__()
         first = ResidualBlock(c, inputs, outputs, stride)
-        self.blocks = nn.Sequential(first, *(ResidualBlock(c, outputs, outputs, 1, dilation) for _ in range(depth - 1)))
+        self.blocks = nn.ModuleList([first, *(ResidualBlock(c, outputs, outputs, 1, dilation) for _ in range(depth - 1))])
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
-        out: Tensor = self.blocks(x)
-        return out
+        for block in self.blocks:
+            x = block(x)
+        return x
 
 
 _CONV = {"convolution": "conv", "normalization": "norm"}
-_BLOCK = {"layer.*": ("convs.*", _CONV), "shortcut": ("shortcut", _CONV)}
+_BLOCK = {"shortcut": ("shortcut", _CONV), "layer.*": ("convs.*", _CONV)}
 
 
 class ResNetModel(ImageBackbone):
@@ -94,6 +96,7 @@ class ResNetModel(ImageBackbone):
     config_class = ResNetConfig
     pooling = "pooler"
     reads = ("pixel_values", "labels", "output_hidden_states", "return_dict")
+    placed = True
     names = Names({"embedder.embedder": ("stem", _CONV), "encoder.stages.*": ("layers.*", {"layers.*": ("blocks.*", _BLOCK)})})
     config: ResNetConfig
 
@@ -136,7 +139,7 @@ class ResNetBackbone(FeatureMaps, ResNetModel):
         return [self.config.embedding_size, *self.config.hidden_sizes]
 
     def fixed_modules(self) -> list[nn.Module]:
-        return [self.stem, self.layers[0]]
+        return [self.stem.conv, self.stem.norm, self.layers[0].blocks]
 
 
 class ResNetForImageClassification(ForImageClassification[ResNetModel]):

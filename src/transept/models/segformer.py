@@ -6,6 +6,7 @@ layers look at their neighbours. Shapes: B batch, C channels, H height, W width,
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import field
 from typing import Any, Unpack
 
@@ -25,6 +26,7 @@ from transept.layers.activation import activation
 from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import ConvNormAct, StochasticDepth, depth_rates
+from transept.layers.links import Linked
 from transept.outputs import BackboneOutput, ModelOutput
 
 _LISTS = ("depths", "sr_ratios", "hidden_sizes", "patch_sizes", "strides", "num_attention_heads", "mlp_ratios")
@@ -95,7 +97,7 @@ class ReducedAttention(Attention):
         return joined
 
 
-class MixMLP(nn.Module):
+class MixMLP(Linked):
     """A feed-forward layer with a 3 x 3 convolution of each channel within."""
 
     def __init__(self, dim: int, inner: int, act: str, dropout: float) -> None:
@@ -111,7 +113,7 @@ class MixMLP(nn.Module):
         return out
 
 
-class SegformerBlock(nn.Module):
+class SegformerBlock(Linked):
     """A pre-norm block over a grid."""
 
     def __init__(self, c: SegformerConfig, stage: int, rate: float) -> None:
@@ -130,7 +132,7 @@ class SegformerBlock(nn.Module):
         return out
 
 
-class SegformerStage(nn.Module):
+class SegformerStage(Linked):
     """Overlapping patches, blocks, and a norm."""
 
     def __init__(self, c: SegformerConfig, stage: int, rates: list[float]) -> None:
@@ -150,22 +152,23 @@ class SegformerStage(nn.Module):
         return out.contiguous()
 
 
-_ATTENTION = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
-_ATTENTION |= {"self.sr": "reduce", "self.layer_norm": "reduce_norm"}
+_REDUCTION = "sequence_reduction"
 _BLOCK: Table = {
-    "attention": ("self_attn", _ATTENTION),
-    "mlp": ("mlp", {"dense1": "up_proj", "dense2": "down_proj", "dwconv.dwconv": "conv"}),
-    "layer_norm_1": "self_attn_norm",
-    "layer_norm_2": "mlp_norm",
+    "layernorm_before": "self_attn_norm",
+    "attention": ("self_attn", {f"{_REDUCTION}.{_REDUCTION}": "reduce", f"{_REDUCTION}.layer_norm": "reduce_norm"}),
+    "layernorm_after": "mlp_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "dwconv.dwconv": "conv", "fc2": "down_proj"}),
 }
-_BLOCK_LEGACY: Table = {
-    "attention.sequence_reduction.sequence_reduction": "attention.self.sr",
-    "attention.sequence_reduction.layer_norm": "attention.self.layer_norm",
-    **{f"attention.{ours}": f"attention.{stored}" for stored, ours in _ATTENTION.items() if ours.endswith("_proj")},
-    "layernorm_before": "layer_norm_1",
-    "layernorm_after": "layer_norm_2",
-    "mlp.fc1": "mlp.dense1",
-    "mlp.fc2": "mlp.dense2",
+# A file's names of a block -> those of the tree.
+_BLOCK_FILES: Table = {
+    "layer_norm_1": "layernorm_before",
+    **{f"attention.self.{stored}": f"attention.{stored[0]}_proj" for stored in ("query", "key", "value")},
+    "attention.output.dense": "attention.o_proj",
+    "attention.self.sr": f"attention.{_REDUCTION}.{_REDUCTION}",
+    "attention.self.layer_norm": f"attention.{_REDUCTION}.layer_norm",
+    "layer_norm_2": "layernorm_after",
+    "mlp.dense1": "mlp.fc1",
+    "mlp.dense2": "mlp.fc2",
 }
 
 
@@ -177,18 +180,22 @@ class SegformerModel(ImageBackbone):
 
     config_class = SegformerConfig
     pooling = "mean"
+    placed = True
     names = Names(
         {
-            "encoder.patch_embeddings.*": ("layers.*", {"proj": "embed_patches", "layer_norm": "embed_norm"}),
-            "encoder.block.*.*": ("layers.*.blocks.*", _BLOCK),
-            "encoder.layer_norm.*": "layers.*.norm",
+            "stages.*": (
+                "layers.*",
+                {
+                    "patch_embeddings": ("", {"proj": "embed_patches", "layer_norm": "embed_norm"}),
+                    "blocks.*": ("blocks.*", _BLOCK),
+                    "layer_norm": "norm",
+                },
+            ),
         },
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "stages.*.patch_embeddings": "encoder.patch_embeddings.*",
-            "stages.*.blocks.*": ("encoder.block.*.*", _BLOCK_LEGACY),
-            "stages.*.layer_norm": "encoder.layer_norm.*",
-            "decode_head.linear_projections": "decode_head.linear_c",
+        files={
+            "encoder.patch_embeddings.*": "stages.*.patch_embeddings",
+            "encoder.block.*.*": ("stages.*.blocks.*", _BLOCK_FILES),
+            "encoder.layer_norm.*": "stages.*.layer_norm",
         },
     )
     config: SegformerConfig
@@ -220,13 +227,13 @@ class SegformerForImageClassification(ForImageClassification[SegformerModel]):
         return x.mean((-2, -1)) if self.config.reshape_last_stage else x.mean(1)
 
 
-class SegformerHead(nn.Module):
+class SegformerHead(Linked):
     """Maps of all stages, in one size and with as many channels, joined."""
 
     def __init__(self, c: SegformerConfig) -> None:
         super().__init__()
         dim = c.decoder_hidden_size
-        self.linears = nn.ModuleList(nn.Linear(size, dim) for size in c.hidden_sizes)
+        self.linears = nn.ModuleList(nn.Sequential(OrderedDict(proj=nn.Linear(size, dim))) for size in c.hidden_sizes)
         self.fuse = ConvNormAct(dim * len(c.hidden_sizes), dim, 1)
         self.dropout = nn.Dropout(c.classifier_dropout_prob)
         self.classifier = nn.Conv2d(dim, c.num_labels, kernel_size=1)
@@ -256,11 +263,17 @@ def _composed(linear: nn.Module, size: int, weight: Tensor) -> tuple[Tensor, Ten
 class SegformerForSemanticSegmentation(ForSemanticSegmentation[SegformerModel]):
     names = Names(
         {
-            "decode_head.linear_c.*.proj": "head.linears.*",
-            "decode_head.linear_fuse": "head.fuse.conv",
-            "decode_head.batch_norm": "head.fuse.norm",
-            "decode_head.classifier": "head.classifier",
-        }
+            "decode_head": (
+                "head",
+                {
+                    "linear_projections.*": "linears.*",
+                    "linear_fuse": "fuse.conv",
+                    "batch_norm": "fuse.norm",
+                    "classifier": "classifier",
+                },
+            )
+        },
+        files={"decode_head.linear_c": "decode_head.linear_projections"},
     )
 
     def make_head(self, config: Config) -> nn.Module:

@@ -23,6 +23,7 @@ from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import ChannelsFirstNorm, StochasticDepth, depth_rates
+from transept.layers.links import Linked
 from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
 
 
@@ -103,7 +104,7 @@ class WindowAttention(Attention):
         return joined
 
 
-class SwinBlock(nn.Module):
+class SwinBlock(Linked):
     """A pre-norm block over the windows of a grid."""
 
     def __init__(self, c: SwinConfig, dim: int, heads: int, rate: float) -> None:
@@ -127,7 +128,7 @@ class SwinBlock(nn.Module):
         return out
 
 
-class Merge(nn.Module):
+class Merge(Linked):
     """Four neighbours become one: (B, H, W, D) -> (B, H / 2, W / 2, 2 D), of odd grids with zeros at the end."""
 
     def __init__(self, dim: int) -> None:
@@ -141,7 +142,7 @@ class Merge(nn.Module):
         return out
 
 
-class SwinStage(nn.Module):
+class SwinStage(Linked):
     """Blocks over one grid, after which it is merged but in the last stage."""
 
     def __init__(self, c: SwinConfig, stage: int, rates: list[float]) -> None:
@@ -174,23 +175,21 @@ class SwinStage(nn.Module):
         return torch.where(region[:, None] == region[:, :, None], 0.0, -100.0).to(x.dtype)
 
 
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 _BLOCK: Table = {
-    "attention.self": ("self_attn", _PROJECTIONS | {"relative_position_bias_table": "distance_bias"}),
-    "attention.output.dense": "self_attn.o_proj",
-    "intermediate.dense": "mlp.up_proj",
-    "output.dense": "mlp.down_proj",
+    "attention": ("self_attn", {"relative_position_bias.relative_position_bias_table": "distance_bias"}),
     "layernorm_before": "self_attn_norm",
     "layernorm_after": "mlp_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
 }
-# A block as the reference names its modules; it saves them under the old names, and both are read.
-_BLOCK_LEGACY: Table = {
-    "attention.relative_position_bias": "attention.self",
-    **{f"attention.{ours}": f"attention.self.{stored}" for stored, ours in _PROJECTIONS.items()},
-    "attention.o_proj": "attention.output.dense",
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
+# A file's names of a block -> those of the tree.
+_BLOCK_FILES: Table = {
+    **{f"attention.self.{stored}": f"attention.{stored[0]}_proj" for stored in ("query", "key", "value")},
+    "attention.self": "attention.relative_position_bias",
+    "attention.output.dense": "attention.o_proj",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
 }
+_BLOCKS = "encoder.layers.*.blocks.*"
 
 
 class SwinModel(PatchBackbone):
@@ -200,14 +199,23 @@ class SwinModel(PatchBackbone):
     pooling = "pooler"
     prefix_tokens = 0
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
+    placed = True
     names = Names(
         {
-            "embeddings": ("", {"mask_token": "mask_token", "position_embeddings": "embed_positions", "norm": "embed_norm"}),
+            "embeddings.mask_token": "mask_token",
+            "embeddings.position_embeddings": "embed_positions",
             "embeddings.patch_embeddings.projection": "embed_patches",
-            "encoder.layers.*": ("layers.*", {"blocks.*": ("blocks.*", _BLOCK), "downsample": "merge"}),
+            "embeddings.norm": "embed_norm",
+            "encoder.layers.*": (
+                "layers.*",
+                {
+                    "blocks.*": ("blocks.*", _BLOCK),
+                    "downsample": ("merge", {"reduction": "reduction", "norm": "norm"}),
+                },
+            ),
             "layernorm": "norm",
         },
-        legacy={"encoder.layers.*.blocks.*": ("encoder.layers.*.blocks.*", _BLOCK_LEGACY)},
+        files={_BLOCKS: (_BLOCKS, _BLOCK_FILES)},
         ignore=("relative_position_index", "attn_mask"),
         optional=("mask_token", "embeddings.mask_token"),
     )
@@ -286,11 +294,19 @@ class SwinModel(PatchBackbone):
 class SwinBackbone(NormedFeatureMaps, SwinModel):
     """Swin that gives feature maps: of each stage before its states are merged."""
 
-    names = SwinModel.names | Names({"hidden_states_norms": "map_norms"}, optional=("layernorm", "swin.layernorm"))
+    base_model_prefix = ""
+    names = Names(
+        {"swin": ("", SwinModel.names.table), "hidden_states_norms": "map_norms"},
+        files={"embeddings": "swin.embeddings", "encoder": "swin.encoder", _BLOCKS: (f"swin.{_BLOCKS}", _BLOCK_FILES)},
+        legacy={"layernorm": "swin.layernorm"},
+        ignore=SwinModel.names.ignore,
+        optional=("swin.embeddings.mask_token", "embeddings.mask_token"),
+        absent=("norm",),  # files of earlier versions have no such norm
+    )
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__(config)
-        self.pooler = self.norm = None
+        self.pooler = None  # the norm is used by no map, but it belongs to the model
 
     @property
     def stage_channels(self) -> list[int]:

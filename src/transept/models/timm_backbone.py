@@ -53,7 +53,8 @@ class TimmBackboneConfig(StagedConfig):
         super().validate()
 
 
-_BLOCK = {f"conv{i + 1}": f"convs.{i}.conv" for i in range(3)} | {f"bn{i + 1}": f"convs.{i}.norm" for i in range(3)}
+_PARTS = {"conv": "conv", "bn": "norm"}
+_BLOCK = {f"{timm}{i + 1}": f"convs.{i}.{ours}" for i in range(3) for timm, ours in _PARTS.items()}
 _BLOCK |= {"downsample.0": "shortcut.conv", "downsample.1": "shortcut.norm"}
 
 

@@ -59,19 +59,20 @@ VIT_EMBEDDINGS: Table = {
     "embeddings.position_embeddings": "embed_positions",
     "embeddings.patch_embeddings.projection": "embed_patches",
 }
-VIT_ATTENTION = {"attention.query": "q_proj", "attention.key": "k_proj", "attention.value": "v_proj", "output.dense": "o_proj"}
-# A layer as the reference names its modules; it saves them under the old names, and both are read.
-VIT_LAYER_LEGACY: Table = {
-    "attention": ("attention", {ours: stored for stored, ours in VIT_ATTENTION.items()}),
-    "mlp.fc1": "intermediate.dense",
-    "mlp.fc2": "output.dense",
-}
 VIT_BLOCK: Table = {
-    "attention": ("self_attn", VIT_ATTENTION),
-    "intermediate.dense": "mlp.up_proj",
-    "output.dense": "mlp.down_proj",
+    "attention": "self_attn",
     "layernorm_before": "self_attn_norm",
     "layernorm_after": "mlp_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
+}
+# Files have older names.
+VIT_ATTENTION_FILES = {f"attention.{name}": f"{name[0]}_proj" for name in ("query", "key", "value")} | {
+    "output.dense": "o_proj"
+}
+VIT_FILES: Table = {
+    "attention": ("attention", VIT_ATTENTION_FILES),
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
 }
 
 
@@ -80,9 +81,10 @@ class ViTModel(PatchBackbone):
 
     config_class = ViTConfig
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
+    placed = True
     names = Names(
-        {**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", VIT_BLOCK), "layernorm": "norm"},
-        legacy={"layers.*": ("encoder.layer.*", VIT_LAYER_LEGACY)},
+        {**VIT_EMBEDDINGS, "layers.*": ("layers.*", VIT_BLOCK), "layernorm": "norm", "pooler": "pooler"},
+        files={"encoder.layer.*": ("layers.*", VIT_FILES)},
         optional=("pooler", "mask_token", "embeddings.mask_token"),
     )
 

@@ -60,9 +60,9 @@ class WavLMModel(Wav2Vec2Model):
     base_model_prefix = "wavlm"
     names = Wav2Vec2Model.names | Names(
         {
-            "encoder.layers.0.attention.rel_attn_embed": "distance_bias",
             "encoder.layers.*.attention.gru_rel_pos_const": "layers.*.self_attn.gate_scale",
             "encoder.layers.*.attention.gru_rel_pos_linear": "layers.*.self_attn.gate",
+            "encoder.layers.0.attention.rel_attn_embed": "distance_bias",
         }
     )
 

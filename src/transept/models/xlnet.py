@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table, Unflattened
+from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.inputs import check_by_position
 from transept.core.text import PackedOptions, TextBackbone
@@ -28,6 +28,7 @@ from transept.heads.permutation import ForPermutationLM
 from transept.heads.span import ForBeamQuestionAnswering
 from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
+from transept.layers.links import Linked, tensors
 from transept.layers.state import StateCache
 from transept.objectives.classification import check_is_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
@@ -117,6 +118,19 @@ def by_key(scores: Tensor, keys: int) -> Tensor:
     return scores.flatten(-2)[..., queries:].reshape(*rows, queries, distances - 1)[..., :keys]
 
 
+class ByHead(Linked):
+    """A projection whose weight is (D, H, E): of states to heads, or back where it ``joins`` them."""
+
+    def __init__(self, dim: int, heads: int, size: int, *, joins: bool = False) -> None:
+        super().__init__()
+        self.weight, self.joins = nn.Parameter(torch.empty(dim, heads, size)), joins
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., H * E), or the other way."""
+        weight = self.weight.flatten(1)
+        return F.linear(x, weight if self.joins else weight.t())
+
+
 class RelativeAttention(Attention):
     """Attention with scores by content, distance and segment; each has a bias of its own for the queries."""
 
@@ -124,10 +138,14 @@ class RelativeAttention(Attention):
 
     def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__(dim, heads, bias=False, dropout=dropout)
-        self.r_proj = nn.Linear(dim, dim, bias=False)
+        self.o_proj = ByHead(dim, heads, self.head_dim, joins=True)
         empty = (nn.Parameter(torch.empty(heads, self.head_dim)) for _ in range(3))
         self.content_bias, self.distance_bias, self.segment_bias = empty
         self.segments = nn.Parameter(torch.empty(2, heads, self.head_dim))
+
+    def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
+        made = (ByHead(dim, self.heads, self.head_dim) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.r_proj = made
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, T + G, D) -> (B, T + G, D); keys are the memories and the first T states."""
@@ -161,13 +179,12 @@ class RelativeAttention(Attention):
         return scores / math.sqrt(self.head_dim)
 
 
+_ATTENTION = {part: f"{part}_proj.weight" for part in "qkvor"}
+_ATTENTION |= {"r_r_bias": "distance_bias", "r_s_bias": "segment_bias", "r_w_bias": "content_bias", "seg_embed": "segments"}
 XLNET_BLOCK: Table = {
-    "rel_attn.r_w_bias": "self_attn.content_bias",
-    "rel_attn.r_r_bias": "self_attn.distance_bias",
-    "rel_attn.r_s_bias": "self_attn.segment_bias",
-    "rel_attn.seg_embed": "self_attn.segments",
+    "rel_attn": ("self_attn", _ATTENTION),
     "rel_attn.layer_norm": "self_attn_norm",
-    "ff": ("", {"layer_1": "mlp.up_proj", "layer_2": "mlp.down_proj", "layer_norm": "mlp_norm"}),
+    "ff": ("", {"layer_norm": "mlp_norm", "layer_1": "mlp.up_proj", "layer_2": "mlp.down_proj"}),
 }
 
 
@@ -179,7 +196,8 @@ class XLNetModel(TextBackbone):
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),
     )
-    names = Names({"word_embedding": "embed_tokens", "mask_emb": "mask_embed", "layer.*": ("layers.*", XLNET_BLOCK)})
+    placed = True
+    names = Names({"mask_emb": "mask_embed", "word_embedding": "embed_tokens", "layer.*": ("layers.*", XLNET_BLOCK)})
 
     @property
     def rows_apart(self) -> bool:
@@ -199,19 +217,11 @@ class XLNetModel(TextBackbone):
         mlp = MLP(c.d_model, c.d_inner, c.ff_activation, chunk_size=chunk, dropout=c.dropout)
         return PostNorm(attention, mlp, partial(nn.LayerNorm, c.d_model, c.layer_norm_eps), dropout=c.dropout)
 
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        heads, stored, ours = config.num_attention_heads, "layer.*.rel_attn", "layers.*.self_attn"
-        projections = {
-            f"{stored}.{name}": Unflattened(f"{ours}.{name}_proj.weight", heads, transposed=name != "o") for name in "qkvor"
-        }
-        return super().names_of(config) | Names(projections)
-
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
-        if module is self or isinstance(module, RelativeAttention):
-            for parameter in module.parameters(recurse=False):
-                nn.init.normal_(parameter, std=self.config.initializer_range)
+        if module is self or isinstance(module, RelativeAttention | ByHead):
+            for tensor in tensors(module).values():
+                nn.init.normal_(tensor, std=self.config.initializer_range)
 
     def forward(
         self,

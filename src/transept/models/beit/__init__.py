@@ -6,7 +6,6 @@ per channel. Shapes: B batch, C channels, H height, W width, N patches, T = N + 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +29,9 @@ from transept.heads.task import Task
 from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates
-from transept.models.beit.decode_heads import FCN, FCN_NAMES, UPERNET_NAMES, UPerNet
-from transept.models.vit import VIT_ATTENTION, VIT_BLOCK, VIT_EMBEDDINGS, VIT_LAYER_LEGACY, PatchEmbedding
+from transept.layers.links import Linked
+from transept.models.beit.decode_heads import FCN, FCN_FILES, FCN_NAMES, UPERNET_FILES, UPERNET_NAMES, UPerNet
+from transept.models.vit import VIT_BLOCK, VIT_EMBEDDINGS, VIT_FILES, PatchEmbedding
 from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
@@ -101,7 +101,7 @@ def distances(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.cat([F.pad(index[:1, 1:], (1, 0), value=count + 2), index[1:]])
 
 
-class GridBias(nn.Module):
+class GridBias(Linked):
     """A bias for each distance over a grid and each head; for grids of other sizes the table is resized."""
 
     def __init__(self, grid: tuple[int, int], heads: int) -> None:
@@ -141,7 +141,7 @@ class BeitAttention(Attention):
         return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)
 
 
-class BeitPooler(nn.Module):
+class BeitPooler(Linked):
     """(B, T, D) -> (B, D): the normed mean of patches, or without a norm the class token."""
 
     def __init__(self, norm: nn.Module | None) -> None:
@@ -152,27 +152,14 @@ class BeitPooler(nn.Module):
         return x[:, 0] if self.norm is None else self.norm(x[:, 1:].mean(1))
 
 
-_TABLE = "relative_position_bias.relative_position_bias_table"
+_BIAS: Table = {"relative_position_bias_table": "table"}
 _BLOCK: Table = {
-    **VIT_BLOCK,
-    "attention": ("self_attn", VIT_ATTENTION | {f"attention.{_TABLE}": "position_bias.table"}),
     "lambda_1": "dropout.scale",
     "lambda_2": "mlp_dropout.scale",
+    **VIT_BLOCK,
+    "relative_position_bias": ("self_attn.position_bias", _BIAS),
 }
-# The reference names its modules anew and saves them under the old names; both are read.
-_CONV_LEGACY = {"convolution": "conv", "normalization": "bn"}
-_LAYER_LEGACY = {**VIT_LAYER_LEGACY, "relative_position_bias": "attention.attention.relative_position_bias"}
-_LEGACY: Table = {
-    "layers.*": ("encoder.layer.*", _LAYER_LEGACY),
-    "shared_position_bias": "encoder.relative_position_bias",
-    "fpn": ("", {"fpn1.conv_transpose1": "fpn1.0", "fpn1.normalization": "fpn1.1", "fpn1.conv_transpose2": "fpn1.3"}),
-    "fpn.fpn2": "fpn2.0",
-    "decode_head.psp_bottleneck": ("decode_head.bottleneck", _CONV_LEGACY),
-    "decode_head.psp_modules.blocks.*.conv": ("decode_head.psp_modules.*.1", _CONV_LEGACY),
-    "decode_head.fpn_bottleneck": ("decode_head.fpn_bottleneck", _CONV_LEGACY),
-    **{f"{convs}.*": (f"{convs}.*", _CONV_LEGACY) for convs in ("decode_head.lateral_convs", "decode_head.fpn_convs")},
-    "auxiliary_head.convs.*": ("auxiliary_head.convs.*", _CONV_LEGACY),
-}
+_FILES: Table = {**VIT_FILES, "attention.attention.relative_position_bias": "relative_position_bias"}
 
 
 class BeitModel(PatchBackbone):
@@ -182,15 +169,16 @@ class BeitModel(PatchBackbone):
     context_class = BeitContext
     pooling = "pooler"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
+    placed = True
     names = Names(
         {
             **VIT_EMBEDDINGS,
-            "encoder.layer.*": ("layers.*", _BLOCK),
-            f"encoder.{_TABLE}": "position_bias.table",
+            "shared_position_bias": ("position_bias", _BIAS),
+            "layers.*": ("layers.*", _BLOCK),
             "layernorm": "norm",
-            "pooler.layernorm": "pooler.norm",
+            "pooler": ("pooler", {"layernorm": "norm"}),
         },
-        legacy=_LEGACY,
+        files={"encoder.relative_position_bias": "shared_position_bias", "encoder.layer.*": ("layers.*", _FILES)},
         ignore=("relative_position_index",),
         optional=("embeddings.mask_token",),
     )
@@ -271,18 +259,15 @@ class BeitForMaskedImageModeling(Task[BeitModel]):
     """
 
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
-    names = Names({"layernorm": "head.norm", "lm_head": "head.proj"})
+    names = Names({"layernorm": "head_norm", "lm_head": "head"})
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        parts = {
-            "norm": nn.LayerNorm(self.backbone.dim, config.layer_norm_eps),
-            "proj": nn.Linear(self.backbone.dim, config.vocab_size),
-        }
-        self.head = nn.Sequential(OrderedDict(parts))
+        self.head_norm = nn.LayerNorm(self.backbone.dim, config.layer_norm_eps)
+        self.head = nn.Linear(self.backbone.dim, config.vocab_size)
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> LogitsOutput:
-        return LogitsOutput(logits=self.head(states.last_hidden_state[:, 1:]))
+        return LogitsOutput(logits=self.head(self.head_norm(states.last_hidden_state[:, 1:])))
 
     def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         masked = inputs.get("bool_masked_pos")
@@ -318,29 +303,41 @@ def scattered(labels: Tensor, masked: Tensor) -> Tensor:
     return torch.where(masked, labels[places].view_as(masked), IGNORED)
 
 
-class BeitNeck(nn.Module):
+class BeitNeck(Linked):
     """Four maps of one size as a pyramid: four times as large, twice, as it is, and half."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         twice = partial(nn.ConvTranspose2d, dim, dim, kernel_size=2, stride=2)
-        self.first = nn.Sequential(twice(), nn.BatchNorm2d(dim), nn.GELU(), twice())
-        self.second = nn.Sequential(twice())
+        self.conv1, self.norm, self.act, self.conv2 = twice(), nn.BatchNorm2d(dim), nn.GELU(), twice()
+        self.conv = twice()
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
         one, two, three, four = maps
         if min(four.shape[2:]) < 2:
             raise InputError(f"maps of {tuple(four.shape[2:])} patches cannot be halved.", hint="Use larger images.")
-        return self.first(one), self.second(two), three, F.max_pool2d(four, 2)
+        return self.conv2(self.act(self.norm(self.conv1(one)))), self.conv(two), three, F.max_pool2d(four, 2)
 
 
-_NECK = {"fpn1": "neck.first", "fpn2": "neck.second"}
+_NECK: Table = {
+    "fpn": (
+        "neck",
+        {"fpn1.conv_transpose1": "conv1", "fpn1.normalization": "norm", "fpn1.conv_transpose2": "conv2", "fpn2": "conv"},
+    )
+}
+_NECK_FILES: Table = {
+    "fpn1": ("fpn.fpn1", {"0": "conv_transpose1", "1": "normalization", "3": "conv_transpose2"}),
+    "fpn2.0": "fpn.fpn2",
+}
 
 
 class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
     """A class for each pixel, by UPerNet over the states *before* the layers that ``out_indices`` name."""
 
-    names = Names(_NECK | {"decode_head": ("head", UPERNET_NAMES), "auxiliary_head": ("auxiliary", FCN_NAMES)})
+    names = Names(
+        _NECK | {"decode_head": ("head", UPERNET_NAMES), "auxiliary_head": ("auxiliary", FCN_NAMES)},
+        files=_NECK_FILES | {"decode_head": ("decode_head", UPERNET_FILES), "auxiliary_head": ("auxiliary_head", FCN_FILES)},
+    )
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -373,11 +370,15 @@ class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
 class BeitBackbone(PatchFeatureMaps, BeitModel):
     """BEiT that gives feature maps: the states of patches after each layer, without the last norm."""
 
-    names = BeitModel.names | Names(_NECK, optional=("layernorm",))
+    names = Names(
+        {"beit": ("", BeitModel.names.table), **_NECK},
+        files=_NECK_FILES | {"": ("beit", {"embeddings": "embeddings", "layernorm": "layernorm", **BeitModel.names.files})},
+        ignore=BeitModel.names.ignore,
+        optional=(*BeitModel.names.optional, "layernorm"),
+    )
 
     def __init__(self, config: BeitConfig) -> None:
         super().__init__(config, add_pooling_layer=False)
-        self.norm = None
         self.neck = BeitNeck(self.dim) if config.add_fpn else None
 
     def feature_map(self, stage: str, x: Tensor, ctx: Context) -> Tensor:

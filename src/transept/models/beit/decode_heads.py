@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Table
 from transept.layers.conv2d import ConvNormAct
+from transept.layers.links import Linked
 
 
 def resized(x: Tensor, like: Tensor) -> Tensor:
@@ -19,21 +21,31 @@ def resized(x: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
 
 
-class PyramidPooling(nn.Module):
+class Pooled(nn.Module):
+    """The means of a map over a grid of ``scale`` rows and columns, convolved."""
+
+    def __init__(self, inputs: int, outputs: int, scale: int) -> None:
+        super().__init__()
+        self.conv, self.scale = ConvNormAct(inputs, outputs, 1), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(F.adaptive_avg_pool2d(x, self.scale))
+        return out
+
+
+class PyramidPooling(Linked):
     """A map beside its means over grids of some sizes, in its own size again (Zhao et al. 2017)."""
 
     def __init__(self, inputs: int, outputs: int, scales: Sequence[int]) -> None:
         super().__init__()
-        self.scales = tuple(scales)
-        self.convs = nn.ModuleList(ConvNormAct(inputs, outputs, 1) for _ in self.scales)
+        self.levels = nn.ModuleList(Pooled(inputs, outputs, scale) for scale in scales)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C + scales * C', H, W)."""
-        pooled = [conv(F.adaptive_avg_pool2d(x, scale)) for conv, scale in zip(self.convs, self.scales, strict=True)]
-        return torch.cat([x, *(resized(each, x) for each in pooled)], dim=1)
+        return torch.cat([x, *(resized(level(x), x) for level in self.levels)], dim=1)
 
 
-class UPerNet(nn.Module):
+class UPerNet(Linked):
     """A head over maps that get smaller: pyramid pooling of the last, added to those before it from the top down, and all
     joined in the size of the first (Xiao et al. 2018).
     """
@@ -59,7 +71,7 @@ class UPerNet(nn.Module):
         return logits
 
 
-class FCN(nn.Module):
+class FCN(Linked):
     """A head of convolutions over one map (Long et al. 2015); ``skip`` joins the map to what they give, by another one."""
 
     def __init__(self, inputs: int, dim: int, classes: int, count: int = 1, *, skip: bool = False) -> None:
@@ -80,13 +92,21 @@ class FCN(nn.Module):
         return logits
 
 
-# Names of the parts of the heads above in files, below the head's own.
-_CONV = {"conv": "conv", "bn": "norm"}
-UPERNET_NAMES = {
-    "psp_modules.*.1": ("pool.convs.*", _CONV),
-    "bottleneck": ("bottleneck", _CONV),
+_CONV: Table = {"convolution": "conv", "normalization": "norm"}
+UPERNET_NAMES: Table = {
+    "classifier": "classifier",
+    "psp_modules": ("pool", {"blocks.*": ("levels.*", {"conv": ("conv", _CONV)})}),
+    "psp_bottleneck": ("bottleneck", _CONV),
     "lateral_convs.*": ("laterals.*", _CONV),
     "fpn_convs.*": ("convs.*", _CONV),
     "fpn_bottleneck": ("fuse", _CONV),
 }
-FCN_NAMES = {"convs.*": ("convs.*", _CONV), "conv_cat": ("join", _CONV)}
+FCN_NAMES: Table = {"convs.*": ("convs.*", _CONV), "conv_cat": ("join", _CONV), "classifier": "classifier"}
+# Files have older names.
+_CONV_FILES = {"conv": "convolution", "bn": "normalization"}
+UPERNET_FILES: Table = {
+    "psp_modules.*.1": ("psp_modules.blocks.*.conv", _CONV_FILES),
+    "bottleneck": ("psp_bottleneck", _CONV_FILES),
+    **{name: (name, _CONV_FILES) for name in ("lateral_convs.*", "fpn_convs.*", "fpn_bottleneck")},
+}
+FCN_FILES: Table = {"convs.*": ("convs.*", _CONV_FILES), "conv_cat": ("conv_cat", _CONV_FILES)}

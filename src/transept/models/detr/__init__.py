@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -26,11 +25,10 @@ from transept.core.seq2seq import as_output, recorded
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Share
 from transept.heads.detect import ForObjectDetection
-from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
-from transept.models.bart import BART_BLOCK
-from transept.models.detr.masks import MASK_LEGACY, MASK_NAMES, MapAttention, MaskHead
+from transept.models.detr.layers import BLOCK, BLOCK_FILES, DetrBlock, PlacedContext
+from transept.models.detr.masks import ATTENTION_FILES, MASK_FILES, MASK_HEAD, MapAttention, MaskHead
 from transept.models.detr.positions import LearnedPositions, SinePositions
 from transept.objectives.matching import MatchingWeights
 from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
@@ -108,56 +106,6 @@ class DetrConfig(CompositeConfig):
         return MatchingWeights(*costs, *shares)
 
 
-@dataclass(eq=False)
-class PlacedContext(Context):
-    """A pass whose layers add ``positions`` (B, T, D) to queries and keys, and others to the encoder's states."""
-
-    positions: Tensor | None = None
-    encoder_positions: Tensor | None = None
-
-
-class PlacedAttention(Attention):
-    """Attention that adds positions to queries and keys, and not to values."""
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        assert isinstance(ctx, PlacedContext)
-        assert ctx.positions is not None
-        states, places, mask, seen = x, ctx.positions, ctx.full_mask, ctx.attentions
-        if self.cross:
-            assert ctx.encoder_states is not None
-            assert ctx.encoder_positions is not None
-            states, places, mask, seen = ctx.encoder_states, ctx.encoder_positions, ctx.encoder_mask, ctx.cross_attentions
-        q, k, v = self.q_proj(x + ctx.positions), self.k_proj(states + places), self.v_proj(states)
-        out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
-        if seen is not None and weights is not None:
-            seen.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return joined
-
-
-class DetrBlock(nn.Module):
-    """A post-norm block; that of the decoder looks at the encoder's states too."""
-
-    def __init__(self, c: DetrConfig, heads: int, inner: int, cross: bool) -> None:
-        super().__init__()
-        attention = partial(PlacedAttention, c.d_model, heads, dropout=c.attention_dropout)
-        self.self_attn = attention()
-        self.cross_attn = attention(cross=True) if cross else None
-        self.mlp = MLP(c.d_model, inner, c.activation_function, dropout=c.activation_dropout)
-        self.self_attn_norm, self.mlp_norm = nn.LayerNorm(c.d_model), nn.LayerNorm(c.d_model)
-        self.cross_attn_norm = nn.LayerNorm(c.d_model) if cross else None
-        self.dropout = nn.Dropout(c.dropout)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        x = self.self_attn_norm(x + self.dropout(self.self_attn(x, ctx)))
-        if self.cross_attn is not None and self.cross_attn_norm is not None:
-            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
-        out: Tensor = self.mlp_norm(x + self.dropout(self.mlp(x, ctx)))
-        return out
-
-
 class _Stack(Backbone):
     """One half of the transformer."""
 
@@ -178,9 +126,6 @@ class Features:
     masked: bool
 
 
-_BLOCK_LEGACY = {f"{part}.o_proj": f"{part}.out_proj" for part in ("self_attn", "encoder_attn")} | {"mlp": ""}
-
-
 class _Detector(ImageBackbone):
     """What :class:`DetrModel` is, but for its explicit signature, which is made for classes that inherit a forward pass."""
 
@@ -190,21 +135,18 @@ class _Detector(ImageBackbone):
         *("pixel_values", "pixel_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds", "decoder_inputs_embeds"),
         *("labels", "image_sizes"),
     )
+    placed = True
     names = Names(
         {
-            "input_projection": "project",
-            "query_position_embeddings": "queries",
             "position_embedding": ("places", {"row_embeddings": "rows", "column_embeddings": "columns"}),
-            "encoder.layers.*": ("encoder.layers.*", BART_BLOCK),
-            "decoder.layers.*": ("decoder.layers.*", BART_BLOCK),
+            "query_position_embeddings": "queries",
+            "input_projection": "project",
+            "encoder.layers.*": ("encoder.layers.*", BLOCK),
+            "decoder.layers.*": ("decoder.layers.*", BLOCK),
             "decoder.layernorm": "norm",
         },
-        # The reference names its modules anew and saves them under the old names; both are read.
-        legacy={
-            "backbone.model": "backbone.conv_encoder.model",
-            "backbone.position_embedding": "position_embedding",
-            **{f"{stack}.layers.*": (f"{stack}.layers.*", _BLOCK_LEGACY) for stack in ("encoder", "decoder")},
-        },
+        files={f"{stack}.layers.*": (f"{stack}.layers.*", BLOCK_FILES) for stack in ("encoder", "decoder")},
+        legacy={"backbone.position_embedding": "position_embedding"},
     )
     config: DetrConfig
 
@@ -233,9 +175,16 @@ class _Detector(ImageBackbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        features = cls.features_class(config).tree_names(config.backbone_config)
-        counted = Names(ignore=("num_batches_tracked",))
-        return super().names_of(config) | counted | features.below("features", "backbone.conv_encoder.model")
+        names = cls.features_class(config).tree_names(config.backbone_config)
+        features = names.below("features", "backbone.conv_encoder.model", tree="backbone.model")
+        return super().names_of(config) | Names(ignore=("num_batches_tracked",)) | features
+
+    def built(self) -> None:
+        super().built()
+        # `backbone` is the model itself, as that of each model without a head; so `backbone.model` has to be its part here.
+        holder = self._modules["backbone"]
+        assert holder is not None
+        self.link("model", holder, "model")
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
@@ -367,10 +316,10 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
     names = Names(
         {
             "detr": ("", {"class_labels_classifier": "class_head", "bbox_predictor": "box_head"}),
-            "mask_head": ("", MASK_NAMES),
-            "bbox_attention": ("attention", {"q_linear": "q_proj", "k_linear": "k_proj"}),
+            "mask_head": ("masks", MASK_HEAD),
+            "bbox_attention": "attention",
         },
-        legacy=MASK_LEGACY,
+        files={"mask_head": ("mask_head", MASK_FILES), "bbox_attention": ("bbox_attention", ATTENTION_FILES)},
     )
 
     def __init__(self, config: DetrConfig) -> None:

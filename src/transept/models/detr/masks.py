@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Table
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 
 
 class GroupConv(nn.Module):
@@ -25,25 +26,38 @@ class GroupConv(nn.Module):
         return self.act(self.norm(self.conv(x)))
 
 
-class MaskHead(nn.Module):
+class Enlarging(Linked):
+    """A map in the size of a larger one, which an adapter gives as many channels and which is added."""
+
+    def __init__(self, inputs: int, outputs: int, channels: int, act: str) -> None:
+        super().__init__()
+        self.adapter, self.refine = nn.Conv2d(channels, inputs, 1), GroupConv(inputs, outputs, act)
+
+    def forward(self, x: Tensor, larger: Tensor, queries: int) -> Tensor:
+        """(B * Q, C, H, W) and (B, C', 2 H, 2 W) -> (B * Q, C / 2, 2 H, 2 W)."""
+        added = self.adapter(larger).repeat_interleave(queries, dim=0)
+        out: Tensor = self.refine(added + F.interpolate(x, size=added.shape[2:], mode="nearest"))
+        return out
+
+
+class MaskHead(Linked):
     """Attention of queries over a map, made into masks with the help of larger maps."""
 
     def __init__(self, dim: int, heads: int, act: str, channels: list[int]) -> None:
         super().__init__()
-        first, sizes = dim + heads, [dim // 2**step for step in range(1, 5)]
-        pairs = zip([first, first, *sizes], [first, *sizes])
-        self.convs = nn.ModuleList(GroupConv(a, b, act) for a, b in pairs)
-        self.adapters = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in zip(channels[::-1][-3:], sizes, strict=False))
+        sizes = [dim // 2**step for step in range(1, 5)]
+        self.first, self.second = GroupConv(dim + heads, dim + heads, act), GroupConv(dim + heads, sizes[0], act)
+        steps = zip(sizes[:-1], sizes[1:], channels[::-1][-3:], strict=True)
+        self.stages = nn.ModuleList(Enlarging(*each, act) for each in steps)
         self.out = nn.Conv2d(sizes[-1], 1, 3, padding=1)
 
     def forward(self, projected: Tensor, attention: Tensor, maps: tuple[Tensor, ...]) -> Tensor:
         """Maps (B, D, H, W) and attention (B, Q, heads, H, W) -> logits (B, Q, H', W') in the size of the largest of maps."""
         queries = attention.shape[1]
         x = torch.cat([projected[:, None].expand(-1, queries, -1, -1, -1), attention], dim=2).flatten(0, 1)
-        x = self.convs[1](self.convs[0](x))
-        for conv, adapter, larger in zip(self.convs[2:], self.adapters, maps[::-1][-3:], strict=True):
-            added = adapter(larger).repeat_interleave(queries, dim=0)
-            x = conv(added + F.interpolate(x, size=added.shape[2:], mode="nearest"))
+        x = self.second(self.first(x))
+        for stage, larger in zip(self.stages, maps[::-1][-3:], strict=True):
+            x = stage(x, larger, queries)
         return self.out(x).view(len(projected), queries, *x.shape[2:])
 
 
@@ -63,20 +77,18 @@ class MapAttention(nn.Module):
         return scores.flatten(2).softmax(-1).view(*scores.shape[:3], *real.shape[1:])
 
 
-MASK_NAMES: Table = {
-    **{f"lay{place + 1}": f"masks.convs.{place}.conv" for place in range(5)},
-    **{f"gn{place + 1}": f"masks.convs.{place}.norm" for place in range(5)},
-    **{f"adapter{place + 1}": f"masks.adapters.{place}" for place in range(3)},
-    "out_lay": "masks.out",
+MASK_HEAD: Table = {
+    "conv1": "first",
+    "conv2": "second",
+    "fpn_stages.*": ("stages.*", {"fpn_adapter": "adapter", "refine": "refine"}),
+    "output_conv": "out",
 }
-# What the reference calls them in memory -> their stored names.
-MASK_LEGACY = {
-    **{f"mask_head.conv{place}.conv": f"mask_head.lay{place}" for place in (1, 2)},
-    **{f"mask_head.conv{place}.norm": f"mask_head.gn{place}" for place in (1, 2)},
-    **{f"mask_head.fpn_stages.{place}.refine.conv": f"mask_head.lay{place + 3}" for place in range(3)},
-    **{f"mask_head.fpn_stages.{place}.refine.norm": f"mask_head.gn{place + 3}" for place in range(3)},
-    **{f"mask_head.fpn_stages.{place}.fpn_adapter": f"mask_head.adapter{place + 1}" for place in range(3)},
-    "mask_head.output_conv": "mask_head.out_lay",
-    "bbox_attention.q_proj": "bbox_attention.q_linear",
-    "bbox_attention.k_proj": "bbox_attention.k_linear",
+_CONVS = ("conv1", "conv2", *(f"fpn_stages.{place}.refine" for place in range(3)))
+# A file's names of the parts -> those of the tree.
+MASK_FILES: Table = {
+    **{f"lay{number}": f"{place}.conv" for number, place in enumerate(_CONVS, 1)},
+    **{f"gn{number}": f"{place}.norm" for number, place in enumerate(_CONVS, 1)},
+    **{f"adapter{place + 1}": f"fpn_stages.{place}.fpn_adapter" for place in range(3)},
+    "out_lay": "output_conv",
 }
+ATTENTION_FILES: Table = {f"{part}_linear": f"{part}_proj" for part in "qk"}

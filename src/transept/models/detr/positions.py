@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.errors import InputError
+from transept.layers.links import Linked
 
 _GRID = 50  # rows and columns that learned positions have
 
@@ -30,7 +31,7 @@ class SinePositions(nn.Module):
         return torch.cat(parts, dim=-1).flatten(1, 2)
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(Linked):
     """A learned vector for each of 50 columns and rows, side by side: (B, H, W) -> (B, H * W, D)."""
 
     def __init__(self, dim: int) -> None:

@@ -25,6 +25,7 @@ from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share
 from transept.heads import classify, language, span
 from transept.layers import Context
 from transept.layers.cache import Cache
+from transept.layers.links import Linked
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
@@ -107,7 +108,7 @@ class ReformerConfig(Config):
                 self.fail(f"{kind}_num_chunks_after", f"must be 0 for {cls.__name__}")
 
 
-class AxialPositions(nn.Module):
+class AxialPositions(Linked):
     """Positions as cells of a grid of ``shape``, numbered row by row: of the embedding, a part of the first of ``sizes`` is the
     row's, the rest the column's. Dropout takes whole columns, that is their cells in all rows.
     """
@@ -134,7 +135,7 @@ class FeedForward(MLP):
         return self.down_proj(self.act(self.dropout(self.up_proj(x))))
 
 
-class ReformerBlock(nn.Module):
+class ReformerBlock(Linked):
     """Attention of the second stream is added to the first, and what feed-forward makes of that to the second."""
 
     def __init__(self, c: ReformerConfig, kind: str) -> None:
@@ -158,13 +159,18 @@ class ReformerBlock(nn.Module):
 
 
 REFORMER_BLOCK: Table = {
-    "attention": ("", {"layer_norm": "self_attn_norm"}),
+    "attention.layer_norm": "self_attn_norm",
     "attention.self_attention": ("self_attn", {"query_key": "qk_proj", "query": "q_proj", "key": "k_proj", "value": "v_proj"}),
     "attention.output.dense": "self_attn.o_proj",
     "feed_forward.layer_norm": "mlp_norm",
     "feed_forward.dense.dense": "mlp.up_proj",
     "feed_forward.output.dense": "mlp.down_proj",
 }
+
+
+def _positions(config: ReformerConfig) -> tuple[str, Table]:
+    grid: Table = {f"weights.{place}": part for place, part in enumerate(("rows", "columns"))}
+    return ("embed_positions", grid) if config.axial_pos_embds else ("", {"embedding": "embed_positions"})
 
 
 class ReformerModel(TextBackbone):
@@ -176,12 +182,11 @@ class ReformerModel(TextBackbone):
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),
     )
+    placed = True
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",
-            "embeddings.position_embeddings.embedding": "embed_positions",
-            "embeddings.position_embeddings.weights.0": "embed_positions.rows",
-            "embeddings.position_embeddings.weights.1": "embed_positions.columns",
+            "embeddings.position_embeddings": _positions,
             "encoder.layers.*": ("layers.*", REFORMER_BLOCK),
             "encoder.layer_norm": "norm",
         },
@@ -264,8 +269,7 @@ class ReformerVocabulary(nn.Module):
     def __init__(self, dim: int, vocab: int, chunk_size: int) -> None:
         super().__init__()
         self.decoder, self.chunk_size = nn.Linear(dim, vocab, bias=False), chunk_size
-        self.bias: Tensor
-        self.register_buffer("bias", torch.zeros(vocab))
+        self.bias = nn.Parameter(torch.zeros(vocab))
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.bias)
@@ -288,12 +292,8 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
         head: Any = self.lm_head
         return self.output_class(logits=Unscored(head.decoder, states.last_hidden_state))  # which are in parts of their own
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
-        assert isinstance(self.lm_head, ReformerVocabulary)
-        old = self.lm_head.bias[: table.num_embeddings]
-        self.lm_head.bias = F.pad(old, (0, table.num_embeddings - old.shape[0]))
-        return table
+    def vocabulary_layers(self) -> list[nn.Module]:
+        return [*super().vocabulary_layers(), self.lm_head]
 
 
 # What the tasks take by position, in the order that they have, which is not the backbone's.

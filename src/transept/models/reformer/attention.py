@@ -22,6 +22,7 @@ from transept.config import Config
 from transept.errors import InputError, InputTypeError
 from transept.layers import Context
 from transept.layers.cache import Cache, KeyValues
+from transept.layers.links import Linked
 
 # Scores of what may not be seen, and of a position's own key, which is seen where there is nothing else.
 _HIDDEN, _OWN = -1e9, -1e5
@@ -123,7 +124,7 @@ class HashCache(Cache):
         return cache
 
 
-class ChunkAttention(nn.Module):
+class ChunkAttention(Linked):
     """What both kinds of attention have in common: of the settings, those that begin with ``kind`` are theirs."""
 
     def __init__(self, c: Config, kind: str) -> None:

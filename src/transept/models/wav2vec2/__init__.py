@@ -7,6 +7,7 @@ results; large ones norm before. Shapes: B batch, S samples, T frames, C feature
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import field
 from functools import partial
@@ -16,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names, Table
-from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
@@ -26,6 +26,7 @@ from transept.layers import MLP, Attention, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
+from transept.layers.links import Linked
 from transept.models.wav2vec2.pretraining import ForContrastivePreTraining
 from transept.outputs import AudioOutput, ModelOutput
 
@@ -67,7 +68,7 @@ class AdaptedBlock(PreNorm):
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = super().whole(x, ctx)
-        return x + self.adapter(self.adapter_norm(x)) if "adapter" in self._modules else x
+        return x if (adapter := getattr(self, "adapter", None)) is None else x + adapter(self.adapter_norm(x))
 
 
 def make_layers(c: WaveConfig, attention: Callable[..., Attention] = Attention) -> nn.ModuleList:
@@ -82,7 +83,7 @@ def make_layers(c: WaveConfig, attention: Callable[..., Attention] = Attention) 
     )
 
 
-class FeatureProjection(nn.Module):
+class FeatureProjection(Linked):
     """(B, T, C) features of the convolutions -> hidden states (B, T, D), and the normed features."""
 
     def __init__(self, c: WaveConfig) -> None:
@@ -95,7 +96,7 @@ class FeatureProjection(nn.Module):
         return self.dropout(self.projection(features)), features
 
 
-class Wav2Vec2Adapter(nn.Module):
+class Wav2Vec2Adapter(Linked):
     """Gated convolutions that make the states of a trained encoder fewer, as a text decoder likes them."""
 
     def __init__(self, c: Wav2Vec2Config, dim: int) -> None:
@@ -104,42 +105,43 @@ class Wav2Vec2Adapter(nn.Module):
         self.proj = nn.Linear(c.hidden_size, dim) if resize else nn.Identity()
         self.norm = nn.LayerNorm(dim) if resize else nn.Identity()
         size, stride = c.adapter_kernel_size, c.adapter_stride
-        self.layers = nn.ModuleList(nn.Conv1d(dim, 2 * dim, size, stride, padding=1) for _ in range(c.num_adapter_layers))
+        convs = (nn.Conv1d(dim, 2 * dim, size, stride, padding=1) for _ in range(c.num_adapter_layers))
+        self.layers = nn.Sequential(*(nn.Sequential(OrderedDict(conv=conv, gate=nn.GLU(dim=1))) for conv in convs))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.proj(x)).transpose(1, 2)
-        for conv in self.layers:
-            x = nn.functional.glu(conv(x), dim=1)
-        return x.transpose(1, 2)
+        gated: Tensor = self.layers(self.norm(self.proj(x)).transpose(1, 2))
+        return gated.transpose(1, 2)
 
 
 WAV2VEC2_BLOCK: Table = {
-    "attention": ("self_attn", {"out_proj": "o_proj"}),
+    "attention": ("self_attn", {"k_proj": "k_proj", "v_proj": "v_proj", "q_proj": "q_proj", "out_proj": "o_proj"}),
     "layer_norm": "self_attn_norm",
-    "feed_forward.intermediate_dense": "mlp.up_proj",
-    "feed_forward.output_dense": "mlp.down_proj",
+    "feed_forward": ("mlp", {"intermediate_dense": "up_proj", "output_dense": "down_proj"}),
     "final_layer_norm": "mlp_norm",
     "adapter_layer": ("", {"norm": "adapter_norm", "linear_1": "adapter.up_proj", "linear_2": "adapter.down_proj"}),
 }
 
 
-_CONV, _WEIGHT = "encoder.pos_conv_embed.conv", "parametrizations.weight.original"
+POSITIONS, _WEIGHT = "encoder.pos_conv_embed", "conv.parametrizations.weight.original"
+WEIGHTED: tuple[str, Table] = ("embed_positions", {"conv.bias": "bias", f"{_WEIGHT}0": "gain", f"{_WEIGHT}1": "direction"})
 
 
 class Wav2Vec2Model(AudioBackbone):
     config_class: ClassVar[type[WaveConfig]] = Wav2Vec2Config
     head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
+    placed = True
     names = Names(
         {
             "masked_spec_embed": "mask_embed",
-            "feature_extractor.conv_layers.*": ("feature_encoder.*", {"layer_norm": "norm"}),
-            "feature_projection.layer_norm": "feature_projection.norm",
-            _CONV: ("embed_positions", {f"{_WEIGHT}0": "gain", f"{_WEIGHT}1": "direction"}),
+            "feature_extractor.conv_layers": ("feature_encoder", {"*": ("*", {"layer_norm": "norm"})}),
+            "feature_projection": ("feature_projection", {"layer_norm": "norm", "projection": "projection"}),
+            POSITIONS: WEIGHTED,
+            "encoder.layer_norm": lambda c: "norm" if c.do_stable_layer_norm else "embed_norm",
             "encoder.layers.*": ("layers.*", WAV2VEC2_BLOCK),
-            "adapter": ("adapter", {"proj_layer_norm": "norm", "layers.*.conv": "layers.*"}),
+            "adapter": ("adapter", {"proj": "proj", "proj_layer_norm": "norm", "layers": "layers"}),
         },
-        legacy={f"{_CONV}.weight_g": f"{_CONV}.{_WEIGHT}0", f"{_CONV}.weight_v": f"{_CONV}.{_WEIGHT}1"},
+        legacy={f"{POSITIONS}.conv.weight_{old}": f"{POSITIONS}.{_WEIGHT}{place}" for place, old in enumerate("gv")},
         optional=("mask_embed", "masked_spec_embed", "adapter"),
         absent=("layers.*.adapter*",),
     )
@@ -175,9 +177,11 @@ class Wav2Vec2Model(AudioBackbone):
                 layer.adapter, layer.adapter_norm = MLP(c.hidden_size, inner, "relu"), nn.LayerNorm(c.hidden_size)
         return layers
 
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        return super().names_of(config) | Names({"encoder.layer_norm": "norm" if config.do_stable_layer_norm else "embed_norm"})
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *options: Any) -> None:
+        for old, new in self.names.legacy.items():  # PyTorch's own weight normalisation reads them, too
+            if (tensor := state_dict.pop(f"{prefix}{old}", None)) is not None:
+                state_dict[f"{prefix}{new}"] = tensor
+        super()._load_from_state_dict(state_dict, prefix, *options)
 
     @property
     def dim(self) -> int:
