@@ -22,9 +22,6 @@ from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
-# Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
-_NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
-_NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
 # How several processes share a model, which the room for that knows; by name, since it stands above.
 _SHARING, _SHARED = ("tp_plan", "tp_size", "distributed_config"), "transept.parallel.files"
 
@@ -91,7 +88,8 @@ class Pretrained(ForLibraries, Pushable):
             device_map: the same under the reference's name: a device, ``"auto"``, or ``{"": device}``.
             strict: whether weights that are missing or in excess (beyond heads and poolers) are an error.
             ignore_mismatched_sizes: initialise weights of another shape anew.
-            use_safetensors: ``False`` reads ``pytorch_model.bin``, and only then.
+            use_safetensors: ``False`` reads ``pytorch_model.bin``, and ``None`` reads it where there is nothing else, with a
+                warning; ``True`` never does.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
             options: where to look (see :class:`transept.source.Source`), settings that replace the config's, arguments of the
@@ -105,8 +103,8 @@ class Pretrained(ForLibraries, Pushable):
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
-        options = {name: value for name, value in options.items() if name not in _NEEDLESS}
         hub = take_source_options(options)
+        generation = options.pop("generation_config", None)
         split, device = cls._split(options, device, device_map)
         dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
         own = set(inspect.signature(cls.__init__).parameters) - {"self", "config"}  # such as `add_pooling_layer`
@@ -119,7 +117,7 @@ class Pretrained(ForLibraries, Pushable):
                 split.divide(model)
             return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
-        store = open_store(source, variant=variant, pickle=use_safetensors is False)
+        store = open_store(source, variant=variant, safe=use_safetensors)
         try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
             report, names = plan(model, model.checkpoint_names(), store)
@@ -136,6 +134,8 @@ class Pretrained(ForLibraries, Pushable):
         model.load_report = report
         guard(model.eval())
         model.loaded(source)
+        if generation is not None:
+            model.generation_config = generation  # type: ignore[attr-defined]
         return (model, report.as_dict()) if output_loading_info else model
 
     @staticmethod
@@ -153,7 +153,7 @@ class Pretrained(ForLibraries, Pushable):
         for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
             what = f"`{name}` is not supported: models are quantized after loading."
             hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-            refuse(options.get(name), what, hint, UnsupportedError)
+            refuse(options.pop(name, None), what, hint, UnsupportedError)
         if config is None or isinstance(config, str | os.PathLike):
             return cls.config_class.from_pretrained(path if config is None else config, overrides=options, **hub)
         return check_config(config).with_settings(**options)
