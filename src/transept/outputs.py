@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.errors import InputTypeError, nearest
+from transept.errors import InputTypeError, MissingNameError, nearest
 from transept.objectives.terms import LossTerm
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class _Stored(property):
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None and self.default is MISSING:
-            raise AttributeError
+            raise MissingNameError("the field has no default.")
         return self.default if instance is None else super().__get__(instance, owner)
 
 

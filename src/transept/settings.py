@@ -28,8 +28,8 @@ from transept.source import Source, model_name, take_source_options
 
 MAX_BYTES = 4 * 2**20
 # How like one of ours an unknown name must be to be shown with it: one that the caller wrote, and one of a file, where most
-# are of other libraries and versions.
-_LIKE, _ALMOST = 0.5, 0.85
+# are of other libraries and versions; a slip of the pen adds or drops a character or two.
+_LIKE, _ALMOST, _SLIP = 0.5, 0.85, 2
 
 
 @dataclass_transform(kw_only_default=True)
@@ -106,7 +106,7 @@ class Settings(Pushable):
         said = []
         for name in unknown:
             like = difflib.get_close_matches(name, names, n=1, cutoff=likeness or _LIKE)
-            if like or not likeness:
+            if not likeness or (like and abs(len(like[0]) - len(name)) <= _SLIP):
                 said.append(f"{name!r}" + (f" (did you mean {like[0]!r}?)" if like else ""))
         if said:
             what = f"{type(self).__name__} has no setting {', '.join(said)}: kept as an attribute that nothing reads."

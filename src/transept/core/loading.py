@@ -16,6 +16,7 @@ from transept.checkpoint.load import LoadReport, check, everything, fill, plan, 
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
 from transept.core.half_precision import guard
+from transept.core.resizing import resize_rows
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.publish import Pushable, pipeline_tag
@@ -135,7 +136,7 @@ class Pretrained(ForLibraries, Pushable):
         guard(model.eval())
         model.loaded(source)
         if generation is not None:
-            model.generation_config = generation  # type: ignore[attr-defined]
+            model.generation_config = generation
         return (model, report.as_dict()) if output_loading_info else model
 
     @staticmethod
@@ -289,22 +290,23 @@ class Pretrained(ForLibraries, Pushable):
         share(self, self.checkpoint_names().tied)
 
     def resize_token_embeddings(
-        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None
+        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
 
-        New rows are the mean of the old ones, so that new tokens start out as likely as an average one. The number of rows is
-        rounded up to ``pad_to_multiple_of``, for fast matrix units. A number below one, or a model without token embeddings,
-        is an ``InputError``.
+        New rows are the mean of the old ones, so that new tokens start out as likely as an average one, or those of a new model
+        with ``mean_resizing=False``. The number of rows is rounded up to ``pad_to_multiple_of``, for fast matrix units. A
+        number below one, a multiple that is no integer, or a model without token embeddings, is an ``InputError``.
         """
         table = self.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
-        refuse(size < 1 or multiple < 1, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
+        wrong = type(multiple) is not int or size < 1 or multiple < 1
+        refuse(wrong, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
-        resize_rows(self.vocabulary_layers(), size)
+        resize_rows(self.vocabulary_layers(), size, None if mean_resizing else self.initialize_module)
         self.config.get_text_config().vocab_size = size
         self.tie_weights()
         return table
@@ -337,24 +339,6 @@ def initialize_module(module: nn.Module, std: float) -> None:
             nn.init.zeros_(module.weight[module.padding_idx])
     elif (module._parameters or module._buffers) and inspect.ismethod(getattr(module, "reset_parameters", None)):
         module.reset_parameters()  # type: ignore[operator]
-
-
-def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
-    """Give layers so many rows; a tensor that several share is made once."""
-    fresh: dict[int, nn.Parameter] = {}
-    for layer in layers:
-        old = layer.weight
-        layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
-        setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
-        if getattr(layer, "bias", None) is not None:
-            layer.bias = _resized(layer.bias, rows)  # type: ignore[arg-type]
-
-
-def _resized(old: Tensor, rows: int) -> nn.Parameter:
-    kept = old.detach().to_dense()[:rows]  # packed layers have theirs in another layout
-    mean = kept.float().mean(0).to(kept.dtype)
-    grown = torch.cat([kept, mean.expand(rows - len(kept), *mean.shape)])
-    return nn.Parameter(grown, requires_grad=old.requires_grad)
 
 
 def check_config(config: Any) -> Config:

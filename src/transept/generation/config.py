@@ -9,7 +9,7 @@ import copy
 import enum
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, refuse
@@ -90,6 +90,7 @@ class GenerationConfig(Settings):
 
     file_name = GENERATION_CONFIG_NAME
     unread = frozenset({"compile_config"})  # it chooses how code runs, not what comes out
+    _beside: ClassVar[frozenset[str]] = frozenset()  # settings that the model reads beside those of all models
 
     max_length: Annotated[int | None, ONE] = None
     max_new_tokens: Annotated[int | None, Range(1, remedy="To only read the prompt call the model itself.")] = None
@@ -235,10 +236,12 @@ class GenerationConfig(Settings):
     def warn_of(self, unknown: Sequence[str], likeness: float | None = None) -> None:
         if likeness is None:
             _refuse_arguments(unknown)
-        super().warn_of(unknown, likeness)
+        super().warn_of([name for name in unknown if name not in self._beside], likeness)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name: PathName, config_file_name: str | None = None, **options: Any) -> Self:
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name: PathName, config_file_name: str | None = None, **options: Any
+    ) -> Self:
         return super().from_pretrained(pretrained_model_name, config_file_name, **options)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
