@@ -47,6 +47,8 @@ class Pretrained(ForLibraries, Pushable):
         model = cls(config.with_settings(**overrides) if overrides else config)
         return model if wanted is None else model.to(overrides["dtype"])
 
+    _from_config = from_config
+
     @overload
     @classmethod
     def from_pretrained(
