@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -256,6 +256,19 @@ class Attention(Linked):
         """The keys and values (B, K, S, E) of an encoder's states (B, S, D)."""
         return self.split(self.k_proj(states)), self.split(self.v_proj(states))
 
+    @torch.no_grad()
+    def prune_heads(self, heads: Iterable[int]) -> None:
+        """Remove heads, of those that are there by their places from 0 on, with their weights (``InputError``: they share)."""
+        count, removed = self.q_proj.out_features // self.head_dim, {*heads}
+        if self.k_proj.out_features != self.q_proj.out_features or not removed <= {*range(count)} or len(removed) == count:
+            raise InputError(f"the heads {sorted(removed)} of {count} cannot be removed.", hint="Leave one, which is its own.")
+        kept = [place for place in range(self.q_proj.out_features) if place // self.head_dim not in removed]
+        places = torch.tensor(kept, device=self.q_proj.weight.device)
+        for layer, axis in ((self.q_proj, 0), (self.k_proj, 0), (self.v_proj, 0), (self.o_proj, 1)):
+            for name, old in list(layer.named_parameters(recurse=False))[: 1 if axis else 2]:
+                setattr(layer, name, nn.Parameter(old.index_select(axis, places), requires_grad=old.requires_grad))
+            setattr(layer, "in_features" if axis else "out_features", len(places))
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
         return ctx.kernel(q, k, v, mask, causal, self.scale, self.dropout if self.training else 0.0)
@@ -313,6 +326,9 @@ class FusedAttention(Attention):
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(map(self.split, self.qkv_proj(x).split(self.sizes, dim=-1)))
+
+    def prune_heads(self, heads: Iterable[int]) -> None:
+        raise InputError(f"the heads {sorted(heads)} have one product with the others, and cannot be removed.")
 
     def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.kv_proj(states).chunk(2, dim=-1)
