@@ -51,7 +51,7 @@ class Trainer(TrainerBase):
         eval_dataset: rows that are evaluated, or several sets by name.
         processing_class: a tokenizer or processor, which is saved with the model.
         model_init: makes the model at the beginning of each ``train()``, in place of ``model``.
-        compute_loss_func: outputs, labels (and ``num_items_in_batch``, which it then divides by) -> the loss.
+        compute_loss_func: outputs, labels (and ``num_items_in_batch``) -> the loss.
         compute_metrics: :class:`EvalPrediction` -> metrics by name.
         callbacks: beside those that the trainer brings.
         optimizers: an optimizer and a schedule, where they are not those of the arguments.
@@ -59,9 +59,9 @@ class Trainer(TrainerBase):
         preprocess_logits_for_metrics: logits, labels -> what is kept of the logits of a batch.
         tokenizer: an older name of ``processing_class``.
 
-    An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
-    trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
-    itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
+    An overridden ``compute_loss`` gives the mean over its micro-batch, of which the trainer takes the micro-batch's share
+    of the update; or it divides a sum by ``num_items_in_batch``, where it takes it, and is added up as it is. The trainer
+    sees whether the number was read; ``loss_is_scaled_for_ga`` says it in its place.
     """
 
     def train(
@@ -232,7 +232,7 @@ class Trainer(TrainerBase):
     def _save(self, output_dir: PathName | None = None, state_dict: Any = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         reader = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args.to_json_string()
+        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args
         average = self.average if state_dict is None else None
         with contextlib.nullcontext() if average is None else average.applied(self.model):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)

@@ -21,6 +21,7 @@ from transept.logging import get_verbosity, set_verbosity
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
 from transept.tables.dataset import TableDataset
+from transept.training.accelerator import Accelerator
 from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import CallbackHandler, TrainerCallback, length_of
@@ -30,7 +31,7 @@ from transept.training.data.loader import Columns, check_rows, lengths_of, make_
 from transept.training.data.order import EpochSampler, TokenBudgetSampler, by_falling_length, grouped_by_length
 from transept.training.devices import Devices
 from transept.training.length_cuts import Ragged
-from transept.training.loss import PassShare, check_sums, loss_of, precision, smoothed, takes_items
+from transept.training.loss import NumItems, PassShare, check_sums, loss_of, precision, smoothed, with_items
 from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.optimizers import WeightAverage
 from transept.training.run import TrainingRun, all_callbacks
@@ -63,7 +64,7 @@ class TrainerBase:
         tokenizer: Any = None,
     ) -> None:
         self.args = args = args or TrainingArguments("tmp_trainer")
-        self.devices = Devices(args)
+        self.devices, self.accelerator = Devices(args), Accelerator(self)
         if (level := args.get_process_log_level()) != get_verbosity():
             set_verbosity(level)
         set_seed(args.seed, args.full_determinism)
@@ -282,10 +283,12 @@ class TrainerBase:
         inputs = self._prepare_inputs(inputs)
         only_loss = loss_alone() if self.may_cut else contextlib.nullcontext()
         with without_padding, self.compute_loss_context_manager(), only_loss:
-            answer = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            again = partial(self.compute_loss, **with_items(self.compute_loss, num_items_in_batch))
+            answer = again(model, inputs)
+            if self.loss_is_scaled_for_ga is not None:
+                self.share.is_divided = self.loss_is_scaled_for_ga and num_items_in_batch is not None
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss
             if self.perturbation is not None:
-                again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
                 weight = self.share.loss if self.perturbation.by_row else self.share.batch
                 loss = loss + self.perturbation(model, inputs, again) * weight
         backward(loss, self.devices.replicas.size, self.scaler)
@@ -296,7 +299,7 @@ class TrainerBase:
     ) -> Any:
         """The loss of a micro-batch, with the model's outputs where they are wanted.
 
-        ``num_items_in_batch`` has the items of each term in the whole update, where the loss is divided by them.
+        ``num_items_in_batch`` has the items of the whole update, by which a sum is divided; else the loss is a mean.
         """
         function, items, labels = self.compute_loss_func, num_items_in_batch, None
         if "labels" in inputs and (self.args.label_smoothing_factor or function is not None):
@@ -308,15 +311,14 @@ class TrainerBase:
         with contextlib.nullcontext() if return_outputs or labels is not None else loss_alone():
             outputs = model(**inputs)
         if function is not None:
-            number = None if items is None else torch.tensor(max(1.0, sum(items.values())), device=self.args.device)
-            loss = function(outputs, labels, **({"num_items_in_batch": number} if takes_items(function) else {}))
+            loss = function(outputs, labels, **with_items(function, items))
         elif labels is not None:
             terms = smoothed(model, outputs, labels, self.args.label_smoothing_factor)
-            loss = total(terms, items, self.share.parts)
+            loss = total(terms, self.share.counts(items), self.share.parts)
         else:
             if self.share.rows_are_divided:
                 check_sums(getattr(outputs, "loss_terms", None) or {})
-            loss = loss_of(outputs, inputs, items, self.share.parts)
+            loss = loss_of(outputs, inputs, items, self.share)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
@@ -361,18 +363,22 @@ class TrainerBase:
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
         """The loss of a batch where there are labels, and the model's outputs but for those that are ignored."""
-        names = self.label_names
+        names, counts = self.label_names, self.objective.count(inputs)
         has_loss = all(inputs.get(name) is not None for name in names)
         if not names:  # some tasks learn without labels
-            has_loss = bool(inputs.get("return_loss")) or bool(self.objective.count(inputs))
+            has_loss = bool(inputs.get("return_loss")) or bool(counts)
         inputs = self._prepare_inputs(inputs)
+        labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
         replaces_loss = not {"compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
         is_other = replaces_loss or bool(self.args.label_smoothing_factor)  # than the loss of the model's own task
         loss = None
         only_loss = loss_alone() if prediction_loss_only and not is_other else contextlib.nullcontext()
         with torch.no_grad(), self.compute_loss_context_manager(), only_loss:
             if has_loss:
-                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+                self.share.parts = 1
+                items = NumItems.of(counts, self.share, self.args.device) if replaces_loss else None
+                options = with_items(self.compute_loss, items)
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **options)
             else:
                 outputs = model(**inputs)
         terms = None if is_other or not isinstance(outputs, Mapping) else getattr(outputs, "loss_terms", None)
@@ -384,7 +390,6 @@ class TrainerBase:
             logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
         else:
             logits = tuple(outputs if loss is None else outputs[1:])
-        labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
         single = [parts[0] if parts is not None and len(parts) == 1 else parts for parts in (logits, labels)]
         return Prediction(loss, terms, *single)
 

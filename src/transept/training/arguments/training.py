@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -16,6 +18,7 @@ from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
+from transept.parallel.processes import gather_objects, join
 from transept.training.arguments.base import SettingGroups, programs
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
@@ -278,6 +281,19 @@ class TrainingArguments(SettingGroups):
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
     should_save = property(lambda self: self.process_index == 0)
     should_log = property(lambda self: self.local_process_index == 0 if self.log_on_each_node else self.should_save)
+
+    @contextlib.contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """Let the first process, of each machine where ``local``, do something before the others do it."""
+        join(self.ddp_backend, self.ddp_timeout, self.device.type)
+        is_first = (self.local_process_index if local else self.process_index) == 0
+        if not is_first:
+            gather_objects(desc)
+        try:
+            yield
+        finally:
+            if is_first:
+                gather_objects(desc)
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""
