@@ -90,7 +90,7 @@ class Trainer(TrainerBase):
             keep_update_size(self.args, resume_from_checkpoint, self.devices.replicas.size)
             self.state = self._new_state()
             self.state.is_hyper_param_search = trial is not None
-            self.state.trial_name, self.state.trial_params = self.trial_name, trial
+            self.state.trial_name, self.state.trial_params = self.trial_name, getattr(trial, "params", trial)
             with prepared(self.model, self.args, recomputes=self.devices.recomputes):
                 run = self.training = self._make_run(self.get_train_dataloader(), ignore_keys_for_eval)
                 with SavedRun(run, self, resume_from_checkpoint) as saved:
@@ -340,6 +340,7 @@ class Trainer(TrainerBase):
         direction: str = "minimize",
         backend: str | None = None,
         hp_name: Any = None,
+        **kwargs: Any,
     ) -> BestRun:
         """Train with different settings, each from ``model_init``, and give the best.
 
@@ -349,9 +350,10 @@ class Trainer(TrainerBase):
             compute_objective: metrics of the evaluation -> a number; by default the sum of metrics, or the loss.
             n_trials: how many are tried at random.
             direction: ``minimize`` or ``maximize``.
-            backend: ``random``, or ``grid`` for all combinations of a mapping's values.
+            backend: ``random``, ``grid`` for all combinations of a mapping's values, or ``optuna``, if it is installed.
             hp_name: a trial -> the name of its directory, below ``output_dir``.
+            kwargs: those of Optuna's ``create_study`` and ``Study.optimize``.
 
         ``InputError``: there is no ``model_init``, or the space is none; ``UnsupportedError``: another backend.
         """
-        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name)
+        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)

@@ -291,6 +291,9 @@ class TrainerBase:
             if self.perturbation is not None:
                 weight = self.share.loss if self.perturbation.by_row else self.share.batch
                 loss = loss + self.perturbation(model, inputs, again) * weight
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
         backward(loss, self.devices.replicas.size, self.scaler)
         return loss.detach()
 

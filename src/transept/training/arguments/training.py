@@ -20,6 +20,7 @@ from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
 from transept.parallel.processes import gather_objects, join
 from transept.training.arguments.base import SettingGroups, programs
+from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
@@ -207,6 +208,12 @@ class TrainingArguments(SettingGroups):
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         if self.eval_strategy == IntervalStrategy.STEPS and not self.eval_steps:
             self.eval_steps = self.logging_steps
+        self.save_on_signal = self.save_on_signal or self.enable_jit_checkpoint
+        if self.tf32 is not None:
+            has_tf32 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+            if self.tf32 and not has_tf32:
+                self.fail("tf32", "needs a GPU of NVIDIA's Ampere or a newer one", "Leave it out.")
+            torch.backends.fp32_precision = "tf32" if self.tf32 else "ieee"
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
@@ -248,6 +255,8 @@ class TrainingArguments(SettingGroups):
             self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
         if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
             self.fail("max_tokens_per_batch", "and train_sampling_strategy='token_budget' need each other")
+        if self.deepspeed:
+            read_deepspeed(self)
         moves = self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
         if self.precompute and (self.freeze != "backbone" or moves):
             self.fail("precompute", "needs freeze='backbone', and nothing that unfreezes it or moves its embeddings")
