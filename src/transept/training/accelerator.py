@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
 
 from transept.errors import UnsupportedError, refuse
 from transept.parallel.processes import gather_objects, gather_tensors
@@ -105,9 +106,9 @@ class Accelerator:
     def wait_for_everyone(self) -> None:
         gather_objects(None)
 
-    def print(self, *values: Any, **kwargs: Any) -> None:
+    def print(self, *values: Any, sep: str = " ", **kwargs: Any) -> None:
         if self.is_local_main_process:
-            print(*values, **kwargs)
+            tqdm.write(sep.join(map(str, values)), **kwargs)
 
     def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that does nothing in the other processes."""

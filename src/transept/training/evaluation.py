@@ -15,7 +15,6 @@ from transept.parallel.processes import gather_numbers, gather_tensors
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import first_batch, source_of
 from transept.training.data.order import EpochBatches
-from transept.training.run import Hooks
 from transept.training.state import EvalLoopOutput, EvalPrediction, Prediction
 
 
@@ -34,7 +33,7 @@ def speed(
 class Evaluation:
     """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches."""
 
-    def __init__(self, trainer: Hooks, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
+    def __init__(self, trainer: Any, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
         self.trainer, self.args, self.loss_only, self.ignored = trainer, trainer.args, loss_only, ignored
         self.keeps = is_prediction or not self.args.batch_eval_metrics
         every = self.args.eval_accumulation_steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from typing import Any
 
 from transept.adapt.freeze import unfreeze_until
 from transept.errors import TranseptWarning, refuse
@@ -13,7 +14,7 @@ from transept.training.data.loader import begin_epoch
 from transept.training.evaluation import speed
 from transept.training.objective import own_task
 from transept.training.optim.optimizers import copy_weights
-from transept.training.run import Hooks, Place, TrainingRun
+from transept.training.run import Place, TrainingRun
 from transept.training.state import SaveStrategy, TrainOutput
 from transept.training.update import Updates
 
@@ -21,7 +22,7 @@ from transept.training.update import Updates
 class Loop:
     """Runs the epochs and the updates of a run; the trainer is asked for passes, evaluations and saves."""
 
-    def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
+    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         self.updates = Updates(run, trainer, saved)
 

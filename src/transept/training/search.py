@@ -112,7 +112,7 @@ class Pruning(TrainerCallback):
         self.trainer, self.trial, self.measure = trainer, trial, measure
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        import optuna
+        import optuna  # type: ignore[import-not-found, unused-ignore]
 
         if self.trainer.is_in_train:
             self.trial.report(self.measure(metrics), state.global_step)
@@ -123,7 +123,7 @@ class Pruning(TrainerCallback):
 def optimize(attempt: Callable[[Any], float], direction: str, count: int, options: dict[str, Any]) -> None:
     """Let Optuna choose the settings of trials (``UnsupportedError``: it is not installed)."""
     try:
-        import optuna
+        import optuna  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise UnsupportedError("`backend='optuna'` needs the package.", hint="Install it: pip install optuna.") from error
     names = options.keys() & {"timeout", "n_jobs", "gc_after_trial", "catch"}

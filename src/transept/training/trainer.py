@@ -19,6 +19,7 @@ from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
 from transept.environment import set_seed
 from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
+from transept.model_card import card_of, write_card
 from transept.parallel.processes import naming_lost_processes
 from transept.parallel.streams import ModelFiles, written_together
 from transept.training.arguments.training import TrainingArguments
@@ -29,7 +30,6 @@ from transept.training.data.loader import computed_once, ending_workers
 from transept.training.evaluation import Evaluation, speed
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
-from transept.training.model_card import card_of, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
 from transept.training.optim.optimizers import WeightAverage
@@ -237,7 +237,7 @@ class Trainer(TrainerBase):
         with contextlib.nullcontext() if average is None else average.applied(self.model):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)
 
-    def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
         assert self.saved is not None
         self.saved.save()
         if self.args.push_to_hub and self.args.hub_strategy == "every_save":
@@ -260,7 +260,8 @@ class Trainer(TrainerBase):
             lines = [f"  {name: <{width}} = {texts[name]:>{right}}" for name in sorted(texts)]
             tqdm.write("\n".join([f"***** {split} metrics *****", *lines]))
 
-    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
         """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
         formatted = dict(metrics)
         for name, value in metrics.items():
@@ -314,6 +315,7 @@ class Trainer(TrainerBase):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``."""
@@ -325,7 +327,7 @@ class Trainer(TrainerBase):
         card = card_of(self.model, self.args.to_dict(), self.state.log_history)
         return TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
             self.args.hub_model_id or Path(self.args.output_dir or ".").resolve().name,
-            private=self.args.hub_private_repo,
+            private=self.args.hub_private_repo if private is None else private,
             commit_message=commit_message,
             token=token or self.args.hub_token,
             revision=revision or self.args.hub_revision,

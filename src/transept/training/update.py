@@ -27,7 +27,7 @@ from transept.training.loss import LESS_MEMORY, NumItems, with_items
 from transept.training.not_finite import not_finite
 from transept.training.objective import Batch, Counts, task_of
 from transept.training.out_of_memory import Halving
-from transept.training.run import Hooks, TrainingRun
+from transept.training.run import TrainingRun
 
 MOST_WAITING = 1024  # losses that are not added up yet
 
@@ -56,7 +56,7 @@ class Update:
 
 
 class Updates:
-    def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
+    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         args = run.args
         self.terms = list[str]()  # of the loss, the same in all processes

@@ -9,8 +9,10 @@ from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.files import load_object
 
 # Sizes of DeepSpeed's buffers, and what it prints: they change no result, and have nothing to act upon.
-_BUFFERS = ("bucket_size", "contiguous_gradients", "overlap_comm", "reduce_scatter", "stage3_", "sub_group_size")
-_BUFFERS += ("allgather_partitions", "round_robin_gradients", "load_from_fp32_weights", "ignore_unused_parameters")
+_BUFFERS = (
+    *("bucket_size", "contiguous_gradients", "overlap_comm", "reduce_scatter", "stage3_", "sub_group_size"),
+    *("allgather_partitions", "round_robin_gradients", "load_from_fp32_weights", "ignore_unused_parameters"),
+)
 _PRINTED = ("steps_per_print", "wall_clock_breakdown", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer")
 _SCHEDULES = {"linear": "WarmupDecayLR", "constant_with_warmup": "WarmupLR"}
 
@@ -22,7 +24,32 @@ def read_deepspeed(args: Any) -> tuple[int, bool]:
     """
     config = load_object(args.deepspeed) if isinstance(args.deepspeed, str) else args.deepspeed
     zero: Mapping[str, Any] = config.get("zero_optimization", {})
-    same: dict[str, Any] = {
+    same = _same(args, zero.get("stage"))
+    schedule = config.get("scheduler", {})
+    is_curved = args.warmup_steps and schedule and schedule.get("params", {}).get("warmup_type") != "linear"
+    what = "DeepSpeed's schedules grow by a logarithm at first, and those here by a line."
+    refuse(is_curved, what, "Leave `scheduler` out, or give it warmup_type='linear'.", UnsupportedError)
+    for name, value in _leaves(config):
+        last = name.rpartition(".")[2]
+        if name in _PRINTED or (name.startswith("zero_") and any(part in last for part in _BUFFERS)):
+            continue
+        if last == "pin_memory" or (name.startswith("fp16.") and last != "enabled"):
+            continue  # how copies are made, and how a loss is scaled at first
+        what = f"`deepspeed` sets {name!r}, which is not known here."
+        refuse(name not in same, what, "Leave it out, or set what there is in the arguments.", UnsupportedError)
+        if value not in ("auto", "none", same[name]):
+            what = f"`deepspeed` has {name}={value!r}, which by the arguments is {same[name]!r}."
+            by_name = {theirs: ours for ours, theirs in (*_SCHEDULES.items(), ("adamw_torch", "AdamW"))}
+            kind = "lr_scheduler_type" if name.startswith("scheduler") else "optim"
+            hint = f"Pass {kind}={by_name[value]!r}." if value in by_name else 'Write "auto", and set the argument.'
+            raise ConfigError(what, hint=hint)
+    offloads = (zero.get(f"offload_{kind}", {}).get("device", "none") for kind in ("param", "optimizer"))
+    return int(zero.get("stage", 0)), "cpu" in offloads
+
+
+def _same(args: Any, stage: Any) -> dict[str, Any]:
+    """What a setting may say: the value of ours that it repeats."""
+    return {
         "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
         "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
@@ -42,28 +69,8 @@ def read_deepspeed(args: Any) -> tuple[int, bool]:
         "scheduler.params.total_num_steps": args.max_steps,
         "zero_optimization.offload_param.device": "cpu",
         "zero_optimization.offload_optimizer.device": "cpu",
-        "zero_optimization.stage": zero.get("stage") if zero.get("stage") in range(4) else "0, 1, 2 or 3",
+        "zero_optimization.stage": stage if stage in range(4) else "0, 1, 2 or 3",
     }
-    schedule = config.get("scheduler", {})
-    is_curved = args.warmup_steps and schedule and schedule.get("params", {}).get("warmup_type") != "linear"
-    what = "DeepSpeed's schedules grow by a logarithm at first, and those here by a line."
-    refuse(is_curved, what, "Leave `scheduler` out, or give it warmup_type='linear'.", UnsupportedError)
-    for name, value in _leaves(config):
-        last = name.rpartition(".")[2]
-        if name in _PRINTED or (name.startswith("zero_") and any(part in last for part in _BUFFERS)):
-            continue
-        if last == "pin_memory" or (name.startswith("fp16.") and last != "enabled"):
-            continue  # how copies are made, and how a loss is scaled at first
-        what = f"`deepspeed` sets {name!r}, which is not known here."
-        refuse(name not in same, what, "Leave it out, or set what there is in the arguments.", UnsupportedError)
-        if value not in ("auto", "none", same[name]):
-            what = f"`deepspeed` has {name}={value!r}, which by the arguments is {same[name]!r}."
-            by_name = {**dict(map(reversed, _SCHEDULES.items())), "AdamW": "adamw_torch"}  # type: ignore[call-overload]
-            kind = "lr_scheduler_type" if name.startswith("scheduler") else "optim"
-            hint = f"Pass {kind}={by_name[value]!r}." if value in by_name else 'Write "auto", and set the argument.'
-            raise ConfigError(what, hint=hint)
-    offloads = (zero.get(f"offload_{kind}", {}).get("device", "none") for kind in ("param", "optimizer"))
-    return int(zero.get("stage", 0)), "cpu" in offloads
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

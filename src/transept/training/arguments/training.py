@@ -213,7 +213,7 @@ class TrainingArguments(SettingGroups):
             has_tf32 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
             if self.tf32 and not has_tf32:
                 self.fail("tf32", "needs a GPU of NVIDIA's Ampere or a newer one", "Leave it out.")
-            torch.backends.fp32_precision = "tf32" if self.tf32 else "ieee"
+            setattr(torch.backends, "fp32_precision", "tf32" if self.tf32 else "ieee")  # noqa: B010
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
