@@ -20,7 +20,7 @@ from transept.training.update import backward
 
 # What the arguments know, under the names there.
 _ASKED = {"num_processes": "world_size", **{name: name for name in ("process_index", "local_process_index", "device")}}
-_ASKED |= {name: name for name in ("gradient_accumulation_steps", "main_process_first")}
+_ASKED["gradient_accumulation_steps"] = "gradient_accumulation_steps"
 
 
 class Accelerator:
@@ -102,6 +102,12 @@ class Accelerator:
             return F.pad(value, [0, 0] * (value.ndim - 1 - dim % value.ndim) + [*sides], value=pad_index)
 
         return pytree.tree_map_only(Tensor, lambda value: pad(value) if dim < value.ndim else value, tensor)
+
+    def main_process_first(self) -> Any:
+        return self.args.main_process_first(local=False)
+
+    def local_main_process_first(self) -> Any:
+        return self.args.main_process_first(local=True)
 
     def wait_for_everyone(self) -> None:
         gather_objects(None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.files import load_object
+from transept.parallel.processes import world_size
 
 # Sizes of DeepSpeed's buffers, and what it prints: they change no result, and have nothing to act upon.
 _BUFFERS = (
@@ -33,7 +34,7 @@ def read_deepspeed(args: Any) -> tuple[int, bool]:
         last = name.rpartition(".")[2]
         if name in _PRINTED or (name.startswith("zero_") and any(part in last for part in _BUFFERS)):
             continue
-        if last == "pin_memory" or (name.startswith("fp16.") and last != "enabled"):
+        if last == "pin_memory" or (name.startswith("fp16.") and name not in same):
             continue  # how copies are made, and how a loss is scaled at first
         what = f"`deepspeed` sets {name!r}, which is not known here."
         refuse(name not in same, what, "Leave it out, or set what there is in the arguments.", UnsupportedError)
@@ -52,8 +53,9 @@ def _same(args: Any, stage: Any) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size(),
         "gradient_clipping": args.max_grad_norm,
+        "fp16.loss_scale": 0,
         "fp16.enabled": args.fp16 or args.fp16_full_eval,
         "bf16.enabled": args.bf16 or args.bf16_full_eval,
         "optimizer.type": "AdamW" if args.optim.startswith("adamw_torch") else args.optim,

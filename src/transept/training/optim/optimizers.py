@@ -125,8 +125,10 @@ def _of_package(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
     except ImportError as error:
         what = f"`optim={str(name)!r}` needs the package {package!r}."
         raise UnsupportedError(what, hint=f"Install it: pip install {package}.") from error
-    fixed: dict[str, Any] = {} if package == "torchao" else {"optim_bits": 8 if "8bit" in name else 32}
-    return cls, fixed | ({"is_paged": "paged" in name} if fixed and kind != "RMSprop" else {})
+    if package == "torchao":
+        return cls, {"block_size": 256, "bf16_stochastic_round": False}
+    fixed = {"optim_bits": 8 if "8bit" in name else 32}
+    return cls, fixed | ({"is_paged": "paged" in name} if kind != "RMSprop" else {})
 
 
 def _read_optim_args(settings: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:
