@@ -79,8 +79,13 @@ class Accelerator:
 
     def gather(self, tensor: Any) -> Any:
         """The tensors of all processes, one behind the other."""
-        parts = gather_tensors(pytree.tree_map_only(Tensor, torch.atleast_1d, tensor))
-        return pytree.tree_map_only(Tensor, lambda *tensors: torch.cat(tensors).to(self.device), *parts)
+        return self._of_all(torch.cat, pytree.tree_map_only(Tensor, torch.atleast_1d, tensor))
+
+    def _of_all(self, join: Callable[..., Tensor], tree: Any) -> Any:
+        def joined(*leaves: Any) -> Any:
+            return join(leaves).to(self.device) if isinstance(leaves[0], Tensor) else leaves[0]
+
+        return pytree.tree_map(joined, *gather_tensors(tree))
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """What :meth:`gather` gives, in which no row comes twice, or the lists of other objects joined."""
@@ -90,8 +95,7 @@ class Accelerator:
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         scale = scale / (self.num_processes if reduction == "mean" else 1)
-        parts = gather_tensors(tensor)
-        return pytree.tree_map_only(Tensor, lambda *all_: torch.stack(all_).sum(0).to(self.device) * scale, *parts)
+        return self._of_all(lambda parts: torch.stack(parts).sum(0) * scale, tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
         """Tensors as long along an axis as the longest of any process."""

@@ -18,13 +18,13 @@ from transept.training.data.order import EpochBatches
 from transept.training.state import EvalLoopOutput, EvalPrediction, Prediction
 
 
-def speed(
-    split: str, began: float, *, rows: float | None = None, steps: float | None = None, tokens: int | None = None
+def speed_metrics(
+    split: str, start_time: float, num_samples: Any = None, num_steps: Any = None, num_tokens: Any = None
 ) -> dict[str, Any]:
-    """The time since ``began``, and what was done in a second of it, under the reference's names."""
-    seconds = time.time() - began
+    """The time since ``start_time``, and what was done in a second of it, under the reference's names."""
+    seconds = time.time() - start_time
     figures = {f"{split}_runtime": round(seconds, 4)}
-    for name, number in (("samples", rows), ("steps", steps), ("tokens", tokens)):
+    for name, number in (("samples", num_samples), ("steps", num_steps), ("tokens", num_tokens)):
         if number is not None and seconds > 0:
             figures[f"{split}_{name}_per_second"] = round(number / seconds, 3)
     return figures

@@ -28,15 +28,7 @@ class Trial:
         self.number, self.params = number, dict[str, Any]()
         self._draw = random.Random(place_seed(seed, number, purpose="trial"))  # noqa: S311 (no secret)
 
-    def suggest_float(
-        self,
-        name: str,
-        low: float,
-        high: float,
-        *,
-        step: float | None = None,
-        log: bool = False,
-    ) -> float:
+    def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> float:
         """A number between two, evenly, or evenly in its logarithm."""
         refuse(not low <= high or (log and low <= 0), f"`{name}` cannot be drawn between {low} and {high}.")
         if step is not None:
@@ -69,6 +61,9 @@ def default_space(trial: Trial) -> dict[str, Any]:
         "seed": trial.suggest_int("seed", 1, 40),
         "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [4, 8, 16, 32, 64]),
     }
+
+
+default_hp_space_optuna = default_space
 
 
 def default_compute_objective(metrics: Mapping[str, float]) -> float:

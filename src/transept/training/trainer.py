@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
-from transept.environment import set_seed
+from transept.environment import enable_full_determinism, set_seed
 from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.model_card import card_of, write_card
@@ -27,7 +27,7 @@ from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.resume import keep_update_size
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import computed_once, ending_workers
-from transept.training.evaluation import Evaluation, speed
+from transept.training.evaluation import Evaluation, speed_metrics
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
 from transept.training.objective import own_task
@@ -65,10 +65,7 @@ class Trainer(TrainerBase):
     """
 
     def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> TrainOutput:
         """Train to the end; returns the number of updates, the mean loss, and the figures of the run.
 
@@ -81,7 +78,7 @@ class Trainer(TrainerBase):
         self.is_in_train = True
         try:
             if self.model_init is not None:
-                set_seed(self.args.seed, self.args.full_determinism)
+                (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
                 self.model = self.call_model_init(trial)
                 self._place_model()
                 self.optimizer = self.lr_scheduler = None
@@ -189,7 +186,7 @@ class Trainer(TrainerBase):
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
     def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
-        return speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
+        return speed_metrics(prefix, began, rows, math.ceil(rows / self.args.eval_batch_size))
 
     def evaluation_loop(
         self,
@@ -215,7 +212,7 @@ class Trainer(TrainerBase):
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None and self.training is not None:
                 seen = self.state.num_input_tokens_seen - self.training.first_tokens
-                logs |= speed("train", start_time, tokens=seen)
+                logs |= speed_metrics("train", start_time, num_tokens=seen)
         entry = {name: json_value(value, name) for name, value in logs.items()}
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.event("on_log", logs=logs)

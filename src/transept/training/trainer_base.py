@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.core.text import unpadded
-from transept.environment import set_seed
+from transept.environment import enable_full_determinism, set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError, refuse
 from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
@@ -72,7 +72,7 @@ class TrainerBase(TrainerData):
         self.devices, self.accelerator = Devices(args), Accelerator(self)
         if (level := args.get_process_log_level()) != get_verbosity():
             set_verbosity(level)
-        set_seed(args.seed, args.full_determinism)
+        (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
         refuse((model is None) == (model_init is None), "a trainer needs either a `model` or a `model_init`.")
         self.model_init, self.train_dataset, self.eval_dataset = model_init, train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer

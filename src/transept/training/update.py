@@ -72,8 +72,7 @@ class Updates:
             function = trainer.compute_loss_func
             self.is_sum = task_of(run.model) is not None if function is None else bool(with_items(function, None))
             self.is_sum = self.is_sum and "compute_loss" not in trainer.replaced_passes
-        replaced = {"training_step", "compute_loss", "compute_loss_func"} & {*trainer.replaced_passes}
-        self.gives_number = bool(replaced)
+        self.gives_number = bool({"training_step", "compute_loss", "compute_loss_func"} & {*trainer.replaced_passes})
         self.items: Counts | NumItems | None = None  # of the update that is being made
         self.spare: Batch | None = None  # stands in where others have one more
         self.substeps = 0  # the micro-batches of this update that callbacks have heard of; it may be made again
