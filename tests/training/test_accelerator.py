@@ -96,7 +96,7 @@ def test_a_loop_of_ones_own_over_the_accelerator(tmp_path: Path, capsys: pytest.
     assert here.gather(torch.tensor(1.0)).shape == (1,)
     assert here.gather_for_metrics(["a", "b"], use_gather_object=True) == ["a", "b"]
     assert (here.num_processes, here.process_index, here.is_main_process, here.is_local_main_process) == (1, 0, True, True)
-    assert (here.device, here.mixed_precision, here.is_last_process) == (trainer.args.device, "no", True)
+    assert (here.device, here.mixed_precision) == (trainer.args.device, "no")
     assert here.unwrap_model(torch.compile(model, backend="eager"), keep_torch_compile=False) is model
     assert here.on_main_process(len)("abc") == 3
     here.print("one", 2)

@@ -43,7 +43,7 @@ def nested_concat(tensors: Any, new_tensors: Any, padding_index: int = IGNORED) 
         if not all(isinstance(leaf, Tensor) for leaf in pair) and not all(isinstance(leaf, np.ndarray) for leaf in pair):
             kinds = " and ".join(type(leaf).__name__ for leaf in pair)
             raise InputTypeError(f"{kinds} cannot be joined.", hint="Pass two tensors, or two arrays, at each place.")
-        rows = [torch.atleast_1d(torch.as_tensor(leaf)) for leaf in pair]
+        rows = [part if part.ndim else part[None] for part in map(torch.as_tensor, pair)]
         if rows[0].ndim > 1:
             longest = max(part.shape[1] for part in rows)
             sides = [0, 0] * (rows[0].ndim - 2)

@@ -37,15 +37,13 @@ class Accelerator:
 
     is_main_process = property(lambda self: self.process_index == 0)
     is_local_main_process = property(lambda self: self.local_process_index == 0)
-    is_last_process = property(lambda self: self.process_index == self.num_processes - 1)
     mixed_precision = property(lambda self: "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "no")
-    scaler = property(lambda self: self._trainer.scaler)
     sync_gradients = True
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """The backward pass of a loss: a mean over this process's rows, or divided by ``num_items_in_batch``."""
         share = self._trainer.share
-        backward(loss, self._trainer.devices.replicas.size if share.is_divided else 1, self.scaler)
+        backward(loss, self._trainer.devices.replicas.size if share.is_divided else 1, self._trainer.scaler)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return precision(self.args)

@@ -17,13 +17,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transept.adapt.freeze import freeze
 from transept.adapt.neftune import add_embedding_noise
 from transept.errors import ConfigError, UnsupportedError, refuse
+from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers
 from transept.training.arguments.training import TrainingArguments
 from transept.training.callbacks.base import DefaultFlowCallback, length_of
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
-from transept.training.objective import own_task, task_of
+from transept.training.devices import Devices
+from transept.training.loss import PassShare
+from transept.training.objective import Objective, own_task, task_of
 from transept.training.optim.greedy import GreedyLR
 from transept.training.state import TrainerState
 
@@ -107,8 +110,10 @@ class TrainingRun:
         self.args, self.state, self.average = trainer.args, trainer.state, trainer.average
         self.model: nn.Module = trainer.model  # as it is saved
         self.wrapped: nn.Module = trainer.model_wrapped  # as it is called in training
-        self.form, self.devices = trainer.form, trainer.devices
-        self.objective, self.share = trainer.objective, trainer.share
+        self.form: Form = trainer.form
+        self.devices: Devices = trainer.devices
+        self.objective: Objective = trainer.objective
+        self.share: PassShare = trainer.share
         self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
         self.follows_metric = isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)  # of evaluations, not updates
         self.loader, self.length = loader, length

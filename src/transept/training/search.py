@@ -127,14 +127,7 @@ def optimize(attempt: Callable[[Any], float], direction: str, count: int, option
 
 
 def search(
-    trainer: Any,
-    space: Space | None,
-    measure: Measure,
-    count: int,
-    direction: str,
-    backend: str | None,
-    name: Naming,
-    options: dict[str, Any],
+    trainer: Any, space: Space | None, measure: Measure, count: int, direction: str, backend: Any, name: Naming, options: Any
 ) -> BestRun:
     """Train with each of the settings, in directories of their own, and give the best; see ``Trainer``."""
     what = "a search needs a trainer with `model_init`, since each try begins with a new model."

@@ -212,8 +212,8 @@ class TrainerBase(TrainerData):
         inputs = self._prepare_inputs(inputs)
         only_loss = loss_alone() if self.may_cut else contextlib.nullcontext()
         with without_padding, self.compute_loss_context_manager(), only_loss:
-            again = partial(self.compute_loss, **with_items(self.compute_loss, num_items_in_batch))
-            answer: Any = again(model, inputs)
+            again: Any = partial(self.compute_loss, **with_items(self.compute_loss, num_items_in_batch))
+            answer = again(model, inputs)
             if self.loss_is_scaled_for_ga is not None:
                 self.share.is_divided = self.loss_is_scaled_for_ga and num_items_in_batch is not None
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss

@@ -201,7 +201,7 @@ class Updates:
             share.is_divided = run.devices.is_staged and self.items is not None  # by the form; else by `compute_loss`
             with run.form.gradient_sync(model, is_last):
                 usual = partial(trainer.training_step, model, batch, **with_items(trainer.training_step, self.items))
-                loss = run.form.passes(usual, batch, self.items, share.parts, share.loss)
+                loss: Tensor = run.form.passes(usual, batch, self.items, share.parts, share.loss)
             what = "there is too little memory for a micro-batch, and its loss is no sum over rows."
             refuse(share.rows_are_divided and not share.is_divided, what, LESS_MEMORY, TrainingError)
             return loss
