@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError, UnsupportedError
-from transept.layers.cache import Cache, KeyValues, Pair
+from transept.layers.cache import Cache, DynamicCache, KeyValues, Pair
 from transept.memory import check_memory
 from transept.units import size
 
@@ -281,3 +281,24 @@ def is_home(device: torch.device) -> bool:
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class EncoderDecoderCache(Cache):
+    """A cache of a decoder's positions and one of an encoder's states, which share their layers with this one.
+
+    One :class:`DynamicCache` holds both just as well; this is for code that makes two.
+    """
+
+    def __init__(self, *caches: Cache) -> None:
+        super().__init__()
+        one, other, *_ = (*caches, DynamicCache(), DynamicCache())
+        self.self_attention_cache, self.cross_attention_cache = one, other
+        self.layers, self.cross = one.layers, other.layers
+
+    def make(self) -> KeyValues:
+        return self.self_attention_cache.make()
+
+    @property
+    def is_updated(self) -> dict[int, bool]:
+        """Whether the encoder's keys and values of a layer were computed."""
+        return {index: layer.length > 0 for index, layer in enumerate(self.cross)}
