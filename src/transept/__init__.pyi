@@ -17,6 +17,8 @@ from transept.adapt.peft import (
     get_peft_model as get_peft_model,
 )
 from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
+from transept.compat.attention import AttentionInterface as AttentionInterface
+from transept.compat.linear import Conv1D as Conv1D
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -122,6 +124,7 @@ from transept.errors import (
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
+    VersionError as VersionError,
     naming as naming,
     nearest as nearest,
     refuse as refuse,
@@ -167,6 +170,7 @@ from transept.generation.logits_warpers import (
 )
 from transept.generation.outputs import (
     AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
+    BaseStreamer as BaseStreamer,
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
@@ -199,6 +203,7 @@ from transept.layers.cache import (
     DynamicCache as DynamicCache,
 )
 from transept.layers.caches import (
+    EncoderDecoderCache as EncoderDecoderCache,
     OffloadedCache as OffloadedCache,
     SlidingWindowCache as SlidingWindowCache,
     StaticCache as StaticCache,
