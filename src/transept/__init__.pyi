@@ -52,6 +52,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForUniversalSegmentation as AutoModelForUniversalSegmentation,
     AutoModelForVision2Seq as AutoModelForVision2Seq,
     AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,

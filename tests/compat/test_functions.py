@@ -163,6 +163,7 @@ def test_mappings() -> None:
     assert {"llama", "gpt2", "bloom"} <= {config.model_type for config in MODEL_FOR_CAUSAL_LM_MAPPING}
     assert MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["llama"] == "LlamaForCausalLM"
     assert MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES["t5"] == "T5ForConditionalGeneration"
+    assert transept.MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING[transept.DetrConfig] is transept.DetrForSegmentation
     assert TOKENIZER_MAPPING[transept.BertConfig] is transept.BertTokenizer
     assert not hasattr(transept, "MODEL_FOR_NONSENSE_MAPPING")
 

@@ -11,7 +11,7 @@ import re
 _VALUES = ("compat.values", "environment", "outputs: ModelOutput", "training.state: ExplicitEnum")
 _HUB = ("compat.hub", "publish: Pushable as PushToHubMixin", "environment: is_offline_mode")
 _AUTO = ("compat.mappings", "core.auto", "preprocess.auto", "preprocess.text.auto", "compat.remote_code")
-_REPORTS = ("training.callbacks.reports", "environment", "compat.deepspeed")
+_REPORTS = ("training.callbacks.reports", "environment", "compat.deepspeed", "compat.trainer")
 _FEATURES = ("preprocess.features", "preprocess.audio.base: SequenceFeatureExtractor as FeatureExtractionMixin")
 _COLLATE = ("training.collate.padding", "training.collate.language", "training.collate.media", "compat.collators")
 _TEXT = ("compat.values: PaddingStrategy, TensorType, TruncationStrategy", "tokenizers: AddedToken")
