@@ -100,6 +100,7 @@ SINGLE = {
     ],
     "layers.cache": ["Cache", "DynamicCache"],
     "layers.caches": ["EncoderDecoderCache", "OffloadedCache", "SlidingWindowCache", "StaticCache"],
+    "compat.attention": ["AttentionInterface"],
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],

@@ -55,6 +55,11 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 
 
+def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
+    """(B, K, S, E) -> (B, K * n_rep, S, E): keys or values for as many heads as there are queries."""
+    return _repeated(hidden_states, hidden_states.shape[1] * n_rep)
+
+
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """PyTorch's fused attention."""
     heads, groups = q.shape[1], k.shape[1]
@@ -181,7 +186,7 @@ class Attention(Linked):
 
     # Whether each head can work without the others' weights, so that processes may share them.
     heads_apart: ClassVar[bool] = True
-    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
+    linear: ClassVar[Callable[[int, int, bool], nn.Module]] = nn.Linear  # makes the projections
 
     def __init__(
         self,

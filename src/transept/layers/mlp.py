@@ -42,7 +42,7 @@ def apply_chunking_to_forward(
 class MLP(Linked):
     """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
-    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
+    linear: ClassVar[Callable[[int, int, bool], nn.Module]] = nn.Linear  # makes the projections
 
     def __init__(
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0

@@ -56,12 +56,16 @@ GPT2_BLOCK: Table = {
 }
 
 
+def turned(nx: int, nf: int, bias: bool = True) -> Conv1D:
+    return Conv1D(nf, nx)
+
+
 class GPT2Attention(FusedAttention):
-    linear = Conv1D
+    linear = staticmethod(turned)
 
 
 class GPT2MLP(MLP):
-    linear = Conv1D
+    linear = staticmethod(turned)
 
 
 class GPT2Model(CausalBackbone):

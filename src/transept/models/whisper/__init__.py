@@ -135,7 +135,9 @@ class WhisperEncoder(SpectrogramBackbone):
     base_model_prefix = "model.encoder"
     reads = ("input_features", "attention_mask", "labels")
     placed = True
-    names = Names({"conv1": "conv1", "conv2": "conv2"} | STACK, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out"))
+    names = Names(
+        {"conv1": "conv1", "conv2": "conv2"} | STACK, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out")
+    )
     table_name = "conv1"
 
     def __init__(self, config: WhisperConfig) -> None:
