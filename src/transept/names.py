@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "feature_extraction_utils": ("preprocess.features",),
     "processing_utils": ("preprocess.processor", "preprocess.auto"),
     "hf_argparser": ("cli.dataclass_parser",),
+    "pipelines.pt_utils": ("pipelines.datasets",),
     "trainer": ("training.trainer", "training.arguments.training"),
     "trainer_callback": ("training.callbacks.base", "training.callbacks.progress", "training.state"),
     "trainer_utils": ("environment", "training.state", "training.checkpoint.directory"),

@@ -17,7 +17,7 @@ from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.core.spectrograms import SpectrogramBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import Options, Pipeline
+from transept.pipelines.base import Options, TaskPipeline
 from transept.pipelines.batching import Sample, attempt
 from transept.preprocess.workers import in_order
 
@@ -31,7 +31,7 @@ class AudioOptions(Options):
     """Options of tasks over sounds.
 
     Args:
-        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+        sampling_rate: the rate of arrays that come without one, in Hz; the model's when absent, with a warning.
     """
 
     sampling_rate: int | None = None
@@ -47,7 +47,7 @@ class ImageOptions(Options):
     image_processor_kwargs: Mapping[str, Any] | None = None
 
 
-class MediaPipeline(Pipeline[Any]):
+class MediaPipeline(TaskPipeline[Any]):
     """A task over files or arrays of one kind."""
 
     noun: ClassVar[str]

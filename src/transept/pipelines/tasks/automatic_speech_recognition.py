@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, UnsupportedError
-from transept.pipelines.base import Pipeline
+from transept.pipelines.base import TaskPipeline
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, AudioPipeline
@@ -90,7 +90,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     tokenizer: Any
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """Models that write text do it otherwise."""
         ctc, writers = (tuple(auto.tasks) for auto in (AutoModelForCTC, AutoModelForSpeechSeq2Seq))
         names = parts.architectures

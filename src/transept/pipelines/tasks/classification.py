@@ -22,7 +22,7 @@ from transept.core.auto import (
 )
 from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.metrics.base import softmax
-from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
+from transept.pipelines.base import Options, TaskPipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.heads import SENTIMENT_MODEL
@@ -61,7 +61,7 @@ class TextClassificationOptions(LabelOptions, TextOptions):
     top_k: int | str | None = count("best", optional=True)  # type: ignore[assignment]
 
 
-class ClassifyingPipeline(Pipeline[Any]):
+class ClassifyingPipeline(TaskPipeline[Any]):
     """A task whose answers are lists of ``{"label": str, "score": float}``, the best first."""
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
@@ -194,7 +194,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
     default_model = EMBEDDING_MODEL
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """A model is one of entailment by its class or by its labels, and else one of vectors."""
         entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
         if entails or _entailment(parts.config) is not None:

@@ -21,7 +21,7 @@ from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
-from transept.pipelines.base import Options, Pipeline, choice, count
+from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, flat
 from transept.pipelines.text import Text, TextPipeline, check_text, padded
 
@@ -55,7 +55,7 @@ class GenerationOptions(Options):
             raise InputTypeError(problem, hint="Pass a TextStreamer.")
 
 
-class WritingPipeline(Pipeline[Any]):
+class WritingPipeline(TaskPipeline[Any]):
     """A task whose model generates text, whatever it reads."""
 
     tokenizer: Any

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transept.core.auto import AutoModel, AutoModelForMaskedLM, AutoModelForTokenClassification
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
+from transept.pipelines.base import Options, TaskPipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImageOptions, ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
@@ -51,7 +51,7 @@ class ImageFeatureOptions(ImageOptions):
     pool: bool = False
 
 
-class StatesPipeline(Pipeline[Any]):
+class StatesPipeline(TaskPipeline[Any]):
     """A task that answers with states (1, T, D) as nested lists or as a tensor."""
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
