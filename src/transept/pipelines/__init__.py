@@ -70,7 +70,8 @@ def pipeline(
         packed: put weights into the processor's own layout, for models loaded here on the CPU.
         pipeline_class: a class of one's own (see :class:`Pipeline`), in place of the task's.
         more: ``tokenizer``, ``image_processor``, ``feature_extractor`` or ``processor``; ``config`` and ``model_kwargs`` of the
-            model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options.
+            model; where to look (``revision``, ``token``, ``cache_dir``, ...); and the task's own options. ``use_fast`` and
+            ``trust_remote_code`` choose nothing.
 
     Raises:
         UnsupportedError, InputError: no such task, one that cannot be told, or an option that it does not have.
@@ -92,6 +93,7 @@ def pipeline(
         what = f"the task {task!r} has no default model" if task else "`task` and `model` are both absent"
         call = f"pipeline({task!r}, model=PATH)" if task else "pipeline(model=PATH)"
         raise InputError(f"{what}.", hint=f"Pass `model`: a directory or a repository that was trained for the task: {call}.")
+    more.pop("use_fast", None)  # there is one implementation of each tokenizer and processor
     hub = take_source_options(more)
     parts = Components(name, take_components(more), hub, device, dtype, packed, more.pop("model_kwargs", None) or {})
     cls = cls or task_class(parts.task(task_names()))

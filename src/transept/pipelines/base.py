@@ -96,6 +96,7 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
     auto: ClassVar[Any]
     components: ClassVar[tuple[str, ...]] = ()
     options_class: ClassVar[type[Any]]
+    first: ClassVar[str] = "inputs"  # the reference's name of the first argument of a call
     nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
     asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
     drawable: ClassVar[bool] = False  # whether ``draw`` shows the answers over their images
@@ -196,7 +197,7 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
 
     def __call__(
         self,
-        inputs: Any,
+        inputs: Any = None,
         *,
         on_error: Literal["raise", "return"] = "raise",
         progress: bool | None = None,
@@ -216,6 +217,7 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
         Raises:
             InputsError, InputError: inputs that cannot be answered, with their positions; a wrong option.
         """
+        inputs = options.pop(self.first, inputs)
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("batch_size", batch_size, optional=True)
         check_count("num_workers", num_workers, optional=True, least=0)

@@ -42,9 +42,11 @@ class ImageOptions(Options):
 
     Args:
         image_processor_kwargs: settings of the image processor for this call.
+        timeout: taken for the reference's sake: it waits for web addresses, which are not fetched here.
     """
 
     image_processor_kwargs: Mapping[str, Any] | None = None
+    timeout: float | None = None
 
 
 class MediaPipeline(TaskPipeline[Any]):
@@ -58,7 +60,7 @@ class MediaPipeline(TaskPipeline[Any]):
     def check_model(self) -> None:
         self.need(isinstance(self.model.backbone, self.reads), f"reads {self.noun}s")
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         """As of every pipeline; an array with a batch axis is a list of inputs."""
         batch = hasattr(inputs, "ndim") and not self.is_one(inputs)
         return super().__call__(list(inputs) if batch else inputs, **options)

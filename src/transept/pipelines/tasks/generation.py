@@ -34,6 +34,8 @@ MIN_PREFIX = 32
 class GenerationOptions(Options):
     """Options of tasks that generate text; any setting of ``GenerationConfig`` is one too.
 
+    ``generation_config`` gives those that it states, and ``stop_sequence`` is ``stop_strings``.
+
     Args:
         return_tensors: answer with ids in place of text.
         clean_up_tokenization_spaces: take out spaces before marks; the tokenizer's own rule when absent.
@@ -81,6 +83,10 @@ class WritingPipeline(TaskPipeline[Any]):
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         given, config, own = self.unnested(given), self.model.generation_config, super().option_names()
+        if (stated := given.pop("generation_config", None)) is not None:
+            given = {name: value for name, value in stated.to_diff_dict().items() if config.knows(name)} | given
+        if (stop := given.pop("stop_sequence", None)) is not None:
+            given["stop_strings"] = [stop] if isinstance(stop, str) else list(stop)
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
         rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
@@ -106,10 +112,11 @@ class WritingPipeline(TaskPipeline[Any]):
         return chosen | {"return_dict_in_generate": False, "tokenizer": self.tokenizer}
 
     def text(self, ids: list[int], options: Any) -> str:
-        """Ids as text, without special tokens."""
+        """Ids as text, without special tokens unless the task's option says otherwise."""
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))
+        skip = getattr(options, "skip_special_tokens", True)
+        return str(self.tokenizer.decode(ids, skip_special_tokens=skip, **more))
 
 
 class GenerationPipeline(WritingPipeline, TextPipeline):
@@ -225,10 +232,14 @@ class TextGenerationOptions(GenerationOptions):
         add_special_tokens: as the tokenizer does it; ``True`` when absent.
         truncation: cut prompts at ``max_length`` tokens, or at what tokenizer and model allow.
         padding: taken for the reference's sake; it has no effect.
+        skip_special_tokens: whether special tokens are left out of the text.
+
+    ``tokenizer_encode_kwargs`` is a mapping of those among these that are the tokenizer's.
     """
 
     return_full_text: bool | None = None
     prefix: str = ""
+    skip_special_tokens: bool = True
     handle_long_generation: str | None = choice(None, "hole")
     tools: list[Any] | None = None
     documents: list[dict[str, str]] | None = None
@@ -242,6 +253,7 @@ class TextGenerationPipeline(GenerationPipeline):
     """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence."""
 
     task, auto, options_class = "text-generation", AutoModelForCausalLM, TextGenerationOptions
+    nested, first = "tokenizer_encode_kwargs", "text_inputs"
 
     def is_one(self, inputs: Any) -> bool:
         return super().is_one(inputs) or is_chat(inputs)
@@ -315,7 +327,7 @@ class TextGenerationPipeline(GenerationPipeline):
 
     def _behind(self, item: Any, text: str, options: Any) -> Any:
         if not is_chat(item):
-            return options.prefix + item + text
+            return item + text
         if goes_on(item, options):
             return [*item[:-1], {**item[-1], "content": item[-1]["content"] + text}]
         return [*item, {"role": "assistant", "content": text}]
