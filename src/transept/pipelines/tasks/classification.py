@@ -102,7 +102,7 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
     task, auto, options_class = "text-classification", AutoModelForSequenceClassification, TextClassificationOptions
     default_model, nested = SENTIMENT_MODEL, "tokenizer_kwargs"
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
         lone = isinstance(inputs, str) and "top_k" not in options and not isinstance(found, TranseptError)
         return [found] if lone else found

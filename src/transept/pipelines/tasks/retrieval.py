@@ -94,7 +94,7 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
 
     task = "text-similarity"
 
-    def __call__(self, inputs: Any, others: Any = None, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, others: Any = None, **options: Any) -> Any:
         """As of every pipeline; a text or several, to compare the text ``inputs`` to, may stand behind it."""
         return super().__call__(inputs if others is None else (inputs, others), **options)
 

@@ -117,7 +117,7 @@ class FillMaskPipeline(TextPipeline):
         named = found.targets is not None and not isinstance(found.targets, Tensor)
         return replace(found, targets=self.target_ids(found.targets)) if named else found
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
 
@@ -210,7 +210,7 @@ class TokenClassificationPipeline(TextPipeline):
 
     task, auto, options_class = "token-classification", AutoModelForTokenClassification, TokenClassificationOptions
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         """As of every pipeline; a single list of words is a list of one input, as for the reference."""
         split = options.get("is_split_into_words", self.options.is_split_into_words)
         words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)

@@ -94,10 +94,10 @@ def center_crop(pixels: NDArray[np.float32], height: int, width: int) -> NDArray
     return padded[top : top + height, left : left + width]
 
 
-class SizeDict(dict[str, int]):
+class SizeDict(dict[str, Any]):
     """A size in pixels, whose keys are attributes too; those of :data:`KEYS` that it has not are ``None``."""
 
-    def __getattr__(self, name: str) -> int | None:
+    def __getattr__(self, name: str) -> Any:
         if not any(name in keys for keys in KEYS):
             raise AttributeError(f"a size has no {name!r}")
         return self.get(name)
