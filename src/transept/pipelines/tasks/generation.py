@@ -85,8 +85,7 @@ class WritingPipeline(TaskPipeline[Any]):
         given, config, own = self.unnested(given), self.model.generation_config, super().option_names()
         if (stated := given.pop("generation_config", None)) is not None:
             given = {name: value for name, value in stated.to_diff_dict().items() if config.knows(name)} | given
-        if (stop := given.pop("stop_sequence", None)) is not None:
-            given["stop_strings"] = [stop] if isinstance(stop, str) else list(stop)
+        given |= {"stop_strings": given.pop("stop_sequence")} if "stop_sequence" in given else {}
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
         rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
@@ -112,11 +111,10 @@ class WritingPipeline(TaskPipeline[Any]):
         return chosen | {"return_dict_in_generate": False, "tokenizer": self.tokenizer}
 
     def text(self, ids: list[int], options: Any) -> str:
-        """Ids as text, without special tokens unless the task's option says otherwise."""
+        """Ids as text, without special tokens unless an option asks for them."""
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
-        skip = getattr(options, "skip_special_tokens", True)
-        return str(self.tokenizer.decode(ids, skip_special_tokens=skip, **more))
+        return str(self.tokenizer.decode(ids, getattr(options, "skip_special_tokens", True), **more))
 
 
 class GenerationPipeline(WritingPipeline, TextPipeline):
@@ -221,7 +219,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
 
 class TextGenerationOptions(GenerationOptions):
-    """Options of ``text-generation``.
+    """Options of ``text-generation``; ``tokenizer_encode_kwargs`` is a mapping of those that are the tokenizer's.
 
     Args:
         return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
@@ -233,8 +231,6 @@ class TextGenerationOptions(GenerationOptions):
         truncation: cut prompts at ``max_length`` tokens, or at what tokenizer and model allow.
         padding: taken for the reference's sake; it has no effect.
         skip_special_tokens: whether special tokens are left out of the text.
-
-    ``tokenizer_encode_kwargs`` is a mapping of those among these that are the tokenizer's.
     """
 
     return_full_text: bool | None = None
