@@ -121,9 +121,7 @@ def test_a_new_head_is_compared_with_the_memory_before_anything_is_made(
     assert load().head.out_proj.weight.shape == (50_000, 8)
     monkeypatch.setattr(memory, "memory_left", lambda device: 10**6)
     monkeypatch.setattr(memory, "_SMALL", 0)
-    said = (
-        r"classifier\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
-    )
+    said = r"classifier\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
     with pytest.raises(ConfigError, match=said):
         load()
 

@@ -89,7 +89,8 @@ def freeze(model: Model, *what: What, evaluation: bool = True) -> list[str]:
     Args:
         what: ``"embeddings"``, ``"backbone"`` (all but the head), ``"head"``; a number of layers, which are frozen from the
             first on and the embeddings with them (a negative one leaves out so many last layers); or names of modules and
-            parameters, in the tree or as the model's modules call them, in which ``*`` stands for any one part. Without it, all is frozen.
+            parameters, in the tree or as the model's modules call them, in which ``*`` stands for any one part. Without it,
+            all is frozen.
         evaluation: whether modules of which all is frozen stay in evaluation mode, so that they drop out nothing.
 
     Returns:

@@ -60,7 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{f"models.auto.{kind}_auto": _AUTO for kind in ("configuration", "feature_extraction", "image_processing", "modeling")},
     **{f"models.auto.{kind}_auto": _AUTO for kind in ("processing", "tokenization", "video_processing")},
     "optimization": ("training.optim.schedules", "training.optim.adafactor", "training.optim.optimizers"),
-    "pipelines.pt_utils": ("pipelines.columns",),
+    "pipelines.pt_utils": ("pipelines.datasets",),
     "processing_utils": ("preprocess.processor: Processor as ProcessorMixin", "preprocess.auto", "typing: Unpack"),
     "pytorch_utils": (
         *("compat.linear", "layers.projection: Conv1D", "layers.mlp: apply_chunking_to_forward"),

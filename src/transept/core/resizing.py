@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 
 @torch.no_grad()
-def resize_rows(
-    layers: Iterable[nn.Module], rows: int, initialize: Callable[[nn.Module], object] | None = None
-) -> None:
+def resize_rows(layers: Iterable[nn.Module], rows: int, initialize: Callable[[nn.Module], object] | None = None) -> None:
     """Give layers so many rows; a tensor that several share is made once.
 
     New rows are the mean of the old ones, or what ``initialize`` fills a new layer with.
