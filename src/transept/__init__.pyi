@@ -18,7 +18,6 @@ from transept.adapt.peft import (
 )
 from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
 from transept.compat.attention import AttentionInterface as AttentionInterface
-from transept.compat.linear import Conv1D as Conv1D
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -79,7 +78,6 @@ from transept.core.model import (
     own_forward as own_forward,
     pooled_alone as pooled_alone,
 )
-from transept.core.naming import reference_names as reference_names
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
