@@ -201,7 +201,7 @@ PROTOCOL = {
 } | {"__next__": "StopIteration", "__anext__": "StopAsyncIteration"}
 # Built-in errors that tell our own developers of a mistake when a class is made, or that a library's hook asks for.
 RAISES = {
-    "checkpoint/names.py": {"ValueError"},
+    "checkpoint/keys.py": {"ValueError"},
     "__init__.py": {"AttributeError"},
     "compat/names.py": {"AttributeError", "ImportError", "ModuleNotFoundError"},  # what the import system expects
 }

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Recipe
+from transept.checkpoint.keys import Recipe
+from transept.checkpoint.names import Names
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 from transept.memory import check_memory
@@ -195,7 +196,8 @@ class Part(NamedTuple):
         if self.blocks == 1:
             return tensor[self.slices]
         axis = len(self.slices) - 1
-        blocks = tensor.unflatten(axis, (self.blocks, -1))
+        shape = tensor.shape
+        blocks = tensor.view(*shape[:axis], self.blocks, shape[axis] // self.blocks, *shape[axis + 1 :])
         return blocks[(*self.slices[:-1], slice(None), self.slices[-1])].flatten(axis, axis + 1)
 
     def of_row(self, pieces: int) -> Part:

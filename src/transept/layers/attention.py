@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -186,7 +186,6 @@ class Attention(Linked):
 
     # Whether each head can work without the others' weights, so that processes may share them.
     heads_apart: ClassVar[bool] = True
-    linear: ClassVar[Callable[[int, int, bool], nn.Module]] = nn.Linear  # makes the projections
 
     def __init__(
         self,
@@ -213,6 +212,11 @@ class Attention(Linked):
         self.o_proj = self.linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+
+    @staticmethod
+    def linear(features: int, outputs: int, bias: bool) -> Any:
+        """Make a projection; a family with layers of its own overrides this."""
+        return nn.Linear(features, outputs, bias)
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
         """Make what gives queries, and keys and values of so many numbers a position."""
@@ -323,7 +327,7 @@ class FusedAttention(Attention):
     """
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
-        self.sizes = queries, keys, keys
+        self.sizes: tuple[int, ...] = queries, keys, keys
         if self.cross:
             self.q_proj, self.kv_proj = self.linear(dim, queries, bias), self.linear(self.source, 2 * keys, bias)
         else:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import TextBackbone

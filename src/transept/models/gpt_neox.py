@@ -10,7 +10,8 @@ from typing import Annotated
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import RotaryConfig
 from transept.core.inputs import PER_TOKEN
 from transept.core.text import CausalBackbone

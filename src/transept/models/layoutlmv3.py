@@ -13,7 +13,8 @@ from typing import Annotated, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Transposed
+from transept.checkpoint.keys import Transposed
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import INTEGERS, check_range, check_tensor

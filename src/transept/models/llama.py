@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span

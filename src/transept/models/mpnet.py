@@ -9,7 +9,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range

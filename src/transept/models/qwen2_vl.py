@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.keys import Fused, Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import INTEGERS, RecordOptions, check_finite, check_tensor
 from transept.core.merge import Pictures, PictureTextBackbone, PictureTextConfig

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names
+from transept.checkpoint.keys import Fused
+from transept.checkpoint.names import Names
 from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
 from transept.fields import Count, Multiple, derived

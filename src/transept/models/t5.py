@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import initialize_module
 from transept.core.model import Model

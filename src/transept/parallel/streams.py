@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from transept.checkpoint.names import KeyMap, Recipe
+from transept.checkpoint.keys import KeyMap, Recipe
 from transept.checkpoint.store import TensorStore, file_names, size_in_bytes, split, write_checkpoint
 from transept.checkpoint.writing import in_order, write_stream
 from transept.errors import CheckpointError, FileError

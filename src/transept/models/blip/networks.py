@@ -12,7 +12,8 @@ from typing import Annotated, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.keys import Fused, Table
+from transept.checkpoint.names import Names
 from transept.core.composite import CompositeConfig, PartConfig
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
@@ -56,8 +57,8 @@ GPT2_BLOCK: Table = {
 }
 
 
-def turned(nx: int, nf: int, bias: bool = True) -> Conv1D:
-    return Conv1D(nf, nx)
+def turned(features: int, outputs: int, bias: bool) -> Conv1D:
+    return Conv1D(outputs, features)
 
 
 class GPT2Attention(FusedAttention):

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
