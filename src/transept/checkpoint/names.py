@@ -88,7 +88,8 @@ class Names:
         return KeyMap(self._whole_table())
 
     def _whole_table(self) -> Table:
-        return {child.stored: (child.ours, child.names._whole_table()) for child in self.children} | dict(self.table)
+        children = {child.stored: (child.ours, {"": "", **child.names._whole_table()}) for child in self.children}
+        return children | dict(self.table)
 
     @cached_property
     def placement(self) -> KeyMap:
@@ -115,7 +116,7 @@ class Names:
         if self.within is None:
             return name
         for child in self.within.children:
-            if name == child.place or name.startswith(f"{child.place}."):
+            if name == child.place or name.startswith(f"{child.place}.".lstrip(".")):
                 return join(child.ours, child.names.dialect(name.removeprefix(child.place).removeprefix(".")))
         return self.within.placement.ours(name)[0]
 
@@ -353,7 +354,7 @@ class KeyMap:
             self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
             for part, target in enumerate(rule.targets):
                 ours = f"{target}.*" if rule.row else target
-                path = tuple(ours.split("."))
+                path = tuple(ours.split(".")) if ours else ()
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
@@ -422,13 +423,13 @@ class KeyMap:
             return known
         parts = name.split(".")
         spelled = [(part, "*") if part.isdigit() else (part,) for part in parts]  # rules may name a number
-        lengths = range(len(parts), 0, -1)
+        lengths = range(len(parts), -1, -1)
         path = next((path for length in lengths for path in product(*spelled[:length]) if path in self._rules), None)
         if path is None:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
         indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (".".join([fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        stored, *targets = (".".join(filter(None, [fill(each, indices), *rest])) for each in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
