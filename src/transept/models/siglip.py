@@ -111,6 +111,8 @@ class AttentionPool(Linked):
         return x[:, 0]
 
 
+# New matrices are drawn as wide as if numbers beyond two deviations were cut off, which leaves this much of one.
+_CUT = 0.87962566
 _BLOCK: Table = {name: CLIP_BLOCK[name] for name in ("layer_norm1", "self_attn", "layer_norm2", "mlp")}
 
 
@@ -124,7 +126,7 @@ class _Siglip(Backbone):
         elif isinstance(module, nn.Linear) and self.is_within(module):
             nn.init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+            nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5 / _CUT)
 
     def is_within(self, module: nn.Linear) -> bool:
         """Whether a layer is one of an attention or of a feed-forward layer, but for an attention that pools."""
