@@ -149,7 +149,7 @@ class KeyMap:
             self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
             for part, target in enumerate(rule.targets):
                 ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
-                path = tuple(ours.split("."))
+                path = tuple(ours.split(".")) if ours else ()
                 if path in self._rules:
                     raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
                 self._rules[path] = replace(rule, part=part) if part else rule
@@ -228,13 +228,13 @@ class KeyMap:
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        lengths = range(len(parts), 0, -1)
+        lengths = range(len(parts), -1, -1)
         path = next((path for length in lengths for path in _spelled(parts[:length]) if path in self._rules), None)
         if path is None:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
         indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (".".join([fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
+        stored, *targets = (join(fill(template, indices), *rest) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

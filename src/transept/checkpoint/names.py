@@ -82,7 +82,8 @@ class Names:
         return KeyMap(self._whole_table())
 
     def _whole_table(self) -> Table:
-        return {child.stored: (child.ours, child.names._whole_table()) for child in self.children} | dict(self.table)
+        children = {child.stored: (child.ours, {"": "", **child.names._whole_table()}) for child in self.children}
+        return children | dict(self.table)
 
     @cached_property
     def placement(self) -> KeyMap:
@@ -145,7 +146,8 @@ class Names:
         rules = flattened(self.files if self.within is None else self.table)
         tree = {rule.targets[0]: name for name, rule in rules.items() if replace(rule, stored="") == Recipe(rule.targets)}
         tree |= {child.place: child.stored for child in self.children}
-        tree = {place.removeprefix(f"{self.base}."): stored for place, stored in tree.items() if place not in {*rules, stored}}
+        inside = {place for place, stored in tree.items() if f"{stored}.".startswith(f"{place}.")}
+        tree = {place.removeprefix(f"{self.base}."): tree[place] for place in tree.keys() - rules.keys() - inside}
         return tree | {old: rule.targets[0] for old, rule in flattened(self.legacy).items()}
 
     def _respelled(self, name: str) -> str:

@@ -102,12 +102,11 @@ class CLIPConfig(CompositeConfig):
     initializer_factor: float = 1.0
 
 
-_BLOCK: Table = {
-    "self_attn.out_proj": "self_attn.o_proj",
+CLIP_BLOCK: Table = {
+    "self_attn": ("self_attn", {**{f"{part}_proj": f"{part}_proj" for part in "kvq"}, "out_proj": "o_proj"}),
     "layer_norm1": "self_attn_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
     "layer_norm2": "mlp_norm",
-    "mlp.fc1": "mlp.up_proj",
-    "mlp.fc2": "mlp.down_proj",
 }
 # What a file of both networks holds beside one of them.
 _OTHERS = frozenset({"text_projection", "visual_projection", "logit_scale", "logit_bias", "classifier"})
@@ -129,6 +128,7 @@ class _Tower(Backbone):
     """What both networks have in common: their names in files, and how they begin."""
 
     beside: ClassVar[frozenset[str]] = frozenset()
+    placed = True
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -137,8 +137,8 @@ class _Tower(Backbone):
 
     def checkpoint_names(self) -> Names:
         """Alone, a network is stored under its name in the whole model; files without that are read too."""
-        names = self.names_of(self.config)
-        return names.below("", self.base_model_prefix, loose=True) | Names(heads=names.heads)
+        names = self.tree_names(self.config)
+        return (names.below("", self.base_model_prefix, loose=True, tree="") | Names(heads=names.heads)).placed()
 
     def deviations(self) -> dict[nn.Module, float]:
         """The standard deviations of new matrices."""
@@ -171,7 +171,7 @@ class TextTower(_Tower, TextBackbone):
         {
             "embeddings.token_embedding": "embed_tokens",
             "embeddings.position_embedding": "embed_positions",
-            "encoder.layers.*": ("layers.*", _BLOCK),
+            "encoder.layers.*": ("layers.*", CLIP_BLOCK),
             "final_layer_norm": "norm",
         }
     )
@@ -209,7 +209,7 @@ class ImageTower(_Tower, PatchBackbone):
             "embeddings.patch_embedding": "embed_patches",
             "embeddings.position_embedding": "embed_positions",
             "pre_layrnorm": "embed_norm",
-            "encoder.layers.*": ("layers.*", _BLOCK),
+            "encoder.layers.*": ("layers.*", CLIP_BLOCK),
             "post_layernorm": "norm",
         }
     )
@@ -327,7 +327,12 @@ class CLIPModel(DualEncoder):
     config_class = CLIPConfig
     base_model_prefix = "clip"
     part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": CLIPTextModel, "vision_model": CLIPVisionModel}
-    names = Names(ignore=("embeddings.position_ids",), heads=frozenset({"classifier"}))
+    placed = True
+    names = Names(
+        {"visual_projection": "visual_projection", "text_projection": "text_projection"},
+        ignore=("embeddings.position_ids",),
+        heads=frozenset({"classifier"}),
+    )
 
     def __init__(self, config: CLIPConfig) -> None:
         super().__init__(config)

@@ -30,8 +30,9 @@ from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
 from transept.layers.context import Context
+from transept.layers.links import Linked
 from transept.layers.reassemble import Neck, stretched
-from transept.models.vit import ViTModel
+from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTModel
 from transept.objectives.segmentation import pixel_classes
 from transept.objectives.terms import LossTerm
 from transept.outputs import LogitsOutput, ModelOutput
@@ -142,14 +143,28 @@ class DPTConfig(NeckConfig, EncoderConfig):
             self.fail("backbone_out_indices", rule)
 
 
+# The names that ViT's modules once had.
+_BLOCK: Table = {
+    "attention": ("self_attn", VIT_ATTENTION_FILES),
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "layernorm_before": "self_attn_norm",
+    "layernorm_after": "mlp_norm",
+}
+
+
 class DPTModel(ViTModel):
     """The ViT of DPT, without a head: its positions are resized bilinearly to images of any size."""
 
     config_class = DPTConfig  # type: ignore[assignment]
     base_model_prefix = "dpt"
     reads = ("pixel_values", "labels")  # type: ignore[assignment]
-    # The reference names DPT's modules as its files do, and not as ViT's are named by now.
-    names = replace(ViTModel.names, legacy={}, heads=frozenset({"neck", "head", "auxiliary_head"}))
+    names = replace(
+        ViTModel.names,
+        table={**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", _BLOCK), "layernorm": "norm", "pooler": "pooler"},
+        files={},
+        heads=frozenset({"neck", "head", "auxiliary_head"}),
+    )
     config: DPTConfig
 
     def __init__(self, config: DPTConfig, add_pooling_layer: bool = True) -> None:
@@ -187,9 +202,9 @@ _FUSION: Table = {"projection": "project", "residual_layer1": ("skip", _UNIT), "
 # The names of a neck; the first fusion has nothing to add, and some files lack the part for it.
 NECK = Names(
     {
-        "neck.reassemble_stage.layers.*.projection": "neck.reassemble.*.project",
-        "neck.reassemble_stage.layers.*.resize": "neck.reassemble.*.resize",
+        "neck.reassemble_stage.layers.*": ("neck.reassemble.*", {"projection": "project", "resize": "resize"}),
         "neck.reassemble_stage.readout_projects.*.0": "neck.reassemble.*.readout",
+        "neck.convs": "neck.convs",
         "neck.fusion_stage.layers.*": ("neck.fusions.*", _FUSION),
     },
     absent=("neck.fusions.0.skip",),
@@ -223,7 +238,7 @@ class DPTForDepthEstimation(_DPTTask, ForDepthEstimation[_DPTStates]):
     """DPT that estimates depths, in twice the size of a fused map."""
 
     names = NECK | Names(
-        {"head": ("head", {f"head.{2 * i}": f"conv{i + 1}" for i in range(3)} | {"projection": "project"})},
+        {"head": ("head", {"projection": "project"} | {f"head.{2 * i}": f"conv{i + 1}" for i in range(3)})},
     )
 
     def __init__(self, config: DPTConfig) -> None:
@@ -237,7 +252,7 @@ class DPTForDepthEstimation(_DPTTask, ForDepthEstimation[_DPTStates]):
         return out
 
 
-class PixelClassifier(nn.Module):
+class PixelClassifier(Linked):
     """A convolution, a norm over the batch and a classifier, (B, C, H, W) -> (B, K, H, W)."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:

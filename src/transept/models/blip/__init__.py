@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.composite import Composite
 from transept.core.inputs import OF_DECODER, calling
@@ -62,6 +63,7 @@ class _Blip(Composite):
 
     config_class = BlipConfig
     main_input_name = "pixel_values"
+    placed = True
     part_options: ClassVar[dict[str, dict[str, Any]]] = {"text_encoder": {"add_pooling_layer": False}}
     config: BlipConfig
     vision_model: BlipVisionModel
@@ -332,6 +334,7 @@ class BlipForImageTextRetrieval(_Blip):
 
     parts = ("vision_model", "text_encoder")
     main_input_name = "input_ids"
+    names = Names({name: name for name in ("vision_proj", "text_proj", "itm_head")})
 
     def __init__(self, config: BlipConfig) -> None:
         super().__init__(config)
