@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.checkpoint.paths import Path, fill, fits, join
+from transept.checkpoint.paths import Path, fill, fits, join, path_of
 from transept.errors import InputError
 
 Table = Mapping[str, "str | Recipe | tuple[str, Table] | Callable[[Any], str | Recipe | tuple[str, Table]]"]
@@ -234,7 +234,7 @@ class KeyMap:
             return Recipe((name,), stored=name)
         rule, rest = self._rules[path], parts[len(path) :]
         indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (join(fill(template, indices), *rest) for template in (rule.stored, *rule.targets))
+        stored, *targets = (join(fill(template, indices), ".".join(rest)) for template in (rule.stored, *rule.targets))
         return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
