@@ -85,7 +85,6 @@ class PictureTextBackbone(Composite, Backbone):
     stored: ClassVar[tuple[str, str]] = ("visual", "language_model")
     told: ClassVar[tuple[str, ...]] = ()
     causal = True
-    placed = True
     pooling = "last"
     language_model: TextBackbone
 

@@ -85,7 +85,6 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
-    placed = True
     names = Names(
         {
             "embed_tokens": "embed_tokens",
@@ -143,7 +142,6 @@ class BartDecoder(BartStack, DecoderStack):
 
 class BartModel(Seq2SeqBackbone):
     config_class = BartConfig
-    placed = True
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
     base_model_prefix = "model"

@@ -64,7 +64,6 @@ class BertModel(TextBackbone):
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
-    placed = True
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), **BERT_LAYERS},
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},

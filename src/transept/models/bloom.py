@@ -60,7 +60,6 @@ class BloomModel(CausalBackbone):
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
-    placed = True
     names = Names(
         {"word_embeddings": "embed_tokens", "word_embeddings_layernorm": "embed_norm"}
         | {"h.*": ("layers.*", BLOOM_BLOCK), "ln_f": "norm"}

@@ -128,7 +128,6 @@ class _Tower(Backbone):
     """What both networks have in common: their names in files, and how they begin."""
 
     beside: ClassVar[frozenset[str]] = frozenset()
-    placed = True
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -327,7 +326,6 @@ class CLIPModel(DualEncoder):
     config_class = CLIPConfig
     base_model_prefix = "clip"
     part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": CLIPTextModel, "vision_model": CLIPVisionModel}
-    placed = True
     names = Names(
         {"visual_projection": "visual_projection", "text_projection": "text_projection"},
         ignore=("embeddings.position_ids",),

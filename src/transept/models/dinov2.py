@@ -103,7 +103,6 @@ class Dinov2Model(PatchBackbone):
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
-    placed = True
     names = Names(
         {**VIT_EMBEDDINGS, _LAYER: layer_names, "layernorm": "norm"},
         files={

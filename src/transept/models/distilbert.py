@@ -53,7 +53,6 @@ class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
     head_dropouts = ("dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
-    placed = True
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK)},
         ignore=("embeddings.position_ids",),

@@ -65,7 +65,6 @@ class GPTNeoXModel(CausalBackbone):
     infers_texts = True
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", *PER_TOKEN[1:], "past_key_values", "labels", "use_cache", *PER_TOKEN[:1])
-    placed = True
     names = Names(
         {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
         legacy={"lm_head": "embed_out"},

@@ -135,7 +135,6 @@ class LayoutLMv3Model(TextBackbone):
     config_class = LayoutLMv3Config
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     ragged = False  # biases differ from row to row
-    placed = True
     by_position = (*TextBackbone.by_position, "bbox")
     reads = (
         *("input_ids", "bbox", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),

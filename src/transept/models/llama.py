@@ -45,7 +45,6 @@ class LlamaModel(CausalBackbone):
     infers_texts: ClassVar[bool] = True
     head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
-    placed = True
     names = Names({"layers.*": ("layers.*", LLAMA_BLOCK)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm

@@ -163,7 +163,6 @@ MAMBA_BLOCK: Table = {
 class MambaModel(CausalBackbone):
     config_class = MambaConfig
     base_model_prefix = "backbone"
-    placed = True
     names = Names(
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", MAMBA_BLOCK), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},

@@ -94,7 +94,6 @@ class MarianModel(Seq2SeqBackbone):
     """Marian without a head; where each language has a vocabulary of its own, ``embed_tokens`` is the encoder's."""
 
     config_class = MarianConfig
-    placed = True
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
 

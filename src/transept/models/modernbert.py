@@ -132,7 +132,6 @@ class ModernBertModel(TextBackbone):
     config_class = ModernBertConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
-    placed = True
     names = Names(
         {
             "embeddings.tok_embeddings": "embed_tokens",

@@ -49,7 +49,6 @@ class MPNetModel(TextBackbone):
     config_class = MPNetConfig
     head_dropouts = ("hidden_dropout_prob",)
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
-    placed = True
     names = Names(
         {
             "embeddings": ("", BERT_EMBEDDINGS),

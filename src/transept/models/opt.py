@@ -60,7 +60,6 @@ class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
-    placed = True
     names = Names(
         {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_out", "project_in")}
         | {"decoder.final_layer_norm": "norm", "decoder.layers.*": ("layers.*", OPT_BLOCK)},

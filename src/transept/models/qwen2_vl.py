@@ -172,7 +172,6 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
     config_class: ClassVar[type[Config]] = Qwen2VLVisionConfig
     reads = ("hidden_states", "grid_thw")
     table_name = "embed_patches"
-    placed = True
     names = Names(
         {
             "patch_embed.proj": "embed_patches",

@@ -96,7 +96,6 @@ class ResNetModel(ImageBackbone):
     config_class = ResNetConfig
     pooling = "pooler"
     reads = ("pixel_values", "labels", "output_hidden_states", "return_dict")
-    placed = True
     names = Names({"embedder.embedder": ("stem", _CONV), "encoder.stages.*": ("layers.*", {"layers.*": ("blocks.*", _BLOCK)})})
     config: ResNetConfig
 

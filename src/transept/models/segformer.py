@@ -181,7 +181,6 @@ class SegformerModel(ImageBackbone):
 
     config_class = SegformerConfig
     pooling = "mean"
-    placed = True
     names = Names(
         {
             "stages.*": (

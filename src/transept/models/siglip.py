@@ -188,7 +188,6 @@ class SiglipModel(DualEncoder):
     config_class = SiglipConfig
     base_model_prefix = "siglip"
     part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": SiglipTextModel, "vision_model": SiglipVisionModel}
-    placed = True
     names = Names(ignore=("embeddings.position_ids",), heads=frozenset({"classifier"}))
     text_padding = "max_length"
 

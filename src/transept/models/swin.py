@@ -200,7 +200,6 @@ class SwinModel(PatchBackbone):
     pooling = "pooler"
     prefix_tokens = 0
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
-    placed = True
     names = Names(
         {
             "embeddings.mask_token": "mask_token",

@@ -130,7 +130,6 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 class T5Stack(Stack):
     config_class = T5Config
-    placed = True
     names = Names(wide=("mlp.down_proj",))
 
     def __init__(self, config: T5Config) -> None:
@@ -177,7 +176,6 @@ class T5Decoder(T5Stack, DecoderStack):
 
 class T5Model(Seq2SeqBackbone):
     config_class = T5Config
-    placed = True
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))

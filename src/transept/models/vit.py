@@ -82,7 +82,6 @@ class ViTModel(PatchBackbone):
 
     config_class = ViTConfig
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
-    placed = True
     names = Names(
         {**VIT_EMBEDDINGS, "layers.*": ("layers.*", VIT_BLOCK), "layernorm": "norm", "pooler": "pooler"},
         files={"encoder.layer.*": ("layers.*", VIT_FILES)},

@@ -197,7 +197,6 @@ class XLNetModel(TextBackbone):
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),
     )
-    placed = True
     names = Names({"mask_emb": "mask_embed", "word_embedding": "embed_tokens", "layer.*": ("layers.*", XLNET_BLOCK)})
 
     @property

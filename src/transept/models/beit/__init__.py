@@ -170,7 +170,6 @@ class BeitModel(PatchBackbone):
     context_class = BeitContext
     pooling = "pooler"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
-    placed = True
     names = Names(
         {
             **VIT_EMBEDDINGS,

@@ -63,7 +63,6 @@ class _Blip(Composite):
 
     config_class = BlipConfig
     main_input_name = "pixel_values"
-    placed = True
     part_options: ClassVar[dict[str, dict[str, Any]]] = {"text_encoder": {"add_pooling_layer": False}}
     config: BlipConfig
     vision_model: BlipVisionModel

@@ -113,7 +113,6 @@ class BlipVisionModel(PatchBackbone):
     config_class = BlipVisionConfig
     base_model_prefix = "vision_model"
     reads = ("pixel_values", "interpolate_pos_encoding")
-    placed = True
     names = Names(
         {
             "embeddings.class_embedding": "cls_token",
@@ -176,7 +175,6 @@ class BlipTextModel(TextBackbone):
     config_class = BlipTextConfig
     base_model_prefix = "bert"
     pooling = "pooler"
-    placed = True
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "encoder_hidden_states"),
         *("encoder_attention_mask", "labels", "past_key_values", "use_cache"),

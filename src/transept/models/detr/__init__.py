@@ -135,7 +135,6 @@ class _Detector(ImageBackbone):
         *("pixel_values", "pixel_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds", "decoder_inputs_embeds"),
         *("labels", "image_sizes"),
     )
-    placed = True
     names = Names(
         {
             "position_embedding": ("places", {"row_embeddings": "rows", "column_embeddings": "columns"}),

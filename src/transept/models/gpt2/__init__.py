@@ -75,7 +75,6 @@ class GPT2Model(CausalBackbone):
     head_dropouts = ("classifier_dropout", 0.1)
     scales_residual = infers_texts = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
-    placed = True
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),

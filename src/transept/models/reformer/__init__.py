@@ -187,7 +187,6 @@ class ReformerModel(TextBackbone):
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),
     )
-    placed = True
     names = Names(
         {
             "embeddings.word_embeddings": "embed_tokens",

@@ -131,7 +131,6 @@ class Wav2Vec2Model(AudioBackbone):
     config_class: ClassVar[type[WaveConfig]] = Wav2Vec2Config
     head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
-    placed = True
     names = Names(
         {
             "masked_spec_embed": "mask_embed",

@@ -135,7 +135,6 @@ class WhisperEncoder(SpectrogramBackbone):
     config_class = WhisperConfig
     base_model_prefix = "model.encoder"
     reads = ("input_features", "attention_mask", "labels")
-    placed = True
     names = Names(
         {"conv1": "conv1", "conv2": "conv2", **STACK}, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out")
     )
@@ -177,7 +176,6 @@ class WhisperDecoder(DecoderStack):
     base_model_prefix = "model.decoder"
     infers_texts = True
     reads: ClassVar[tuple[str, ...]] = (*DecoderStack.reads, "position_ids")
-    placed = True
     names = Names({"embed_tokens": "embed_tokens", **STACK}, ignore=("encoder",))
     max_positions = property(lambda self: self.config.max_target_positions)
 
@@ -193,7 +191,6 @@ class WhisperModel(EncoderDecoderBackbone):
     """Whisper without a head; in training it hides parts of the spectrograms where ``apply_spec_augment`` says so."""
 
     config_class = WhisperConfig
-    placed = True
     encoder_class, decoder_class = WhisperEncoder, WhisperDecoder
     base_model_prefix = "model"
     reads = (
