@@ -99,7 +99,8 @@ SINGLE = {
         "WatermarkLogitsProcessor",
     ],
     "layers.cache": ["Cache", "DynamicCache"],
-    "layers.caches": ["OffloadedCache", "SlidingWindowCache", "StaticCache"],
+    "layers.caches": ["EncoderDecoderCache", "OffloadedCache", "SlidingWindowCache", "StaticCache"],
+    "compat.attention": ["AttentionInterface"],
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
@@ -146,7 +147,8 @@ SINGLE = {
     "tables.files": ["load_dataset_file"],
     "cli.dataclass_parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
-    "pipelines.base": ["Pipeline"],
+    "pipelines.steps": ["Pipeline"],
+    "pipelines.registry": ["PIPELINE_REGISTRY"],
 }
 
 

@@ -17,6 +17,7 @@ from transept.adapt.peft import (
     get_peft_model as get_peft_model,
 )
 from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
+from transept.compat.attention import AttentionInterface as AttentionInterface
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -50,6 +51,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForUniversalSegmentation as AutoModelForUniversalSegmentation,
     AutoModelForVision2Seq as AutoModelForVision2Seq,
     AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
@@ -76,7 +78,6 @@ from transept.core.model import (
     own_forward as own_forward,
     pooled_alone as pooled_alone,
 )
-from transept.core.naming import reference_names as reference_names
 from transept.core.pixels import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
@@ -122,6 +123,7 @@ from transept.errors import (
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
+    VersionError as VersionError,
     naming as naming,
     nearest as nearest,
     refuse as refuse,
@@ -167,6 +169,7 @@ from transept.generation.logits_warpers import (
 )
 from transept.generation.outputs import (
     AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
+    BaseStreamer as BaseStreamer,
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
@@ -199,6 +202,7 @@ from transept.layers.cache import (
     DynamicCache as DynamicCache,
 )
 from transept.layers.caches import (
+    EncoderDecoderCache as EncoderDecoderCache,
     OffloadedCache as OffloadedCache,
     SlidingWindowCache as SlidingWindowCache,
     StaticCache as StaticCache,
@@ -698,8 +702,9 @@ from transept.outputs import (
 )
 from transept.parallel.mesh import DistributedConfig as DistributedConfig
 from transept.pipelines import pipeline as pipeline
-from transept.pipelines.base import Pipeline as Pipeline
 from transept.pipelines.draw import draw as draw
+from transept.pipelines.registry import PIPELINE_REGISTRY as PIPELINE_REGISTRY
+from transept.pipelines.steps import Pipeline as Pipeline
 from transept.pipelines.tasks.automatic_speech_recognition import (
     AutomaticSpeechRecognitionPipeline as AutomaticSpeechRecognitionPipeline,
 )
@@ -873,6 +878,7 @@ from transept.preprocess.text.classes import (
     PreTrainedTokenizer as PreTrainedTokenizer,
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
+    PythonBackend as PythonBackend,
     Qwen2Tokenizer as Qwen2Tokenizer,
     Qwen2TokenizerFast as Qwen2TokenizerFast,
     ReformerTokenizer as ReformerTokenizer,

@@ -78,7 +78,7 @@ class FormatError(TranseptError, ValueError):
     code = "format"
 
 
-class CheckpointError(FormatError):
+class CheckpointError(FormatError, RuntimeError):
     """Weights that do not fit the model; ``missing``, ``unexpected`` and ``mismatched`` list all of them."""
 
     code = "checkpoint"
@@ -97,6 +97,12 @@ class MissingExtraError(TranseptError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package!r}.", hint=f'Install it: pip install "transept[{extra}]".')
+
+
+class VersionError(TranseptError, ImportError):
+    """A package is missing, or its version is none that was asked for."""
+
+    code = "version"
 
 
 class GenerationError(TranseptError, RuntimeError):

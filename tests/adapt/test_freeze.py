@@ -51,7 +51,7 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
         id(p) for stack in model.stacks for layer in stack.layers for p in layer.parameters()
     }
     if isinstance(model, TaskModel):
-        assert not [name for name in groups[-1] if name.startswith("model.")]
+        assert not [name for name in groups[-1] if name.startswith(f"{model.base_model_prefix}.")]
     if isinstance(model, Backbone):
         assert not groups[-1]
 
@@ -59,8 +59,8 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
 def test_groups_by_hand() -> None:
     groups = layer_groups(bert())
     assert [len(group) for group in groups] == [5, 16, 16, 18, 2]  # the last layer has the pooler
-    assert groups[0][0] == "backbone.embed_tokens.weight"
-    assert groups[-1] == ["head.out_proj.weight", "head.out_proj.bias"]
+    assert groups[0][0] == "bert.embeddings.word_embeddings.weight"
+    assert groups[-1] == ["classifier.weight", "classifier.bias"]
 
 
 def frozen(model: Model) -> set[str]:
@@ -79,7 +79,7 @@ def test_what_can_be_frozen() -> None:
         (["embeddings", "backbone.layers.1"], [groups[0], groups[2]]),
         ("bert.encoder.layer.0", [groups[1]]),
         ("encoder.layer.*", [groups[1], groups[2], [n for n in groups[3] if "pooler" not in n]]),
-        ("layers.*.mlp.up_proj.bias", [[f"backbone.layers.{i}.mlp.up_proj.bias"] for i in range(3)]),
+        ("layers.*.mlp.up_proj.bias", [[f"bert.encoder.layer.{i}.intermediate.dense.bias"] for i in range(3)]),
     ]
     for what, expected in cases:
         model = bert()
@@ -103,7 +103,7 @@ def test_frozen_modules_stay_in_evaluation_mode() -> None:
     for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.nn.Sequential(model)[0]):
         twin.eval()
         twin.train()
-        assert not any(module.training for module in twin.model.modules())
+        assert not any(module.training for module in twin.backbone.modules())
         assert twin.head.dropout.training
     unfreeze(model, 1)
     assert [layer.training for layer in model.backbone.layers] == [False, False, True]
@@ -129,7 +129,7 @@ def test_frozen_bytes_stay_and_cost_no_backward_pass() -> None:
         optimizer.step()
     assert set(seen) == {2}
     for name, tensor in model.state_dict().items():
-        deep = name.startswith(("model.embed", "backbone.layers.0", "backbone.layers.1"))
+        deep = name.startswith(("bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1"))
         assert torch.equal(tensor, before[name]) == deep, name
     assert not [state for parameter, state in optimizer.state.items() if not parameter.requires_grad]
 

@@ -211,9 +211,10 @@ def test_every_setting_of_peft_is_honoured_or_refused() -> None:
         (["q_proj"], 2),
         (["query", "v_proj", "output.dense"], 8),
         (["encoder.layer.0.attention.self.key"], 1),
+        (["bert.encoder.layer.1.intermediate.dense"], 1),
         (["backbone.layers.1.mlp.up_proj"], 1),
         (r".*layer\.1\..*(query|key)", 2),
-        (r"model\.layers\.\d\.mlp\..*", 4),
+        (r"backbone\.layers\.\d\.mlp\..*", 4),
         ("all-linear", 13),
     ],
 )
@@ -225,36 +226,40 @@ def test_targets_by_either_name(target: Any, count: int) -> None:
     assert len(targets(bert(), LoraConfig(target_modules=["query"], layers_to_transform=[1]))) == 1
     assert not any("head" in path for path in targets(bert(), LoraConfig(target_modules="all-linear", task_type="SEQ_CLS")))
     by_list = LoraConfig(target_modules=["query"], layers_to_transform=0, layers_pattern="layer")
-    assert list(targets(bert(), by_list)) == ["backbone.layers.0.self_attn.q_proj"]
+    assert list(targets(bert(), by_list)) == ["bert.encoder.layer.0.attention.self.query"]
 
 
 def test_ranks_of_single_layers() -> None:
     patterns: dict[str, Any] = {"rank_pattern": {"layer.0.attention.self.query": 5, ".*1.*value": 2}}
     patterns |= {"alpha_pattern": {"q_proj": 16}, "target_modules": ["query", "value"]}
     model = noisy(bert(), **patterns)
-    found = {path: adapters_of(model.backbone.get_submodule(path)) for path in targets(bert(), LoraConfig())}
+    found = {path: adapters_of(model.model.get_submodule(path)) for path in targets(bert(), LoraConfig())}
     shapes = {path: (len(each.held["default"].A), each.held["default"].scale) for path, each in found.items() if each}  # type: ignore[union-attr,arg-type]
     assert sorted(shapes.values()) == sorted([(5, 16 / 5), (3, 5 / 3), (3, 16 / 3), (2, 5 / 2)])
 
 
-def test_a_layer_that_is_three_here_is_written_as_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["c_attn"], ["qkv_proj"]])
+@pytest.mark.parametrize("more", [{}, {"use_rslora": True, "use_dora": True}])
+def test_queries_keys_and_values_of_one_product_have_one_adapter(names: list[str], more: Any, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     family, cls = next(case.values for case in EVERY if case.id == "GPT2LMHeadModel")
     inputs = batch(family, cls)
-    for names, rank in ((["c_attn"], 3), (["q_proj"], 3), (["q_proj", "v_proj"], 6), (["q_proj", "k_proj", "v_proj"], 9)):
-        for more in ({}, {"use_rslora": True, "use_dora": True}):
-            ours, theirs = pair(family, cls)
-            again = copy.deepcopy(ours)
-            adapted = noisy(ours, target_modules=names, **more)
-            adapted.save_pretrained(tmp_path)
-            state = load_file(tmp_path / "adapter_model.safetensors")
-            assert len(state["base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"]) == rank
-            assert json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"] == ["c_attn"]
-            wrapped = peft.PeftModel.from_pretrained(theirs, tmp_path).eval()
-            assert error(run(wrapped, **inputs), run(adapted, **inputs)) <= SINGLE
-            assert error(run(PeftModel.from_pretrained(again, tmp_path), **inputs), run(adapted, **inputs)) <= SINGLE
-    shared = noisy(gpt2(), target_modules=["c_attn"]).model.backbone.layers[0].self_attn
-    assert shared.q_proj.lora.held["default"].A is shared.v_proj.lora.held["default"].A
+    ours, theirs = pair(family, cls)
+    again = copy.deepcopy(ours)
+    adapted = noisy(ours, target_modules=names, **more)
+    expected = run(adapted, **inputs)
+    adapted.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "adapter_model.safetensors")
+    shapes = [tuple(state[f"base_model.model.transformer.h.0.attn.c_attn.lora_{part}.weight"].shape) for part in "AB"]
+    assert shapes == [(3, 32), (96, 3)]
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (settings["target_modules"], settings["fan_in_fan_out"]) == (["c_attn"], True)
+    wrapped = peft.PeftModel.from_pretrained(theirs, tmp_path).eval()
+    assert error(run(wrapped, **inputs), expected) <= SINGLE
+    assert error(run(PeftModel.from_pretrained(again, tmp_path), **inputs), expected) <= SINGLE
+    merged = adapted.merge_and_unload()
+    assert merged.transformer.h[0].attn.c_attn.weight.shape == (32, 96)
+    assert error(run(merged, **inputs), expected) <= SINGLE
 
 
 def test_several_adapters() -> None:
@@ -386,7 +391,7 @@ def test_training_lowers_the_loss_and_leaves_the_rest(tmp_path: Path) -> None:
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.5 * losses[0]
     changed = {name for name, tensor in adapted.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert all(".lora." in name or "head" in name for name in changed)
+    assert all(".lora." in name or "classifier" in name for name in changed)
     assert not any(name.startswith("originals") for name in changed)
     adapted.eval().save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(bert(), tmp_path)
@@ -507,6 +512,6 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_names_of_places() -> None:
-    found = {place.name: place.paths for place in places(gpt2())}
-    assert found["transformer.h.1.attn.c_attn"] == tuple(f"backbone.layers.1.self_attn.{part}_proj" for part in "qkv")
-    assert found["lm_head"] == ("lm_head",)
+    found = {place.name: place.own for place in places(gpt2())}
+    assert found["transformer.h.1.attn.c_attn"] == "backbone.layers.1.self_attn.qkv_proj"
+    assert found["lm_head"] == "lm_head"

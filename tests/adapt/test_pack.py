@@ -110,11 +110,13 @@ def test_loading_into_a_packed_model(tmp_path: Path) -> None:
     assert packed.load_state_dict(other.state_dict()).missing_keys == []
     assert relative(output(packed), output(other)) < 1e-5
     wrong = other.state_dict()
-    wrong["layers.0.mlp.up_proj.weight"] = torch.zeros(47, 32)
-    with pytest.raises(RuntimeError, match=r"size mismatch for layers.0.mlp.up_proj.weight.*\[47, 32\].*\[48, 32\]"):
+    wrong["encoder.layer.0.intermediate.dense.weight"] = torch.zeros(47, 32)
+    with pytest.raises(
+        RuntimeError, match=r"size mismatch for encoder.layer.0.intermediate.dense.weight.*\[47, 32\].*\[48, 32\]"
+    ):
         packed.load_state_dict(wrong)
-    del wrong["layers.0.mlp.up_proj.weight"]
-    with pytest.raises(RuntimeError, match="Missing key.*layers.0.mlp.up_proj.weight"):
+    del wrong["encoder.layer.0.intermediate.dense.weight"]
+    with pytest.raises(RuntimeError, match="Missing key.*encoder.layer.0.intermediate.dense.weight"):
         packed.load_state_dict(wrong)
     assert relative(output(packed), output(other)) < 1e-5
 

@@ -27,6 +27,7 @@ from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
 from transept.layers.caches import StaticCache
+from transept.layers.moe import Router
 from transept.pipelines import pipeline
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
@@ -84,7 +85,7 @@ def test_a_mixture_keeps_its_routers() -> None:
     sizes |= {"num_key_value_heads": 2}
     model = quantize(transept.MixtralForCausalLM(transept.MixtralConfig(**sizes)).eval())
     kinds = {name.rsplit(".", 1)[-1]: type(module) for name, module in model.named_modules()}
-    assert (kinds["router"], kinds["qkv_proj"], kinds["lm_head"]) == (nn.Linear, QuantizedForOneRow, QuantizedForOneRow)
+    assert (kinds["gate"], kinds["qkv_proj"], kinds["lm_head"]) == (Router, QuantizedForOneRow, QuantizedForOneRow)
 
 
 def test_it_takes_a_fourth_of_the_memory() -> None:

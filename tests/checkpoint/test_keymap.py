@@ -9,7 +9,8 @@ import torch
 
 from tests.models.families import Family
 from tests.models.harness import EVERY, settings
-from transept.checkpoint.names import Fused, KeyMap, Names, Table, Unflattened
+from transept.checkpoint.keys import Fused, KeyMap, Table, Unflattened
+from transept.checkpoint.names import Names
 from transept.core.model import Model
 from transept.errors import InputError
 

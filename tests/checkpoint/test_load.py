@@ -13,9 +13,12 @@ from torch import Tensor
 
 from tests.pace import within
 from transept import memory
+from transept.core.auto import AutoConfig, AutoModelForMaskedLM
 from transept.core.model import Model
-from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning
+from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning, UnsupportedError
+from transept.generation.config import GenerationConfig
 from transept.models.bert import (
+    BertConfig,
     BertForMaskedLM,
     BertForMultipleChoice,
     BertForPreTraining,
@@ -25,6 +28,7 @@ from transept.models.bert import (
     BertLMHeadModel,
     BertModel,
 )
+from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
 from .small import config, equal, store, stored
 
@@ -70,9 +74,9 @@ def test_all_that_does_not_fit_is_one_error(language_model: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         BertForMaskedLM.from_pretrained(language_model)
     error = caught.value
-    assert error.missing == ("backbone.embed_norm.weight",)
+    assert error.missing == ("bert.embeddings.LayerNorm.weight",)
     assert set(error.unexpected) == {"bert.encoder.layer.0.extra.weight", "bert.encoder.layer.1.output.dense.weight"}
-    assert error.mismatched == ("backbone.layers.0.mlp.down_proj.weight", "backbone.layers.0.mlp.down_proj.bias")
+    assert error.mismatched == ("bert.encoder.layer.0.output.dense.weight", "bert.encoder.layer.0.output.dense.bias")
     text = str(error)
     for part in (*error.missing, *error.unexpected, *error.mismatched, "(3, 3) in the file, (8, 8) in the model", "int8"):
         assert part in text
@@ -82,9 +86,9 @@ def test_all_that_does_not_fit_is_one_error(language_model: Path) -> None:
 
 def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=None, bert__extra=torch.zeros(1))
-    with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*bert\.embeddings\.LayerNorm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, strict=False, output_loading_info=True)
-    assert info["missing_keys"] == {"backbone.embed_norm.weight"}
+    assert info["missing_keys"] == {"bert.embeddings.LayerNorm.weight"}
     assert info["unexpected_keys"] == {"bert.extra"}
     assert (model.backbone.embed_norm.weight == 1).all()
     assert torch.equal(model.backbone.embed_norm.bias, stored(language_model)["bert.embeddings.LayerNorm.bias"])
@@ -92,16 +96,16 @@ def test_loosening(language_model: Path) -> None:
     change(language_model, bert__embeddings__LayerNorm__weight=torch.zeros(3), bert__extra=None)
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMaskedLM.from_pretrained(language_model, strict=False)
-    with pytest.warns(TranseptWarning, match=r"newly initialised.*model\.embed_norm\.weight"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*bert\.embeddings\.LayerNorm\.weight"):
         model, info = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True, output_loading_info=True)
-    assert info["mismatched_keys"] == {("backbone.embed_norm.weight", (3,), (8,))}
+    assert info["mismatched_keys"] == {("bert.embeddings.LayerNorm.weight", (3,), (8,))}
     assert (model.backbone.embed_norm.weight == 1).all()
 
 
 @pytest.mark.filterwarnings("ignore::transept.errors.TranseptWarning")
 def test_more_new_weights_than_there_is_memory(language_model: Path) -> None:
     absurd = {"vocab_size": 2**31 - 1, "hidden_size": 2**20}
-    said = r"model\.embed_tokens\.weight of \(2147483647, 1048576\) by `vocab_size` above all, needs at least .* TB of memory"
+    said = r"bert\.embeddings\.word_embeddings\.weight of \(2147483647, 1048576\) by `vocab_size` above all, needs at least .* TB of memory"
     with pytest.raises(ConfigError, match=said) as caught:
         BertForMaskedLM.from_pretrained(language_model, **absurd, ignore_mismatched_sizes=True)
     assert caught.value.path == str(language_model)
@@ -117,9 +121,7 @@ def test_a_new_head_is_compared_with_the_memory_before_anything_is_made(
     assert load().head.out_proj.weight.shape == (50_000, 8)
     monkeypatch.setattr(memory, "memory_left", lambda device: 10**6)
     monkeypatch.setattr(memory, "_SMALL", 0)
-    said = (
-        r"head\.out_proj\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
-    )
+    said = r"classifier\.weight of \(50000, 8\) by `num_labels` above all, needs at least 1.8 MB of memory, but cpu has 1 MB"
     with pytest.raises(ConfigError, match=said):
         load()
 
@@ -143,7 +145,7 @@ def test_labels_that_only_a_number_tells_of_are_made_at_once() -> None:
 
 def test_integers_are_never_taken_for_numbers(language_model: Path) -> None:
     change(language_model, cls__predictions__bias=torch.zeros(30, dtype=torch.uint8))
-    with pytest.raises(CheckpointError, match=r"mistyped\s+lm_head\.decoder\.bias: torch\.uint8"):
+    with pytest.raises(CheckpointError, match=r"mistyped\s+cls\.predictions\.bias: torch\.uint8"):
         BertForMaskedLM.from_pretrained(language_model, strict=False, ignore_mismatched_sizes=True)
 
 
@@ -158,7 +160,7 @@ def test_a_long_list_is_cut_in_the_text_and_whole_in_the_error(language_model: P
 
 def test_a_part_of_a_head_is_missing(language_model: Path) -> None:
     change(language_model, cls__predictions__transform__dense__bias=None)
-    with pytest.raises(CheckpointError, match=r"missing\s+lm_head\.dense\.bias"):
+    with pytest.raises(CheckpointError, match=r"missing\s+cls\.predictions\.transform\.dense\.bias"):
         BertForMaskedLM.from_pretrained(language_model)
 
 
@@ -169,14 +171,14 @@ def test_a_head_with_more_than_its_own_weights(language_model: Path) -> None:
 
 
 def test_heads_of_others_are_skipped_and_reported(language_model: Path) -> None:
-    with pytest.warns(TranseptWarning, match=r"BertForTokenClassification: newly initialised.*head\.out_proj\.weight") as noted:
+    with pytest.warns(TranseptWarning, match=r"BertForTokenClassification: newly initialised.*classifier\.weight") as noted:
         model, info = BertForTokenClassification.from_pretrained(language_model, output_loading_info=True)
     assert len(noted) == 1
     assert Path(noted[0].filename) == Path(__file__)
-    assert info["missing_keys"] == {"head.out_proj.weight", "head.out_proj.bias"}
+    assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
     assert info["unexpected_keys"] == {name for name in stored(language_model) if name.startswith("cls.")}
     assert model.load_report is not None
-    assert model.load_report.filled["backbone.embed_tokens.weight"] == WORDS
+    assert model.load_report.filled[WORDS] == WORDS
     assert (model.head.out_proj.bias == 0).all()
     assert 0 < model.head.out_proj.weight.std() < 0.1
 
@@ -211,13 +213,47 @@ def test_an_unused_pooler_is_skipped_and_a_missing_one_is_new(tmp_path: Path) ->
 
 def test_a_head_of_another_size(tmp_path: Path) -> None:
     BertForSequenceClassification(config(num_labels=3)).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match=r"head\.out_proj\.weight: \(3, 8\) in the file, \(5, 8\) in the model"):
+    with pytest.raises(CheckpointError, match=r"classifier\.weight: \(3, 8\) in the file, \(5, 8\) in the model"):
         BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
     with pytest.raises(CheckpointError, match="mismatched"):
         BertForMultipleChoice.from_pretrained(tmp_path)
     with pytest.warns(TranseptWarning, match="newly initialised"):
         model = BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True)
     assert model.head.out_proj.weight.shape == (5, 8)
+
+
+def test_sizes_that_differ_are_told_and_raise_what_pytorch_raises(tmp_path: Path) -> None:
+    BertForSequenceClassification(config(num_labels=3)).save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="mismatched"):
+        BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
+    with pytest.warns(TranseptWarning, match=r"other sizes: \S+weight \(\(3, 8\) in the file, \(5, 8\) in the model\)"):
+        BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True)
+
+
+@pytest.mark.parametrize(
+    "loader", [AutoConfig, AutoModelForMaskedLM, BertConfig, BertForMaskedLM], ids=lambda loader: loader.__name__
+)
+def test_arguments_of_the_reference_that_change_nothing(language_model: Path, loader: Any) -> None:
+    needless = {"from_tf": False, "from_flax": False, "low_cpu_mem_usage": True, "_fast_init": True, "mirror": "tuna"}
+    needless |= {"resume_download": True, "use_auth_token": None, "proxies": {}, "code_revision": None, "weights_only": True}
+    needless |= {"adapter_kwargs": None, "gguf_file": None, "key_mapping": None, "use_kernels": False, "_commit_hash": None}
+    loaded = loader.from_pretrained(pretrained_model_name_or_path=language_model, **needless)
+    assert loaded.name_or_path == str(language_model)
+    for name, value in {"from_tf": True, "from_flax": True, "gguf_file": "x.gguf", "key_mapping": {"a": "b"}}.items():
+        with pytest.raises(UnsupportedError, match=f"`{name}` is not supported"):
+            loader.from_pretrained(language_model, **{name: value})
+    with pytest.raises(InputError, match="`token` holds spaces"):
+        loader.from_pretrained(str(language_model), use_auth_token="a b")
+
+
+def test_empty_arguments_of_the_reference_for_models(tmp_path: Path) -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=10))
+    model.save_pretrained(tmp_path)
+    options: dict[str, Any] = {"quantization_config": None, "load_in_8bit": False, "load_in_4bit": False, "device_map": None}
+    model = GPT2LMHeadModel.from_pretrained(
+        tmp_path, **options, torch_dtype="auto", generation_config=GenerationConfig(max_length=3)
+    )
+    assert model.generation_config.max_length == 3
 
 
 def test_older_spellings(language_model: Path) -> None:
@@ -238,7 +274,7 @@ def test_a_shared_tensor_is_stored_once(language_model: Path) -> None:
     assert DECODER not in stored(language_model)
     model = BertForMaskedLM.from_pretrained(language_model)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
-    assert "lm_head.decoder.weight" not in (model.load_report.filled if model.load_report else {})
+    assert DECODER not in (model.load_report.filled if model.load_report else {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
@@ -254,7 +290,7 @@ def test_two_different_copies_are_kept_apart_with_a_warning(language_model: Path
     given, other = config(), torch.randn(30, 8)
     words = stored(language_model)[WORDS]
     change(language_model, **{DECODER.replace(".", "__"): other})
-    with pytest.warns(TranseptWarning, match=r"values of their own.*lm_head\.decoder\.weight"):
+    with pytest.warns(TranseptWarning, match=r"values of their own.*cls\.predictions\.decoder\.weight"):
         model = BertForMaskedLM.from_pretrained(language_model, config=given)
     assert torch.equal(model.lm_head.decoder.weight, other)
     assert torch.equal(model.backbone.embed_tokens.weight, words)
@@ -275,13 +311,13 @@ def test_only_the_tied_name_is_stored(language_model: Path) -> None:
     assert equal(model, expected)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight
     change(language_model, **{DECODER.replace(".", "__"): None})
-    with pytest.raises(CheckpointError, match=r"missing\s+model\.embed_tokens\.weight"):
+    with pytest.raises(CheckpointError, match=r"missing\s+bert\.embeddings\.word_embeddings\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
 
 
 def test_a_tied_name_of_another_size_is_an_error(language_model: Path) -> None:
     change(language_model, **{DECODER.replace(".", "__"): torch.zeros(31, 8)})
-    with pytest.raises(CheckpointError, match=r"mismatched\s+lm_head\.decoder\.weight"):
+    with pytest.raises(CheckpointError, match=r"mismatched\s+cls\.predictions\.decoder\.weight"):
         BertForMaskedLM.from_pretrained(language_model)
     model = BertForMaskedLM.from_pretrained(language_model, ignore_mismatched_sizes=True)
     assert model.lm_head.decoder.weight is model.backbone.embed_tokens.weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.checkpoint.names import Fused, KeyMap, Stacked, Table
+from transept.checkpoint.keys import Fused, KeyMap, Stacked, Table
 
 TABLE: Table = {
     "h.*": (

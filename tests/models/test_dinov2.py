@@ -128,10 +128,7 @@ def test_hidden_positions(name: str) -> None:
 
 def test_a_gated_layer_is_two_thirds_as_large() -> None:
     model = Dinov2Model(Dinov2Config(**DINO | {"use_swiglu_ffn": True}))  # type: ignore[arg-type]
-    assert model.layers[0].mlp.gate_up_proj.weight.shape == (
-        2 * 48,
-        32,
-    )  # two thirds of 64, and what lacks to a multiple of eight
+    assert model.layers[0].mlp.up_proj.weight.shape == (48, 32)  # two thirds of 64, and what lacks to a multiple of eight
 
 
 def test_registers_are_not_in_maps_but_in_states() -> None:

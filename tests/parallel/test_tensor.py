@@ -499,7 +499,7 @@ def test_what_is_not_divisible_is_whole_and_told() -> None:
     text = Plan.of(model, 3).explain(model)
     assert "whole on all ranks: model.layers.0.self_attn (4 heads are not divisible by 3)" in text
     assert "whole on all ranks: model.layers.1.mlp (its inner size 25 is not divisible by 3)" in text
-    assert "backbone.embed_tokens.weight" in text
+    assert "model.embed_tokens.weight" in text
     assert "33 x 16" in text
 
 
@@ -507,16 +507,16 @@ def test_the_plan_explains_itself() -> None:
     model = build("gpt2")
     text = Plan.of(model, 2).explain(model)
     lines = {line.split()[0]: line for line in text.splitlines()}
-    assert " ".join(lines["backbone.layers.*.self_attn.q_proj.weight"].split()[1:]) == "colwise 16 x 16 8 x 16 2 x 512"
-    assert " ".join(lines["backbone.layers.*.mlp.down_proj.bias"].split()[1:]) == "rowwise 16 16 2 x 64"
-    assert "tied to model.embed_tokens.weight" in lines["lm_head.weight"]
+    assert " ".join(lines["transformer.h.*.attn.c_attn.weight"].split()[1:]) == "colwise 16 x 48 16 x 24 2 x 1,536"
+    assert " ".join(lines["transformer.h.*.mlp.c_proj.bias"].split()[1:]) == "rowwise 16 16 2 x 64"
+    assert "tied to transformer.wte.weight" in lines["lm_head.weight"]
     assert "bytes on the first of 2 ranks" in text
 
 
 def test_a_rule_that_parts_what_is_tied_keeps_both_whole() -> None:
     model = build("gpt2")
     plan = Plan.of(model, 2, {"lm_head": "replicated"})
-    assert plan.axis("backbone.embed_tokens.weight") is None
+    assert plan.axis("transformer.wte.weight") is None
     assert plan.axis("lm_head.weight") is None
 
 

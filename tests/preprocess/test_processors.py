@@ -232,7 +232,7 @@ def test_chats_whose_pictures_cannot_be_used(ours, tmp_path):
         ask({"type": "image", "path": 5})
     with pytest.raises(InputError, match="1 placeholder '<image>', but there are 0 images"):
         ask({"type": "image"})
-    with pytest.raises(InputTypeError, match="a conversation is a list of messages"):
+    with pytest.raises(InputTypeError, match="the conversation is .hello. .str., but must be a list of messages"):
         ours.apply_chat_template("hello")
     with pytest.raises(UnsupportedError, match="tokenizer"):
         ask(return_assistant_tokens_mask=True)

@@ -6,6 +6,7 @@ modules stay in evaluation mode. The parts are those of :func:`layer_groups`: em
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,21 @@ from transept.errors import InputError, InputTypeError, nearest
 What = str | int | Iterable[str]
 # What a stack has behind its layers; all else beside them is before.
 _BEHIND = ("norm", "pooler", "project_out", "adapter", "map_norms", "head")
+
+
+def get_parameter_names(
+    model: nn.Module, forbidden_layer_types: Iterable[type[nn.Module]], forbidden_layer_names: Iterable[str] | None = None
+) -> list[str]:
+    """Names of the parameters in no module of these types, of which no end, in lower case, has one of these patterns."""
+    kinds, patterns = tuple(forbidden_layer_types), [re.compile(pattern) for pattern in forbidden_layer_names or ()]
+
+    def names(module: nn.Module) -> list[str]:
+        children = [(path, child) for path, child in module.named_children() if not isinstance(child, kinds)]
+        inner = [f"{path}.{name}" for path, child in children for name in names(child)]
+        inner += [name for name, weight in module._parameters.items() if weight is not None]
+        return [name for name in inner if not any(pattern.search(name.lower()) for pattern in patterns)]
+
+    return names(model)
 
 
 def layer_groups(model: Model) -> list[list[str]]:
@@ -50,8 +66,11 @@ def layer_groups(model: Model) -> list[list[str]]:
         elif path not in place:
             between = inside == 0 and begun and isinstance(_parent(model, path), Backbone)
             place[path] = starts[begun] - 1 if between else inside
-    for name, _ in model.named_parameters():
-        groups[place[name.rpartition(".")[0]]].append(name)
+    depth: dict[int, int] = {}  # of a tensor that two parts share, the first one's
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        depth[id(parameter)] = min(depth.get(id(parameter), len(groups)), place[name.rpartition(".")[0]])
+    for name, parameter in model.named_parameters():
+        groups[depth[id(parameter)]].append(name)
     return groups
 
 
@@ -70,7 +89,8 @@ def freeze(model: Model, *what: What, evaluation: bool = True) -> list[str]:
     Args:
         what: ``"embeddings"``, ``"backbone"`` (all but the head), ``"head"``; a number of layers, which are frozen from the
             first on and the embeddings with them (a negative one leaves out so many last layers); or names of modules and
-            parameters, in the tree or as the model's modules call them, in which ``*`` stands for any one part. Without it, all is frozen.
+            parameters, in the tree or as the model's modules call them, in which ``*`` stands for any one part. Without it,
+            all is frozen.
         evaluation: whether modules of which all is frozen stay in evaluation mode, so that they drop out nothing.
 
     Returns:

@@ -86,7 +86,8 @@ def pack(model: M) -> M:
             if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
                 setattr(module, name, FoldedConv(child))
             elif is_plain(child) and can_pack(child.weight.dtype):
-                setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
+                shares = isinstance(child, nn.Linear) and id(child.weight) in tied
+                setattr(module, name, TiedLinear(child) if shares else PackedLinear(child))
     return model
 
 
@@ -236,7 +237,7 @@ class TiedLinear(nn.Linear):
         source: the layer to pack.
     """
 
-    def __init__(self, source: nn.Linear) -> None:
+    def __init__(self, source: Any) -> None:
         super().__init__(source.in_features, source.out_features, bias=False, device="meta")
         self.weight, self.bias = source.weight, source.bias
         self._copy: Tensor | None = None

@@ -8,12 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Recipe
+from transept.checkpoint.keys import Recipe
+from transept.checkpoint.names import Names
 from transept.checkpoint.store import Store
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 from transept.memory import check_memory
@@ -171,16 +172,42 @@ def _listed(wrong: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
-    if names := ", ".join(name for name in report.new if name not in ties and name not in report.fixed):
-        yield f"newly initialised, since the checkpoint does not have them: {names}. Train the model before you use it."
+    new = "Train the model before you use it."
+    if names := ", ".join(name for name in report.missing if name not in ties):
+        yield f"newly initialised, since the checkpoint does not have them: {names}. {new}"
+    differ = [(name, sizes) for name, *sizes in report.mismatched if name not in ties]
+    if names := ", ".join(f"{name} ({stored} in the file, {ours} in the model)" for name, (stored, ours) in differ):
+        yield f"newly initialised, since the checkpoint has them in other sizes: {names}. {new}"
     if report.untied:
         names = ", ".join(report.untied)
         yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."
 
 
-def everything(name: str) -> tuple[slice, ...]:
+class Part(NamedTuple):
+    """What a process has of a tensor: slices of its axes up to the one that is split, or all of it.
+
+    That one may be in equal ``blocks``, such as queries, keys and values, of each of which the last slice is meant.
+    """
+
+    slices: tuple[slice, ...] = ()
+    blocks: int = 1
+
+    def of(self, tensor: Tensor) -> Tensor:
+        if self.blocks == 1:
+            return tensor[self.slices]
+        axis = len(self.slices) - 1
+        shape = tensor.shape
+        blocks = tensor.view(*shape[:axis], self.blocks, shape[axis] // self.blocks, *shape[axis + 1 :])
+        return blocks[(*self.slices[:-1], slice(None), self.slices[-1])].flatten(axis, axis + 1)
+
+    def of_row(self, pieces: int) -> Part:
+        """The part of one of so many equal pieces of a row."""
+        return Part(self.slices[1:], self.blocks // pieces if self.slices else 1)
+
+
+def everything(name: str) -> Part:
     """The part of a tensor that is its whole."""
-    return ()
+    return Part()
 
 
 def fill(
@@ -191,12 +218,12 @@ def fill(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    part: Callable[[str], tuple[slice, ...]] = everything,
+    part: Callable[[str], Part] = everything,
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says which slices of a tensor of ours
-    are wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
+    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says what of a tensor of ours
+    is wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
     the names tell of, and the report be of these alone.
     """
     keys, state = names.keys, model.state_dict()
@@ -212,8 +239,9 @@ def fill(
         if rearranged or tensor.dtype != target or device.type != "cpu":
             tensor = store.passing(stored)
         for name, recipe in recipes.items():
-            wanted = () if (owner := keys.owner(name)) in new else part(owner)
-            piece = recipe.take(tensor, recipe.lengths(state))[wanted[0 if name in state else 1 :]]  # a row has no axis of rows
+            wanted = Part() if (owner := keys.owner(name)) in new else part(owner)
+            wanted = wanted if name in state else wanted.of_row(recipe.pieces)
+            piece = wanted.of(recipe.take(tensor, recipe.lengths(state)))
             piece = piece.to(device=device, dtype=target).contiguous()
             piece = piece.clone() if recipe.part in given else piece
             given.add(recipe.part)
@@ -236,7 +264,7 @@ def _make_new(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    part: Callable[[str], tuple[slice, ...]],
+    part: Callable[[str], Part],
 ) -> list[str]:
     """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
     new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in ties))
@@ -249,7 +277,7 @@ def _make_new(
         hint = "Set the config's sizes to those of the checkpoint."
         check_memory(sum(sizes.values()), device, what, hint, ConfigError)
     for name in dict.fromkeys((*new, *by_row)):
-        like, kind = state[name] if name in new else state[name][part(name)], _type(names, name, state[name], dtype)
+        like, kind = state[name] if name in new else part(name).of(state[name]), _type(names, name, state[name], dtype)
         try:
             put(model, name, torch.empty(like.shape, dtype=kind, device=device))
         except RuntimeError as error:

@@ -1,25 +1,19 @@
-"""All that there is to say about a model's checkpoint names, as one value, whose table is read in both directions.
+"""All that there is to say about a model's checkpoint names, as one value, whose tables are read in both directions.
 
-A table maps dotted paths of the checkpoint to ours: ``*`` stands for an index, the longest rule wins, and what no rule names
-keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it, an operation that can be
-undone (``Transposed``, ``Fused``, ``Stacked`` or ``Unflattened``), or a function that makes one of these from a config.
+A table maps dotted paths of the checkpoint, or of the tree of modules, to ours: ``*`` stands for an index, the longest rule
+wins, and what no rule names keeps its name. A value is a path, a pair ``(path, nested table)`` that scopes the rules below it,
+an operation that can be undone (see :mod:`transept.checkpoint.keys`), or a function that makes one of these from a config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from transept.checkpoint.paths import Path, fill, fits, join, matches, path_of, place_of, respell
-from transept.errors import InputError
-
-Table = Mapping[str, "str | Recipe | tuple[str, Table] | Callable[[Any], str | Recipe | tuple[str, Table]]"]
+from transept.checkpoint.keys import KeyMap, Recipe, Table, flattened, made_for
+from transept.checkpoint.paths import join, matches, place_of, respell
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +73,8 @@ class Names:
 
     def of(self, config: Any) -> Names:
         """The names of a model with this config."""
-        tables = {"table": _of(self.table, config), "files": _of(self.files, config)}
-        return replace(self, **tables, ties=self.ties if config.tie_word_embeddings else {})
+        ties = self.ties if config.tie_word_embeddings else {}
+        return replace(self, table=made_for(self.table, config), files=made_for(self.files, config), ties=ties)
 
     @cached_property
     def keys(self) -> KeyMap:
@@ -88,7 +82,8 @@ class Names:
         return KeyMap(self._whole_table())
 
     def _whole_table(self) -> Table:
-        return {child.stored: (child.ours, child.names._whole_table()) for child in self.children} | dict(self.table)
+        children = {child.stored: (child.ours, {"": "", **child.names._whole_table()}) for child in self.children}
+        return children | dict(self.table)
 
     @cached_property
     def placement(self) -> KeyMap:
@@ -120,7 +115,11 @@ class Names:
         for child in self.within.children:
             if name == child.place or name.startswith(f"{child.place}."):
                 return join(child.ours, child.names.dialect(name.removeprefix(child.place).removeprefix(".")))
-        return self.within.placement.ours(name)[0]
+        own = self.within.placement.ours(name)[0]
+        for child in self.within.children:
+            if not child.place and own.startswith(f"{child.ours}."):
+                return join(child.ours, child.names.dialect(own.removeprefix(f"{child.ours}.")))
+        return own
 
     @cached_property
     def tied(self) -> dict[str, str]:
@@ -144,11 +143,12 @@ class Names:
     @cached_property
     def spellings(self) -> dict[str, str]:
         """Other spellings of stored names -> today's, as whole paths; the names of the tree are read too."""
-        rules = _flatten(self.files if self.within is None else self.table)
+        rules = flattened(self.files if self.within is None else self.table)
         tree = {rule.targets[0]: name for name, rule in rules.items() if replace(rule, stored="") == Recipe(rule.targets)}
         tree |= {child.place: child.stored for child in self.children}
-        tree = {place.removeprefix(f"{self.base}."): stored for place, stored in tree.items() if place not in {*rules, stored}}
-        return tree | {old: rule.targets[0] for old, rule in _flatten(self.legacy).items()}
+        inside = {place for place, stored in tree.items() if f"{stored}.".startswith(f"{place}.")}
+        tree = {place.removeprefix(f"{self.base}."): tree[place] for place in tree.keys() - rules.keys() - inside}
+        return tree | {old: rule.targets[0] for old, rule in flattened(self.legacy).items()}
 
     def _respelled(self, name: str) -> str:
         """A stored name in today's spelling, with the prefix that it has."""
@@ -239,236 +239,3 @@ class Child:
             return {prefix.removesuffix(rest) + name if name.startswith(rest) else name: file for name, file in names.items()}
         others = {*heads} - (self.names.within or self.names).table.keys()  # what this model has itself is no head's
         return {k if any(matches(head, k) for head in others) else prefix + k: v for k, v in names.items()}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
-
-    ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
-    is a row of a stacked tensor, or one of so many equal ``pieces`` of a row, ``piece``; ``heads``, where not zero, that
-    the stored one has its last axis as two, the first of so many.
-    """
-
-    targets: tuple[str, ...]
-    transposed: bool = False
-    groups: int = 1
-    axis: int = 0
-    row: bool = False
-    piece: int = 0
-    pieces: int = 1
-    heads: int = 0
-    stored: str = ""
-    part: int = 0
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Our tensors, where several are stored as one."""
-        return self.targets if len(self.targets) > 1 else ()
-
-    def rearranges(self, tensor: Tensor) -> bool:
-        """Whether our tensor has its numbers in another order than the stored one, or among others."""
-        return self.row or self.groups > 1 or self.axis > 0 or (self.transposed and tensor.ndim == (3 if self.heads else 2))
-
-    def lengths(self, state: Mapping[str, Tensor]) -> list[int]:
-        """How long each part is along the axis that they are joined along; nothing where there are no parts."""
-        return [state[part].shape[self.axis] for part in self.parts]
-
-    def take(self, tensor: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Our tensor out of the stored one, given the lengths of all parts."""
-        tensor = tensor.flatten(-2) if self.heads else tensor
-        ours = tensor.T if self.transposed and tensor.ndim == 2 else tensor
-        if not self.parts:
-            return ours
-        pieces = torch.split(self._grouped(ours), [length // self.groups for length in lengths], dim=self.axis + 1)
-        return pieces[self.part].flatten(self.axis, self.axis + 1)
-
-    def stored_shape(self, shapes: Sequence[torch.Size]) -> tuple[int, ...]:
-        """The shape of the stored tensor, given the shapes of all of our parts."""
-        shape = list(shapes[0])
-        if self.parts:
-            shape[self.axis] = sum(part[self.axis] for part in shapes)
-        shape = shape[::-1] if self.transposed and len(shape) == 2 else shape
-        return (*shape[:-1], self.heads, shape[-1] // self.heads) if self.heads else tuple(shape)
-
-    def join(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The stored tensor out of ours."""
-        ours = tensors[0]
-        if self.parts:
-            ours = torch.cat([self._grouped(tensor) for tensor in tensors], dim=self.axis + 1).flatten(self.axis, self.axis + 1)
-        ours = ours.T if self.transposed and ours.ndim == 2 else ours
-        return ours.reshape(*ours.shape[:-1], self.heads, -1) if self.heads else ours
-
-    def _grouped(self, tensor: Tensor) -> Tensor:
-        before, size, after = tensor.shape[: self.axis], tensor.shape[self.axis], tensor.shape[self.axis + 1 :]
-        return tensor.reshape(*before, self.groups, size // self.groups, *after)
-
-
-def Transposed(target: str) -> Recipe:  # noqa: N802 (operations are written like types in a table)
-    """Our matrix is stored transposed; vectors are stored as they are."""
-    return Recipe((target,), transposed=True)
-
-
-def Fused(targets: tuple[str, ...], transposed: bool = False, groups: int = 1, axis: int = 0) -> Recipe:  # noqa: N802
-    """Several of our tensors are stored as one, joined along an axis of ours (of the stored one's other, if transposed).
-
-    With ``groups``, such as heads, each is cut into so many and the first pieces of all stand before the second ones.
-    """
-    return Recipe(targets, transposed, groups, axis)
-
-
-def Stacked(target: str, piece: int = 0, pieces: int = 1) -> Recipe:  # noqa: N802
-    """One of our tensors is stored row by row, each under a name whose last index is the row's.
-
-    Where rows are stored in equal ``pieces``, each piece has a rule. Where a checkpoint has the tensor as one, by another rule or
-    under our name, it is read so; it is always saved row by row.
-    """
-    return Recipe((target,), row=True, piece=piece, pieces=pieces)
-
-
-def slot_name(name: str, row: int | str, piece: int, pieces: int) -> str:
-    """What a row of a stacked tensor is called, or one of several pieces of it."""
-    return f"{name}.{row}.{piece}" if pieces > 1 else f"{name}.{row}"
-
-
-def Unflattened(target: str, size: int, transposed: bool = False) -> Recipe:  # noqa: N802
-    """Our matrix, or its transposed one, is stored with two axes in place of its last one: ``size`` heads and what each has."""
-    return Recipe((target,), transposed, heads=size)
-
-
-def _of(table: Table, config: Any) -> Table:
-    """The table in which the rules are made that depend on a config."""
-    rules = {stored: rule(config) if callable(rule) else rule for stored, rule in table.items()}
-    return {stored: (rule[0], _of(rule[1], config)) if isinstance(rule, tuple) else rule for stored, rule in rules.items()}
-
-
-def _flatten(table: Table, stored: str = "", ours: str = "") -> dict[str, Recipe]:
-    """Stored paths -> rules, of a nested table."""
-    flat: dict[str, Recipe] = {}
-    for key, value in table.items():
-        name = join(stored, key)
-        if isinstance(value, tuple):
-            prefix = join(ours, value[0])
-            if value[0]:
-                flat[name] = Recipe((prefix,), stored=name)
-            flat |= _flatten(value[1], name, prefix)
-        elif isinstance(value, str):
-            flat[name] = Recipe((join(ours, value),), stored=name)
-        elif isinstance(value, Recipe):
-            flat[name] = replace(value, stored=name, targets=tuple(join(ours, target) for target in value.targets))
-    return flat
-
-
-def _spelled(parts: Sequence[str]) -> Iterable[Path]:
-    """How rules may spell a path: they may name a number, or have ``*`` in its place."""
-    return product(*((part, "*") if part.isdigit() else (part,) for part in parts))
-
-
-class KeyMap:
-    """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
-
-    def __init__(self, table: Table) -> None:
-        self._rules: dict[Path, Recipe] = {}
-        self._stored: dict[Path, tuple[str, ...]] = {}
-        for stored, rule in _flatten(table).items():
-            self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
-            for part, target in enumerate(rule.targets):
-                ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
-                path = tuple(ours.split("."))
-                if path in self._rules:
-                    raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
-                self._rules[path] = replace(rule, part=part) if part else rule
-        self._recipes: dict[str, Recipe] = {}
-        self._ranks: dict[Path, int] = {}
-        for rank, path in enumerate(self._stored):
-            for length in range(1, len(path) + 1):
-                self._ranks.setdefault(path[:length], rank)
-        rows = {path_of(".".join(path)): rule for path, rule in self._rules.items() if rule.row}
-        self._levels = {path: 2 if rule.pieces > 1 else 1 for path, rule in rows.items()}  # numbers at the end of a slot's name
-        self._pieces = {path_of(rule.targets[0]): rule.pieces for rule in rows.values()}
-
-    def ours(self, stored: str) -> tuple[str, ...]:
-        """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
-
-        The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
-        """
-        parts = tuple(stored.split(".")) if stored else ()
-        if any((*parts, "*") == rule for rule in self._stored):
-            return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
-        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(fits, rule, parts))]
-        if not fitting:
-            return (stored,)
-        rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
-        indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
-        rest = parts[len(rule) :]
-        return tuple(".".join([fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
-
-    def place(self, ours: str, *, is_list: bool = False) -> str:
-        """The stored path of a module or tensor of ours; of a list that of its elements, without their indices."""
-        if is_list:
-            return self.place(f"{ours}.0").removesuffix(".0")
-        return self.recipe(ours).stored.strip(".")
-
-    def rank(self, stored: str) -> int | None:
-        """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
-        return min((self._ranks[path] for path in _spelled(stored.split(".")) if path in self._ranks), default=None)
-
-    def beginnings(self) -> tuple[str, ...]:
-        """The first parts of all stored paths that a rule names."""
-        return tuple(dict.fromkeys(rule[0] for rule in self._stored if rule))
-
-    def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
-        """Our state with stacked tensors in rows or pieces of these, but for those that are stored as one.
-
-        A row is called ``name.0``, ``name.1`` ..., and its pieces ``name.0.0``, ``name.0.1`` ...
-        """
-        slots: dict[str, Tensor] = {}
-        for name, tensor in state.items():
-            if (pieces := self._pieces.get(path_of(name))) is None or self.recipe(name).stored in stored:
-                slots[name] = tensor
-                continue
-            for row, whole in enumerate(tensor):
-                cut = whole.chunk(pieces) if pieces > 1 else (whole,)
-                slots |= {slot_name(name, row, piece, pieces): part for piece, part in enumerate(cut)}
-        return slots
-
-    def owner(self, slot: str) -> str:
-        """The name of the tensor that a slot is a row of, or a piece of one; itself, where it is none."""
-        return slot.rsplit(".", self._levels.get(path_of(slot), 0))[0]
-
-    def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state out of slots."""
-        rows: dict[str, list[Tensor]] = {}
-        for slot, tensor in slots.items():
-            rows.setdefault(self.owner(slot), []).append(tensor)
-        return {name: tensors[0] if name in slots else self._stacked(name, tensors) for name, tensors in rows.items()}
-
-    def _stacked(self, name: str, tensors: list[Tensor]) -> Tensor:
-        pieces = self._pieces[path_of(name)]
-        return torch.stack(tensors).unflatten(0, (-1, pieces)).flatten(1, 2)
-
-    def recipe(self, name: str) -> Recipe:
-        """How our tensor, or a row of a stacked one, is stored."""
-        if (known := self._recipes.get(name)) is not None:
-            return known
-        parts = name.split(".")
-        lengths = range(len(parts), 0, -1)
-        path = next((path for length in lengths for path in _spelled(parts[:length]) if path in self._rules), None)
-        if path is None:
-            return Recipe((name,), stored=name)
-        rule, rest = self._rules[path], parts[len(path) :]
-        indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (".".join([fill(template, indices), *rest]) for template in (rule.stored, *rule.targets))
-        return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
-
-    def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""
-        saved: dict[str, Tensor] = {}
-        for name, tensor in self.slots(state).items():
-            recipe = self.recipe(name)
-            if recipe.stored in saved:
-                continue
-            if missing := [part for part in recipe.parts if part not in state]:
-                raise InputError(f"{name!r} is stored with others as {recipe.stored!r}, but there is no {missing[0]!r}.")
-            saved[recipe.stored] = recipe.join([state[part] for part in recipe.parts] or [tensor])
-        return saved

@@ -259,15 +259,18 @@ class PictureTextBackbone(Composite, Backbone):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        return super(Composite, cls).names_of(config) | cls.names_within(config, "", *cls.stored)
+        return super(Composite, cls).names_of(config) | cls.names_within(config, "", "", *cls.stored)
 
     @classmethod
-    def names_within(cls, config: Config, ours: str, *stored: str) -> Names:
-        """The names of the two models, which files have below the names in ``stored``, where the whole is below ``ours``."""
+    def names_within(cls, config: Config, ours: str, tree: str, *stored: str) -> Names:
+        """The names of the two models, which files have below the names in ``stored``.
+
+        The whole is below ``ours``, and in the tree of modules below ``tree``.
+        """
         found = Names()
         for name, prefix in zip(cls.parts, stored, strict=True):
             inner = cls.part_config(name, config)
-            found = found | cls.part_class(name, inner).tree_names(inner).below(f"{ours}{name}", prefix)
+            found = found | cls.part_class(name, inner).tree_names(inner).below(f"{ours}{name}", prefix, tree=f"{tree}{name}")
         return found
 
     def initialize_module(self, module: nn.Module) -> None:

@@ -86,7 +86,6 @@ class Model(Linked, Pretrained, metaclass=_Built):
     names: ClassVar[Names] = Names()
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
-    placed: ClassVar[bool] = False
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
     backbone: Backbone  # the model without its head
 
@@ -118,8 +117,7 @@ class Model(Linked, Pretrained, metaclass=_Built):
             for module in self.modules():
                 if id(module) not in inner:
                     self.initialize_module(module)
-        if self.placed:
-            place(self, self.names_of(self.config).placement)
+        place(self, self.names_of(self.config).placement)
         self.tie_weights()
 
     @property
@@ -129,7 +127,7 @@ class Model(Linked, Pretrained, metaclass=_Built):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        """The names of the tensors of a model with this config in a checkpoint."""
+        """Where the parts of a model with this config hang in its tree of modules, and what files call them."""
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
@@ -137,9 +135,8 @@ class Model(Linked, Pretrained, metaclass=_Built):
 
     @classmethod
     def tree_names(cls, config: Config) -> Names:
-        """The same, for a model that is built: what its tree of modules has by the stored names needs none."""
-        names = cls.names_of(config)
-        return names.placed() if cls.placed else names
+        """The names in files of what the tree of modules has, once a model is built."""
+        return cls.names_of(config).placed()
 
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
@@ -203,6 +200,11 @@ class Backbone(Model):
         self.spares_cache = False  # whether passes make no cache that they are not asked for: they are those of training
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
+
+    def built(self) -> None:
+        for layer, heads in (self.config.extra.get("pruned_heads") or {}).items():
+            self.layers[int(layer)].self_attn.prune_heads(heads)  # type: ignore[union-attr, operator]
+        super().built()
 
     def deviation(self, module: nn.Module) -> float:
         adds = self.scales_residual and adds_to_stream(module, self.layers)

@@ -49,7 +49,6 @@ class TaskModel(Model, Generic[B]):
         arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
-                cls.placed = argument.placed
                 cls.backbone_class = argument
                 if "config_class" not in cls.__dict__:
                     cls.config_class = argument.config_class

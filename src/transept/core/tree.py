@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from transept.checkpoint.names import KeyMap
+from transept.checkpoint.keys import KeyMap
 from transept.checkpoint.paths import join
 from transept.layers.links import Container, ContainerList, Linked
 

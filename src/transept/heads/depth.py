@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from transept.core.task import B
 from transept.heads.task import Task
+from transept.layers.links import Linked
 from transept.layers.reassemble import stretched
 from transept.objectives.depth import scale_invariant
 from transept.objectives.terms import LossTerm
 from transept.outputs import DepthOutput
 
 
-class DepthHead(nn.Module):
+class DepthHead(Linked):
     """Three convolutions, (B, C, H, W) -> (B, H', W'), with ``inner`` channels before the last one.
 
     Depths are positive numbers; with ``bounded``, between 0 and 1. They are multiplied by ``unit``. With ``projects`` another

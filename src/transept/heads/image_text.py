@@ -51,5 +51,6 @@ class ForImageTextToText(WritingTask[PictureTextB]):
     def names_of(cls, config: Config) -> Names:
         kind: Any = cls.backbone_class
         own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
-        whole: Names = own | kind.names_within(config, "backbone.", *cls.stored)
+        place = cls.base_model_prefix
+        whole: Names = Names({place: "backbone"}) | own | kind.names_within(config, "backbone.", f"{place}.", *cls.stored)
         return whole

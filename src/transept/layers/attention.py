@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,11 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     """(B, K, S, E) -> (B, heads, S, E): each head's own copy of what its group shares."""
     groups = heads // x.shape[1]
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
+
+
+def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
+    """(B, K, S, E) -> (B, K * n_rep, S, E): keys or values for as many heads as there are queries."""
+    return _repeated(hidden_states, hidden_states.shape[1] * n_rep)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
@@ -181,7 +186,6 @@ class Attention(Linked):
 
     # Whether each head can work without the others' weights, so that processes may share them.
     heads_apart: ClassVar[bool] = True
-    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
 
     def __init__(
         self,
@@ -208,6 +212,11 @@ class Attention(Linked):
         self.o_proj = self.linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+
+    @staticmethod
+    def linear(features: int, outputs: int, bias: bool) -> Any:
+        """Make a projection; a family with layers of its own overrides this."""
+        return nn.Linear(features, outputs, bias)
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
         """Make what gives queries, and keys and values of so many numbers a position."""
@@ -255,6 +264,19 @@ class Attention(Linked):
     def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values (B, K, S, E) of an encoder's states (B, S, D)."""
         return self.split(self.k_proj(states)), self.split(self.v_proj(states))
+
+    @torch.no_grad()
+    def prune_heads(self, heads: Iterable[int]) -> None:
+        """Remove heads, of those that are there by their places from 0 on, with their weights (``InputError``: they share)."""
+        count, removed = self.q_proj.out_features // self.head_dim, {*heads}
+        if self.k_proj.out_features != self.q_proj.out_features or not removed <= {*range(count)} or len(removed) == count:
+            raise InputError(f"the heads {sorted(removed)} of {count} cannot be removed.", hint="Leave one, which is its own.")
+        kept = [place for place in range(self.q_proj.out_features) if place // self.head_dim not in removed]
+        places = torch.tensor(kept, device=self.q_proj.weight.device)
+        for layer, axis in ((self.q_proj, 0), (self.k_proj, 0), (self.v_proj, 0), (self.o_proj, 1)):
+            for name, old in list(layer.named_parameters(recurse=False))[: 1 if axis else 2]:
+                setattr(layer, name, nn.Parameter(old.index_select(axis, places), requires_grad=old.requires_grad))
+            setattr(layer, "in_features" if axis else "out_features", len(places))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""
@@ -305,7 +327,7 @@ class FusedAttention(Attention):
     """
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
-        self.sizes = queries, keys, keys
+        self.sizes: tuple[int, ...] = queries, keys, keys
         if self.cross:
             self.q_proj, self.kv_proj = self.linear(dim, queries, bias), self.linear(self.source, 2 * keys, bias)
         else:
@@ -313,6 +335,9 @@ class FusedAttention(Attention):
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(map(self.split, self.qkv_proj(x).split(self.sizes, dim=-1)))
+
+    def prune_heads(self, heads: Iterable[int]) -> None:
+        raise InputError(f"the heads {sorted(heads)} have one product with the others, and cannot be removed.")
 
     def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self.kv_proj(states).chunk(2, dim=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,6 @@ def apply_chunking_to_forward(
 class MLP(Linked):
     """Up, activation, dropout, down; ``chunk_size`` is positions at a time, 0 for all at once."""
 
-    linear: ClassVar[type[nn.Module]] = nn.Linear  # the kind of the projections
-
     def __init__(
         self, dim: int, hidden: int, act: str, *, bias: bool = True, chunk_size: int = 0, dropout: float = 0.0
     ) -> None:
@@ -51,6 +49,11 @@ class MLP(Linked):
         self.widen(dim, hidden, bias)
         self.down_proj = self.linear(hidden, dim, bias)
         self.act, self.dropout, self.chunk_size = activation(act), nn.Dropout(dropout), chunk_size
+
+    @staticmethod
+    def linear(features: int, outputs: int, bias: bool) -> Any:
+        """Make a projection; a family with layers of its own overrides this."""
+        return nn.Linear(features, outputs, bias)
 
     def widen(self, dim: int, hidden: int, bias: bool) -> None:
         """Make what reads the input."""

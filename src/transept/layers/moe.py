@@ -79,7 +79,7 @@ def held(weight: Any) -> Tensor:
 
 
 class Experts(nn.Module):
-    """E (``count``) gated feed-forward layers side by side; ``gate_up_proj`` gives a gate's numbers and then those that are gated."""
+    """E (``count``) gated feed-forward layers side by side; ``gate_up_proj`` gives the gates and then what is gated."""
 
     def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.layers.activation import activation
+from transept.layers.links import Linked
 
 
 def stretched(x: Tensor, size: Sequence[int]) -> Tensor:
@@ -20,7 +21,7 @@ def stretched(x: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=True)
 
 
-class Reassemble(nn.Module):
+class Reassemble(Linked):
     """States of patches -> a map of ``channels`` that is ``factor`` times as large as their grid.
 
     ``readout`` says what becomes of the class token: it is left out (``ignore``), added to all patches (``add``), or joined to
@@ -49,7 +50,7 @@ class Reassemble(nn.Module):
         return out
 
 
-class ResidualUnit(nn.Module):
+class ResidualUnit(Linked):
     """Two 3 x 3 convolutions, each after an activation and with a norm where there are some; the input is added."""
 
     def __init__(self, channels: int, norm: bool, bias: bool) -> None:
@@ -63,7 +64,7 @@ class ResidualUnit(nn.Module):
         return x + out
 
 
-class Fusion(nn.Module):
+class Fusion(Linked):
     """A map, refined with the help of another one, in a larger size."""
 
     def __init__(self, channels: int, norm: bool, bias: bool) -> None:
@@ -81,7 +82,7 @@ class Fusion(nn.Module):
         return stretched(self.project(self.unit(x)), size)
 
 
-class Neck(nn.Module):
+class Neck(Linked):
     """States of several layers -> fused maps of ``channels``, each larger than the one before it.
 
     ``sizes`` and ``factors`` are the channels and the scale of the map that each layer's states become. Each fused map is
@@ -103,7 +104,7 @@ class Neck(nn.Module):
         fitted: bool = False,
     ) -> None:
         super().__init__()
-        pairs = zip(sizes, factors, strict=True)
+        pairs = zip(sizes, factors, strict=False)  # further factors are of no map
         self.reassemble = nn.ModuleList(Reassemble(dim, size, factor, readout, act) for size, factor in pairs)
         self.convs = nn.ModuleList(nn.Conv2d(size, channels, 3, padding=1, bias=False) for size in sizes)
         self.fusions = nn.ModuleList(Fusion(channels, norm, bias) for _ in sizes)

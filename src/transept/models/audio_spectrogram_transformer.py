@@ -73,7 +73,6 @@ class ASTModel(SpectrogramBackbone):
         },
         files=ViTModel.names.files,
     )
-    placed = True
 
     def __init__(self, config: ASTConfig) -> None:
         super().__init__(config)

@@ -73,7 +73,6 @@ class AutoencoderModel(Backbone):
     """The encoder: rows (B, ...) of N numbers -> codes (B, Z)."""
 
     config_class = AutoencoderConfig
-    placed = True
     base_model_prefix = "encoder"
     main_input_name = "values"
     names = Names({"layers.*": "layers.*"})

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
@@ -84,7 +85,6 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
-    placed = True
     names = Names(
         {
             "embed_tokens": "embed_tokens",
@@ -142,7 +142,6 @@ class BartDecoder(BartStack, DecoderStack):
 
 class BartModel(Seq2SeqBackbone):
     config_class = BartConfig
-    placed = True
     encoder_class: ClassVar[type[Stack]] = BartEncoder
     decoder_class: ClassVar[type[Stack]] = BartDecoder
     base_model_prefix = "model"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import TextBackbone
@@ -63,7 +64,6 @@ class BertModel(TextBackbone):
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
-    placed = True
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), **BERT_LAYERS},
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
@@ -59,7 +60,6 @@ class BloomModel(CausalBackbone):
     base_model_prefix = "transformer"
     head_dropouts = ("classifier_dropout", "hidden_dropout")
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
-    placed = True
     names = Names(
         {"word_embeddings": "embed_tokens", "word_embeddings_layernorm": "embed_norm"}
         | {"h.*": ("layers.*", BLOOM_BLOCK), "ln_f": "norm"}

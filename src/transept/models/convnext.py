@@ -100,7 +100,6 @@ class ConvNextModel(ImageBackbone):
 
     config_class = ConvNextConfig
     pooling = "pooler"
-    placed = True
     names = Names(
         {
             "embeddings": ("", {"patch_embeddings": "embed_patches", "layernorm": "embed_norm"}),

@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Fused, Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
@@ -20,7 +21,7 @@ from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
-from transept.layers import MLP, Attention, FusedGatedMLP, PreNorm
+from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
 from transept.layers.conv2d import ScaledBranch
 from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, PatchEmbedding
@@ -71,7 +72,7 @@ def block(c: Dinov2Config) -> PreNorm:
     inner, chunk = c.hidden_size * c.mlp_ratio, c.chunk_size_feed_forward
     mlp = MLP(c.hidden_size, inner, c.hidden_act, bias=True, chunk_size=chunk)
     if c.use_swiglu_ffn:  # two thirds as large, in multiples of eight
-        mlp = FusedGatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", bias=True, chunk_size=chunk)
+        mlp = GatedMLP(c.hidden_size, (int(inner * 2 / 3) + 7) // 8 * 8, "silu", bias=True, chunk_size=chunk)
     dropout, heads = c.attention_probs_dropout_prob, c.num_attention_heads
     attention = Attention(c.hidden_size, heads, dropout=dropout, bias=c.qkv_bias, out_bias=True)
     branch = partial(ScaledBranch, c.hidden_size, c.layerscale_value, rate=c.drop_path_rate)
@@ -85,7 +86,7 @@ _BLOCK: Table = {
     "norm2": "mlp_norm",
 }
 _MLP: Table = {"mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"})}
-_GATED: Table = {"mlp": ("mlp", {"weights_in": "gate_up_proj", "weights_out": "down_proj"})}
+_GATED: Table = {"mlp": "mlp"}
 
 
 def layer_names(config: Config) -> tuple[str, Table]:
@@ -102,10 +103,12 @@ class Dinov2Model(PatchBackbone):
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
-    placed = True
     names = Names(
         {**VIT_EMBEDDINGS, _LAYER: layer_names, "layernorm": "norm"},
-        files={f"{_LAYER}.attention": (f"{_LAYER}.attention", VIT_ATTENTION_FILES)},
+        files={
+            f"{_LAYER}.attention": (f"{_LAYER}.attention", VIT_ATTENTION_FILES),
+            f"{_LAYER}.mlp": (f"{_LAYER}.mlp", {"weights_in": Fused(("gate_proj", "up_proj")), "weights_out": "down_proj"}),
+        },
         optional=("mask_token", "embeddings.mask_token"),
     )
     config: Dinov2Config

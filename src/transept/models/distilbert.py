@@ -8,7 +8,8 @@ from typing import Annotated
 import torch
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
@@ -52,7 +53,6 @@ class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
     head_dropouts = ("dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels", "position_ids", "token_type_ids")
-    placed = True
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), "transformer.layer.*": ("layers.*", DISTILBERT_BLOCK)},
         ignore=("embeddings.position_ids",),

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
@@ -29,8 +30,9 @@ from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
 from transept.layers.context import Context
+from transept.layers.links import Linked
 from transept.layers.reassemble import Neck, stretched
-from transept.models.vit import ViTModel
+from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTModel
 from transept.objectives.segmentation import pixel_classes
 from transept.objectives.terms import LossTerm
 from transept.outputs import LogitsOutput, ModelOutput
@@ -63,6 +65,11 @@ class NeckConfig(CompositeConfig):
         assert self.backbone_config is not None
         return len(self.backbone_config.out_indices)
 
+    def check_read(self) -> None:
+        """Require what a model needs: a size for each of the states that are read."""
+        if len(self.neck_hidden_sizes) != self.states_read:
+            self.fail("neck_hidden_sizes", f"must have as many numbers as states are read ({self.states_read})")
+
     def validate(self) -> None:
         super().validate()
         factors = self.reassemble_factors
@@ -73,9 +80,8 @@ class NeckConfig(CompositeConfig):
             self.fail("backbone_config", f"must be of a family that gives feature maps, not of {inner.model_type!r}")
         if inner is not None and getattr(inner, "reshape_hidden_states", True):
             self.fail("backbone_config", "must have `reshape_hidden_states=False`", "Other networks than DINOv2 are not read.")
-        if not maps == len(factors) == self.states_read:
-            rule = f"must have as many numbers as `reassemble_factors` ({len(factors)}) and as states are read"
-            self.fail("neck_hidden_sizes", f"{rule} ({self.states_read})")
+        if maps > len(factors):
+            self.fail("neck_hidden_sizes", f"must have no more numbers than `reassemble_factors` ({len(factors)})")
         if not -maps <= self.head_in_index < maps:
             self.fail("head_in_index", f"must be the number of one of {maps} maps")
 
@@ -137,14 +143,28 @@ class DPTConfig(NeckConfig, EncoderConfig):
             self.fail("backbone_out_indices", rule)
 
 
+# The names that ViT's modules once had.
+_BLOCK: Table = {
+    "attention": ("self_attn", VIT_ATTENTION_FILES),
+    "intermediate.dense": "mlp.up_proj",
+    "output.dense": "mlp.down_proj",
+    "layernorm_before": "self_attn_norm",
+    "layernorm_after": "mlp_norm",
+}
+
+
 class DPTModel(ViTModel):
     """The ViT of DPT, without a head: its positions are resized bilinearly to images of any size."""
 
     config_class = DPTConfig  # type: ignore[assignment]
     base_model_prefix = "dpt"
     reads = ("pixel_values", "labels")  # type: ignore[assignment]
-    # The reference names DPT's modules as its files do, and not as ViT's are named by now.
-    names = replace(ViTModel.names, legacy={}, heads=frozenset({"neck", "head", "auxiliary_head"}))
+    names = replace(
+        ViTModel.names,
+        table={**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", _BLOCK), "layernorm": "norm", "pooler": "pooler"},
+        files={},
+        heads=frozenset({"neck", "head", "auxiliary_head"}),
+    )
     config: DPTConfig
 
     def __init__(self, config: DPTConfig, add_pooling_layer: bool = True) -> None:
@@ -182,9 +202,9 @@ _FUSION: Table = {"projection": "project", "residual_layer1": ("skip", _UNIT), "
 # The names of a neck; the first fusion has nothing to add, and some files lack the part for it.
 NECK = Names(
     {
-        "neck.reassemble_stage.layers.*.projection": "neck.reassemble.*.project",
-        "neck.reassemble_stage.layers.*.resize": "neck.reassemble.*.resize",
+        "neck.reassemble_stage.layers.*": ("neck.reassemble.*", {"projection": "project", "resize": "resize"}),
         "neck.reassemble_stage.readout_projects.*.0": "neck.reassemble.*.readout",
+        "neck.convs": "neck.convs",
         "neck.fusion_stage.layers.*": ("neck.fusions.*", _FUSION),
     },
     absent=("neck.fusions.0.skip",),
@@ -202,6 +222,7 @@ class _DPTTask(Task[_DPTStates]):
         return resolve(inner.model_type, "Backbone"), inner, "backbone"  # type: ignore[return-value]
 
     def make_neck(self, c: DPTConfig) -> Neck:
+        c.check_read()
         norm, bias = c.use_batch_norm_in_fusion_residual, c.use_bias_in_fusion_residual
         sizes = self.backbone.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
         bias = not norm if bias is None else bias
@@ -217,7 +238,7 @@ class DPTForDepthEstimation(_DPTTask, ForDepthEstimation[_DPTStates]):
     """DPT that estimates depths, in twice the size of a fused map."""
 
     names = NECK | Names(
-        {"head": ("head", {f"head.{2 * i}": f"conv{i + 1}" for i in range(3)} | {"projection": "project"})},
+        {"head": ("head", {"projection": "project"} | {f"head.{2 * i}": f"conv{i + 1}" for i in range(3)})},
     )
 
     def __init__(self, config: DPTConfig) -> None:
@@ -231,7 +252,7 @@ class DPTForDepthEstimation(_DPTTask, ForDepthEstimation[_DPTStates]):
         return out
 
 
-class PixelClassifier(nn.Module):
+class PixelClassifier(Linked):
     """A convolution, a norm over the batch and a classifier, (B, C, H, W) -> (B, K, H, W)."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import LayeredConfig, gated_mlp, grouped_attention
 from transept.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM

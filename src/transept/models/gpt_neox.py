@@ -10,7 +10,8 @@ from typing import Annotated
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import RotaryConfig
 from transept.core.inputs import PER_TOKEN
 from transept.core.text import CausalBackbone
@@ -64,7 +65,6 @@ class GPTNeoXModel(CausalBackbone):
     infers_texts = True
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", *PER_TOKEN[1:], "past_key_values", "labels", "use_cache", *PER_TOKEN[:1])
-    placed = True
     names = Names(
         {"embed_in": "embed_tokens", "layers.*": ("layers.*", GPT_NEOX_BLOCK), "final_layer_norm": "norm"},
         legacy={"lm_head": "embed_out"},

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Transposed
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import INTEGERS, check_range, check_tensor
@@ -24,8 +24,10 @@ from transept.fields import MAX_SIZE, Below, Count, PaddingId, Range, Share
 from transept.heads import classify, span
 from transept.heads.classify import Classifier
 from transept.layers import Context, CountedPositions
+from transept.layers.links import Linked
 from transept.layers.positions import distance_buckets
-from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS
+from transept.models.bert import BERT_BLOCK
+from transept.models.roberta import EMBEDDINGS
 from transept.models.vit import PatchEmbedding
 from transept.outputs import ModelOutput
 
@@ -78,7 +80,7 @@ class LayoutLMv3Config(EncoderConfig):
                 self.fail(furthest, f"must be more than a quarter of `{bins}` ({getattr(self, bins)})")
 
 
-class BoxEmbedding(nn.Module):
+class BoxEmbedding(Linked):
     """Boxes (B, T, 4), each left, top, right and bottom from 0 to 1000 -> (B, T, D): their sides and sizes, side by side."""
 
     def __init__(self, c: LayoutLMv3Config) -> None:
@@ -124,9 +126,7 @@ def patch_boxes(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 _BOXES = {f"{name}_position_embeddings": f"embed_boxes.{name}" for name in ("x", "y", "h", "w")}
-_BIASES = {"pos": "order_bias", "pos_x": "x_bias", "pos_y": "y_bias"}
-# Stored as the weights of layers without bias, whose inputs would be one-hot vectors of buckets.
-_BIASES_STORED = {f"encoder.rel_{name}_bias.weight": Transposed(f"{ours}.weight") for name, ours in _BIASES.items()}
+_BIASES = {"rel_pos_bias": "order_bias", "rel_pos_x_bias": "x_bias", "rel_pos_y_bias": "y_bias"}
 
 
 class LayoutLMv3Model(TextBackbone):
@@ -142,14 +142,13 @@ class LayoutLMv3Model(TextBackbone):
     )
     names = Names(
         {
-            "embeddings": ("", {**BERT_EMBEDDINGS, **_BOXES}),
             "cls_token": "cls_token",
             "pos_embed": "embed_patch_positions",
+            "embeddings": ("", {**EMBEDDINGS, **_BOXES}),
             "patch_embed.proj": "embed_patches",
-            "norm": "patch_norm",
             "LayerNorm": "joint_norm",
-            **_BIASES_STORED,
-            "encoder.layer.*": ("layers.*", BERT_BLOCK),
+            "norm": "patch_norm",
+            "encoder": ("", {"layer.*": ("layers.*", BERT_BLOCK), **_BIASES}),
         },
         ignore=("embeddings.position_ids", "visual_bbox"),
     )
@@ -157,6 +156,7 @@ class LayoutLMv3Model(TextBackbone):
 
     def __init__(self, config: LayoutLMv3Config) -> None:
         super().__init__(config)
+        del self.norm  # there is none after the last layer: the norm of patches is called so
         c = config
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         if c.text_embed:
@@ -175,10 +175,13 @@ class LayoutLMv3Model(TextBackbone):
             self.patch_norm, self.joint_norm = nn.LayerNorm(c.hidden_size, _PATCH_EPS), norm()
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         if c.has_relative_attention_bias:
-            self.order_bias = nn.Embedding(c.rel_pos_bins, c.num_attention_heads)
+            self.order_bias = nn.Linear(c.rel_pos_bins, c.num_attention_heads, bias=False)
         if c.has_spatial_attention_bias:
-            self.x_bias, self.y_bias = (nn.Embedding(c.rel_2d_pos_bins, c.num_attention_heads) for _ in range(2))
+            self.x_bias, self.y_bias = (nn.Linear(c.rel_2d_pos_bins, c.num_attention_heads, bias=False) for _ in range(2))
         self.layers = encoder_layers(c)
+
+    def finalize(self, x: Tensor) -> Tensor:
+        return x
 
     def reset_parameters(self) -> None:
         if self.config.visual_embed:
@@ -276,10 +279,11 @@ class LayoutLMv3Model(TextBackbone):
         ctx.position_bias = bias * (c.hidden_size // c.num_attention_heads) ** -0.5  # as scores are
 
 
-def _bias(table: nn.Embedding, places: Tensor, furthest: int) -> Tensor:
-    """(1 or B, heads, S, S): what a table has for the distances of places (1 or B, S) to one another."""
+def _bias(table: nn.Linear, places: Tensor, furthest: int) -> Tensor:
+    """(1 or B, heads, S, S): what the columns of a layer have for the distances of places (1 or B, S) to one another."""
     apart = places[:, None, :] - places[:, :, None]
-    return table(distance_buckets(apart, buckets=table.num_embeddings, furthest=furthest)).permute(0, 3, 1, 2)
+    buckets = distance_buckets(apart, buckets=table.in_features, furthest=furthest)
+    return table.weight.index_select(1, buckets.flatten()).view(-1, *buckets.shape).transpose(0, 1)
 
 
 class LayoutLMv3ForSequenceClassification(classify.ForSequenceClassification[LayoutLMv3Model]):

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span
@@ -44,7 +45,6 @@ class LlamaModel(CausalBackbone):
     infers_texts: ClassVar[bool] = True
     head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
-    placed = True
     names = Names({"layers.*": ("layers.*", LLAMA_BLOCK)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm

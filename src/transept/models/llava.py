@@ -83,6 +83,7 @@ class LlavaModel(PictureTextBackbone):
     )
 
     names = Names(
+        {name: name for name in ("vision_tower", "multi_modal_projector", "language_model")},
         legacy={f"language_model.{part}": f"language_model.model.{part}" for part in ("layers", "embed_tokens", "norm")},
         heads=frozenset({"lm_head"}),
     )
@@ -99,15 +100,15 @@ class LlavaModel(PictureTextBackbone):
             self.set_attn_implementation(config.attn_implementation)
 
     @classmethod
-    def names_within(cls, config: Config, ours: str, *stored: str) -> Names:
+    def names_within(cls, config: Config, ours: str, tree: str, *stored: str) -> Names:
         tower: Any = cls.part_class("vision_tower", config.vision_config)
         if (inner := tower.base_model_prefix) != "vision_model":
-            return super().names_within(config, ours, *stored)
+            return super().names_within(config, ours, tree, *stored)
         # Such towers stand below their own name too, which the reference now leaves out.
         vision, text = stored
-        places, parts = {vision, ours + vision}, {key.split(".")[0] for key in tower.names.table}
+        places, parts = {vision, f"{tree}vision_tower"}, {key.split(".")[0] for key in tower.names.table}
         shorter = {f"{place}.{part}": f"{vision}.{inner}.{part}" for place in places for part in parts}
-        return super().names_within(config, ours, f"{vision}.{inner}", text) | Names(legacy=shorter)
+        return super().names_within(config, ours, tree, f"{vision}.{inner}", text) | Names(legacy=shorter)
 
     def get_image_features(
         self,
@@ -156,7 +157,8 @@ class LlavaForConditionalGeneration(ForImageTextToText[LlavaModel]):
     stored = ("vision_tower", "language_model.model")
     output_class = PictureTextLogitsOutput
     names = Names(
-        {"language_model.lm_head": "lm_head", "multi_modal_projector": "backbone.multi_modal_projector"},
+        {"lm_head": "lm_head"},
+        files={"language_model.lm_head": "lm_head", "multi_modal_projector": "model.multi_modal_projector"},
         ties=ForImageTextToText.names.ties,
         legacy={
             "model.language_model": "language_model.model",

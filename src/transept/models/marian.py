@@ -6,6 +6,7 @@ The two languages share a table of embeddings, or each has a vocabulary of its o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.loading import resize_rows
+from transept.core.resizing import resize_rows
 from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
 from transept.fields import derived
@@ -93,7 +94,6 @@ class MarianModel(Seq2SeqBackbone):
     """Marian without a head; where each language has a vocabulary of its own, ``embed_tokens`` is the encoder's."""
 
     config_class = MarianConfig
-    placed = True
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
 
@@ -117,8 +117,8 @@ class MarianModel(Seq2SeqBackbone):
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **options)
         if "decoder" in self.backbone.sharing:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Stacked, Table
+from transept.checkpoint.keys import Stacked, Table
+from transept.checkpoint.names import Names
 from transept.core.decoder import SparseConfig, sparse_mlp
 from transept.fields import Count
 from transept.heads.language import ForSparseCausalLM

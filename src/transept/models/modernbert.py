@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config, RotaryConfig
 from transept.core.task import TaskModel
 from transept.core.text import TextBackbone
@@ -131,7 +132,6 @@ class ModernBertModel(TextBackbone):
     config_class = ModernBertConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
-    placed = True
     names = Names(
         {
             "embeddings.tok_embeddings": "embed_tokens",

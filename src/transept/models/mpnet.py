@@ -9,7 +9,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.text import TextBackbone
 from transept.fields import MAX_SIZE, Range
@@ -48,7 +49,6 @@ class MPNetModel(TextBackbone):
     config_class = MPNetConfig
     head_dropouts = ("hidden_dropout_prob",)
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
-    placed = True
     names = Names(
         {
             "embeddings": ("", BERT_EMBEDDINGS),

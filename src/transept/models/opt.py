@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
@@ -59,7 +60,6 @@ class OPTModel(CausalBackbone):
     config_class = OPTConfig
     base_model_prefix = "model"
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache", "position_ids")
-    placed = True
     names = Names(
         {f"decoder.{name}": name for name in ("embed_tokens", "embed_positions", "project_out", "project_in")}
         | {"decoder.final_layer_norm": "norm", "decoder.layers.*": ("layers.*", OPT_BLOCK)},

@@ -98,7 +98,7 @@ class Qwen2_5_VisionTransformerPretrainedModel(Qwen2VisionTransformerPretrainedM
 
     config_class = Qwen2_5_VLVisionConfig
     context_class = WindowContext
-    names = Qwen2VisionTransformerPretrainedModel.names | Names({"blocks.*": ("layers.*", BLOCK)})
+    names = Qwen2VisionTransformerPretrainedModel.names | Names({"blocks.*": ("layers.*", {**BLOCK, "mlp": "mlp"})})
 
     def block_class(self, layer: int) -> type[Block]:
         return PreNorm if layer in self.config.fullatt_block_indexes else WindowBlock

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import INTEGERS, RecordOptions, check_finite, check_tensor
 from transept.core.merge import Pictures, PictureTextBackbone, PictureTextConfig
@@ -23,9 +24,10 @@ from transept.core.model import Backbone, Model
 from transept.errors import InputError
 from transept.fields import Count, Deviation, Layers, Multiple, specs
 from transept.heads.image_text import ForImageTextToText
-from transept.layers import MLP, Attention, Block, Context, PreNorm
+from transept.layers import MLP, Block, Context, FusedAttention, PreNorm
 from transept.layers.cache import Cache
 from transept.layers.context import Rows
+from transept.layers.links import Linked
 from transept.layers.rotary import AxialRotary, SectionRotary, section_positions
 from transept.models.qwen2 import Qwen2Config, Qwen2Model
 from transept.outputs import BackboneOutput, ModelOutput
@@ -142,7 +144,7 @@ class PatchEmbedding(nn.Conv3d):
         return F.linear(input, self.weight.flatten(1))
 
 
-class Merger(nn.Module):
+class Merger(Linked):
     """Makes one feature of the states of neighbouring patches, ``merge`` rows and as many columns."""
 
     def __init__(self, norm: nn.Module, dim: int, merge: int, out: int) -> None:
@@ -157,10 +159,9 @@ class Merger(nn.Module):
 
 
 BLOCK: Table = {
-    "attn.qkv": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
-    "attn.proj": "self_attn.o_proj",
     "norm1": "self_attn_norm",
     "norm2": "mlp_norm",
+    "attn": ("self_attn", {"qkv": "qkv_proj", "proj": "o_proj"}),
 }
 _MERGER: Table = {"ln_q": "norm", "mlp.0": "dense", "mlp.2": "out_proj"}
 
@@ -174,7 +175,7 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
     names = Names(
         {
             "patch_embed.proj": "embed_patches",
-            "blocks.*": ("layers.*", {**BLOCK, "mlp.fc1": "mlp.up_proj", "mlp.fc2": "mlp.down_proj"}),
+            "blocks.*": ("layers.*", {**BLOCK, "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"})}),
             "merger": ("merger", _MERGER),
         }
     )
@@ -191,7 +192,7 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
         return nn.LayerNorm(self.config.width, 1e-6)
 
     def block(self, layer: int) -> Block:
-        attention = Attention(self.config.width, self.config.num_heads)
+        attention = FusedAttention(self.config.width, self.config.num_heads)
         return self.block_class(layer)(attention, self.feed_forward(), self.make_norm)
 
     def block_class(self, layer: int) -> type[Block]:
@@ -379,9 +380,7 @@ class Qwen2VLForConditionalGeneration(ForImageTextToText[Qwen2VLModel]):
     """Qwen2-VL that writes."""
 
     stored = ("visual", "model")
-    names = ForImageTextToText.names | Names(
-        legacy={"model.language_model": "model", "model.visual": "visual", "language_model": "model"}
-    )
+    names = ForImageTextToText.names | Names(legacy={"language_model": "model"})
 
     def get_video_features(self, *args: Any, **options: Any) -> BackboneOutput:
         """The same for videos."""

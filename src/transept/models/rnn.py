@@ -139,7 +139,6 @@ class RecurrentLayer(nn.Module):
 
 class RNNModel(TextBackbone):
     config_class = RNNConfig
-    placed = True
     context_class = RecurrentContext
     cache_class, ragged = StateCache, False
     pooling = "last"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions

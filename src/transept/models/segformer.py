@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import ImageBackbone
@@ -180,7 +181,6 @@ class SegformerModel(ImageBackbone):
 
     config_class = SegformerConfig
     pooling = "mean"
-    placed = True
     names = Names(
         {
             "stages.*": (

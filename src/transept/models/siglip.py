@@ -9,15 +9,18 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
 from transept.fields import Count, Multiple, derived
 from transept.heads.dual import DualEncoder, ForTowerClassification
-from transept.layers import MLP, Attention, Context
-from transept.models.clip import ImageTower, ImageTowerConfig, TextTower, TowerConfig
+from transept.layers import MLP, Attention, Context, FusedAttention
+from transept.layers.links import Linked, parts
+from transept.models.clip import CLIP_BLOCK, ImageTower, ImageTowerConfig, TextTower, TowerConfig
 from transept.objectives.contrastive import sigmoid_pairs
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -67,13 +70,33 @@ class SiglipConfig(CompositeConfig):
     initializer_factor: float = 1.0
 
 
-class AttentionPool(nn.Module):
+class JointAttention(FusedAttention):
+    """Attention of which PyTorch's own kind has the parameters: one matrix gives queries, then keys, then values."""
+
+    def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
+        self.in_proj_weight, self.in_proj_bias = (nn.Parameter(torch.empty(3 * dim, *rest)) for rest in ((dim,), ()))
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.in_proj_bias)
+
+    def queries(self, x: Tensor) -> Tensor:
+        size = x.shape[-1]
+        return self.split(F.linear(x, self.in_proj_weight[:size], self.in_proj_bias[:size]))
+
+    def keys_of(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        size = states.shape[-1]
+        k, v = F.linear(states, self.in_proj_weight[size:], self.in_proj_bias[size:]).chunk(2, dim=-1)
+        return self.split(k), self.split(v)
+
+
+class AttentionPool(Linked):
     """A learned query that attends to all states, and a feed-forward layer: (B, T, D) -> (B, D)."""
 
     def __init__(self, c: SiglipVisionConfig) -> None:
         super().__init__()
         self.probe = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        self.attention = Attention(c.hidden_size, c.num_attention_heads)
+        self.attention = JointAttention(c.hidden_size, c.num_attention_heads)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.mlp = MLP(c.hidden_size, c.intermediate_size, c.hidden_act)
 
@@ -82,12 +105,16 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         attention = self.attention
-        q = attention.split(attention.q_proj(self.probe.expand(len(x), -1, -1)))
-        k, v = attention.split(attention.k_proj(x)), attention.split(attention.v_proj(x))
+        q, (k, v) = attention.queries(self.probe.expand(len(x), -1, -1)), attention.keys_of(x)
         x, _ = attention.attend(q, k, v, None, False, ctx)
         x = attention.o_proj(x.transpose(1, 2).flatten(2))
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
+
+
+# New matrices are drawn as wide as if numbers beyond two deviations were cut off, which leaves this much of one.
+_CUT = 0.87962566
+_BLOCK: Table = {name: CLIP_BLOCK[name] for name in ("layer_norm1", "self_attn", "layer_norm2", "mlp")}
 
 
 class _Siglip(Backbone):
@@ -97,15 +124,15 @@ class _Siglip(Backbone):
         super().initialize_module(module)
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=self.dim**-0.5)
-        elif isinstance(module, nn.Linear) and (gain := self.gain(module)):
-            nn.init.xavier_uniform_(module.weight, gain)
+        elif isinstance(module, nn.Linear) and self.is_within(module):
+            nn.init.xavier_uniform_(module.weight)
         elif isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+            nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5 / _CUT)
 
-    def gain(self, module: nn.Linear) -> float:
-        """How wide a layer of an attention or of a feed-forward layer begins; 0 for others."""
-        parts = (part for part in self.modules() if isinstance(part, Attention | MLP))
-        return float(any(module is each for part in parts for each in part.children()))
+    def is_within(self, module: nn.Linear) -> bool:
+        """Whether a layer is one of an attention or of a feed-forward layer, but for an attention that pools."""
+        wholes = (part for part in self.modules() if isinstance(part, Attention | MLP) and not isinstance(part, JointAttention))
+        return any(module is each for whole in wholes for each in parts(whole).values())
 
     def deviations(self) -> dict[nn.Module, float]:
         return {}
@@ -115,7 +142,7 @@ class SiglipTextModel(_Siglip, TextTower):
     """SigLIP's text network: ``pooler_output`` (B, P) is made of the last state, padding or not."""
 
     config_class = SiglipTextConfig
-    names = TextTower.names | Names({"head": "head"})
+    names = TextTower.names | Names({"encoder.layers.*": ("layers.*", _BLOCK), "head": "head"})
 
     def __init__(self, config: SiglipTextConfig) -> None:
         super().__init__(config)
@@ -125,9 +152,6 @@ class SiglipTextModel(_Siglip, TextTower):
         return self.head(x[:, -1])
 
 
-_IN = tuple(f"attention.{part}_proj" for part in "qkv")
-
-
 class SiglipVisionModel(_Siglip, ImageTower):
     """SigLIP's image network, without a class token; ``pooler_output`` (B, D) is gathered by attention over all patches."""
 
@@ -135,17 +159,15 @@ class SiglipVisionModel(_Siglip, ImageTower):
     prefix_tokens = 0
     names = ImageTower.names | Names(
         {
+            "encoder.layers.*": ("layers.*", _BLOCK),
             "head": (
                 "head",
                 {
-                    "attention.in_proj_weight": Fused(tuple(f"{name}.weight" for name in _IN)),
-                    "attention.in_proj_bias": Fused(tuple(f"{name}.bias" for name in _IN)),
-                    "attention.out_proj": "attention.o_proj",
+                    "attention": ("attention", {"out_proj": "o_proj"}),
                     "layernorm": "norm",
-                    "mlp.fc1": "mlp.up_proj",
-                    "mlp.fc2": "mlp.down_proj",
+                    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
                 },
-            )
+            ),
         },
         optional=("head",),
     )
@@ -153,13 +175,6 @@ class SiglipVisionModel(_Siglip, ImageTower):
     def __init__(self, config: SiglipVisionConfig) -> None:
         super().__init__(config, patch_bias=True)
         self.head = AttentionPool(config) if config.vision_use_head else None
-
-    def gain(self, module: nn.Linear) -> float:
-        """The three matrices of the last attention are one, whose output is three times as wide."""
-        attention = None if self.head is None else self.head.attention
-        if attention is None or all(module is not each for each in attention.children()):
-            return super().gain(module)
-        return 0.0 if module is attention.o_proj else 2**-0.5
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, resized_positions
@@ -199,7 +200,6 @@ class SwinModel(PatchBackbone):
     pooling = "pooler"
     prefix_tokens = 0
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
-    placed = True
     names = Names(
         {
             "embeddings.mask_token": "mask_token",

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.loading import initialize_module
 from transept.core.model import Model
@@ -129,7 +130,6 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 class T5Stack(Stack):
     config_class = T5Config
-    placed = True
     names = Names(wide=("mlp.down_proj",))
 
     def __init__(self, config: T5Config) -> None:
@@ -176,7 +176,6 @@ class T5Decoder(T5Stack, DecoderStack):
 
 class T5Model(Seq2SeqBackbone):
     config_class = T5Config
-    placed = True
     encoder_class, decoder_class = T5Encoder, T5Decoder
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))

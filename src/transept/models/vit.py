@@ -10,7 +10,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.core.inputs import RecordOptions
@@ -81,7 +82,6 @@ class ViTModel(PatchBackbone):
 
     config_class = ViTConfig
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
-    placed = True
     names = Names(
         {**VIT_EMBEDDINGS, "layers.*": ("layers.*", VIT_BLOCK), "layernorm": "norm", "pooler": "pooler"},
         files={"encoder.layer.*": ("layers.*", VIT_FILES)},

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.inputs import check_by_position
 from transept.core.text import PackedOptions, TextBackbone
@@ -196,7 +197,6 @@ class XLNetModel(TextBackbone):
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),
     )
-    placed = True
     names = Names({"mask_emb": "mask_embed", "word_embedding": "embed_tokens", "layer.*": ("layers.*", XLNET_BLOCK)})
 
     @property

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
-from transept.checkpoint.load import LoadReport, put
+from transept.checkpoint.load import LoadReport, Part, put
 from transept.core.model import Model
 from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
@@ -18,6 +18,7 @@ from transept.parallel.processes import device_kind, join, world_size
 from transept.parallel.streams import ModelFiles as ModelFiles  # which write what this module loads
 from transept.parallel.tensor.apply import apply, check_sequence, from_first, tensor_parallel
 from transept.parallel.tensor.plan import Plan
+from transept.parallel.tensor.styles import placed
 
 
 class Division:
@@ -29,7 +30,7 @@ class Division:
         """Divide a model that has its weights."""
         raise NotImplementedError
 
-    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], Part]:
         """The part of each tensor that this process reads, for a model on the meta device."""
         raise NotImplementedError
 
@@ -81,7 +82,7 @@ class Split(Division):
             settings = self.settings
             tensor_parallel(model, self.mesh, settings.tp_plan, sequence=settings.enable_sequence_parallel)
 
-    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], Part]:
         self.plan = Plan.of(model, self.size, self.settings.tp_plan)
         if self.settings.enable_sequence_parallel:
             check_sequence(model)
@@ -98,7 +99,7 @@ class Split(Division):
                 stride = tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
                 form: Any = {"shape": torch.Size(shape), "stride": stride, "run_check": False}
                 part = model.get_parameter(name).data
-                put(model, name, DTensor.from_local(part, self.mesh, [Shard(axis)], **form))
+                put(model, name, DTensor.from_local(part, self.mesh, [placed(axis, self.plan.blocks_of(name))], **form))
         model.tie_weights()
         from_first(self.mesh, (tensor for name, tensor in model.state_dict().items() if name in new))
         apply(model, self.mesh, self.plan, sequence=self.settings.enable_sequence_parallel)

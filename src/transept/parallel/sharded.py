@@ -14,14 +14,9 @@ from typing import Any
 import torch
 import torch.distributed.tensor
 from torch import Tensor, nn
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim import Optimizer
 
 from transept import tiles
@@ -45,7 +40,7 @@ class Sharding:
 
     def shard(self, root: nn.Module) -> None:
         """Divide the weights of the blocks and of what is around them."""
-        options: dict[str, Any] = {"mesh": self.mesh, "reshard_after_forward": self.reshard}
+        options: dict[str, Any] = {"mesh": self.mesh, "reshard_after_forward": self.reshard, "shard_placement_fn": _beside}
         is_on_cpu = self.mesh.device_type == "cpu"
         if self.offload:
             # Pinned memory belongs to an accelerator, and asking for it without one is an error.
@@ -58,6 +53,12 @@ class Sharding:
             fully_shard(module, **options)
         if hasattr(root, "encode_prompt"):  # reads weights without a forward pass of the whole
             register_fsdp_forward_method(root, "encode_prompt")
+
+
+def _beside(weight: nn.Parameter) -> Shard | None:
+    """The axis along which a weight is sharded: the first, but where that is split in blocks, which shards could not say."""
+    placements = getattr(weight, "placements", ())
+    return Shard(1) if any(isinstance(each, _StridedShard) and each.dim == 0 for each in placements) else None
 
 
 class Divided(Form):

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from transept.checkpoint.names import KeyMap, Recipe
+from transept.checkpoint.keys import KeyMap, Recipe
 from transept.checkpoint.store import TensorStore, file_names, size_in_bytes, split, write_checkpoint
 from transept.checkpoint.writing import in_order, write_stream
 from transept.errors import CheckpointError, FileError
@@ -152,6 +152,22 @@ class ModelFiles(Stream):
         return is_writer
 
 
+def _in_boxes(tensor: Any) -> Tensor:
+    """A tensor of which each process has one part in one piece, as files of parts need it; all ask for it together."""
+    if not hasattr(tensor, "placements"):
+        return cast(Tensor, tensor)
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    places, boxes = [*tensor.placements], []
+    for number, each in enumerate(places):
+        is_cut_again = any(
+            isinstance(other, Shard) and other.dim == getattr(each, "dim", None) for other in places[number + 1 :]
+        )
+        boxes.append(Shard(each.dim) if isinstance(each, _StridedShard) and not is_cut_again else each)
+    return cast(Tensor, tensor if boxes == places else tensor.redistribute(placements=boxes))
+
+
 class Shards:
     """Tensors of which all processes write their parts at once, into the folder that the first of them names.
 
@@ -159,7 +175,7 @@ class Shards:
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors, self.is_done = {name: tensor.detach() for name, tensor in tensors.items()}, False
+        self.tensors, self.is_done = {name: _in_boxes(tensor.detach()) for name, tensor in tensors.items()}, False
 
     def write(self, folder: Path) -> list[Path]:
         """Write the files of all processes (``FileError``: one of them could not); returns their paths."""
@@ -230,7 +246,7 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     import torch.distributed.checkpoint
 
     dcp: Any = torch.distributed.checkpoint
-    wanted: Any = {name: tensor.detach() for name, tensor in tensors.items()}
+    wanted: Any = {name: _in_boxes(tensor.detach()) for name, tensor in tensors.items()}
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads for itself
@@ -238,3 +254,6 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     except (dcp.CheckpointException, RuntimeError, ValueError, KeyError) as error:
         what = f"does not hold what its tensors are made of ({' '.join(str(error).split())[:200]})."
         raise CheckpointError(what, path=folder) from error
+    for name, tensor in tensors.items():
+        if (placements := getattr(tensor, "placements", None)) != getattr(wanted[name], "placements", None):
+            tensor.detach().copy_(wanted[name].redistribute(placements=placements))

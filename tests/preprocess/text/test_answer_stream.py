@@ -11,6 +11,7 @@ import pytest
 from tests.pace import within
 from transept.errors import UnsupportedError
 from transept.preprocess.text.answers import (
+    FORMATS,
     REASONING_TAGS,
     Event,
     ReasoningDelta,
@@ -19,7 +20,6 @@ from transept.preprocess.text.answers import (
     parse_answer,
     stream_answer,
 )
-from transept.preprocess.text.calls import FORMATS
 from transept.preprocess.text.tools import properties_of
 
 from .chats import CHATML, pair, weather

@@ -527,6 +527,11 @@ BAD: dict[str, tuple[Any, str]] = {
     "empty text": ({"start_anchor": "", "fields": {"a": {}}}, "needs a text or a list of texts"),
     "a pattern": ({"start_anchor_pattern": "(", "fields": {"a": {}}}, "which is none"),
     "join": ({"start_anchor": "x", "fields": {"a": {"join": "x"}}}, "'join'"),
+    "a mixed transform": ({"start_anchor": "x", "fields": {"a": {"transform": [{"b": "c{content}"}]}}}, "beside a placeholder"),
+    "tags without a key": (
+        {"start_anchor": "x", "fields": {"a": {"content": "xml-inline", "content_args": {"tag_pattern": "k"}}}},
+        "'tag_pattern' without a group 'key'",
+    ),
 }
 
 
@@ -537,6 +542,12 @@ def test_bad_response_templates_are_named(name: str) -> None:
         ResponseTemplate(spec)
     with pytest.raises(Exception, match="."):  # nothing that the reference reads is refused
         reference("k:v", spec, prefix="")
+
+
+def test_numbers_are_read_whole() -> None:
+    template = ResponseTemplate({"start_anchor": "x", "fields": {"n": {"open": "<n>", "content": "int"}, "content": {}}})
+    assert template.parse("<n>" + "9" * 100) == {"n": int("9" * 100)}
+    assert template.parse("<n>" + "9" * 5000) == {"content": "<n>" + "9" * 5000}
 
 
 def test_a_field_that_must_be_there() -> None:

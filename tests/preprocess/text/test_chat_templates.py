@@ -214,7 +214,7 @@ SLIPS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 
 SURROGATE = [user("\ud800")]
 SLIPS |= {
-    "no conversation": (None, {}, InputTypeError, "NoneType was passed"),
+    "no conversation": (None, {}, InputTypeError, r"is None \(NoneType\), but must be a list"),
     "one of two conversations": ([[user()], 5], {}, InputTypeError, "conversation 1 is 5"),
     "half of a pair of surrogates": (SURROGATE, {}, InputError, "surrogate"),
     "half of a pair, sanitized": (SURROGATE, {"sanitize_control_tokens": True}, InputError, "surrogate"),
@@ -333,20 +333,45 @@ def test_settings_of_chats_are_saved(tmp_path: Path) -> None:
         pair(response_template="x")
 
 
+@pytest.mark.reference
+@pytest.mark.real_data
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in TEMPLATES])
+@pytest.mark.parametrize(("turns", "words"), [(60, 50), (4, 40_000)])
+def test_real_templates_have_room_for_long_chats(path: Path, turns: int, words: int, both: tuple[Tokenizer, Any]) -> None:
+    turn = [user("漢字 " * words), assistant("word " * words, reasoning_content="hm " * 50)]
+    wanted, rendered = outcomes(both, turn * (turns // 2), chat_template=path.read_text(encoding="utf-8"), tools=[weather] * 20)
+    assert rendered == wanted
+
+
+LONG = "<|im_start|>word\n" * 60_000
+WORK = {
+    "{{ text.replace('<|im_start|>', '<|im_end|>') }}": LONG.replace("<|im_start|>", "<|im_end|>"),
+    "{{ text.split('</think>')[-1].strip('\\n') }}": LONG.strip("\n"),
+    "{{ text|truncate(255, true, '') }}": LONG[:255],
+    "{{ range(5000)|map('abs')|sum }}": str(sum(range(5000))),
+    "{{ text|trim|indent(8) }}": LONG.strip().replace("\n", "\n" + " " * 8),
+}
+
+
+@pytest.mark.parametrize("template", WORK)
+def test_work_on_long_texts_is_no_attack(template: str) -> None:
+    assert render("{% for text in texts %}" + template + "{% endfor %}", {"texts": [LONG]})[0] == WORK[template]
+
+
 def test_a_long_chat_is_rendered() -> None:
     """Templates that put their whole text together in a variable make much more than they write."""
     growing = (
         "{% set ns = namespace(all='') %}{% for m in messages %}{% set ns.all = ns.all ~ m.content %}{% endfor %}{{ ns.all }}"
     )
     chat = [user("word " * 400)] * 800
-    assert len(render(growing, {"messages": chat}).text) == 2000 * 800
+    assert len(render(growing, {"messages": chat})[0]) == 2000 * 800
 
 
 def test_no_torch_is_imported() -> None:
     code = """
 import sys
 from transept.preprocess.text import sandbox, chat, answers, response_templates, tools
-assert sandbox.render("{{ a }}", {"a": 1}).text == "1"
+assert sandbox.render("{{ a }}", {"a": 1})[0] == "1"
 assert answers.parse_answer("x")["content"] == "x"
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 """

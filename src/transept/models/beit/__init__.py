@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.encoder import EncoderConfig
 from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
@@ -169,7 +170,6 @@ class BeitModel(PatchBackbone):
     context_class = BeitContext
     pooling = "pooler"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
-    placed = True
     names = Names(
         {
             **VIT_EMBEDDINGS,
@@ -335,8 +335,8 @@ class BeitForSemanticSegmentation(ForSemanticSegmentation[BeitModel]):
     """A class for each pixel, by UPerNet over the states *before* the layers that ``out_indices`` name."""
 
     names = Names(
-        _NECK | {"decode_head": ("head", UPERNET_NAMES), "auxiliary_head": ("auxiliary", FCN_NAMES)},
-        files=_NECK_FILES | {"decode_head": ("decode_head", UPERNET_FILES), "auxiliary_head": ("auxiliary_head", FCN_FILES)},
+        {**_NECK, "decode_head": ("head", UPERNET_NAMES), "auxiliary_head": ("auxiliary", FCN_NAMES)},
+        files={**_NECK_FILES, "decode_head": ("decode_head", UPERNET_FILES), "auxiliary_head": ("auxiliary_head", FCN_FILES)},
     )
 
     def __init__(self, config: Config) -> None:
@@ -372,7 +372,7 @@ class BeitBackbone(PatchFeatureMaps, BeitModel):
 
     names = Names(
         {"beit": ("", BeitModel.names.table), **_NECK},
-        files=_NECK_FILES | {"": ("beit", {"embeddings": "embeddings", "layernorm": "layernorm", **BeitModel.names.files})},
+        files={**_NECK_FILES, "": ("beit", {"embeddings": "embeddings", "layernorm": "layernorm", **BeitModel.names.files})},
         ignore=BeitModel.names.ignore,
         optional=(*BeitModel.names.optional, "layernorm"),
     )

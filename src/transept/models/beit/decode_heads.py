@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Table
+from transept.checkpoint.keys import Table
 from transept.layers.conv2d import ConvNormAct
 from transept.layers.links import Linked
 

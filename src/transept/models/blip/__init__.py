@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.composite import Composite
 from transept.core.inputs import OF_DECODER, calling
@@ -91,8 +92,8 @@ class _Blip(Composite):
         for part in self.models()[1:]:
             part.set_input_embeddings(table)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        tables = [part.resize_token_embeddings(new_num_tokens, pad_to_multiple_of) for part in self.models()[1:]]
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        tables = [part.resize_token_embeddings(*args, **options) for part in self.models()[1:]]
         return tables[0]
 
     def see(self, pixel_values: Tensor | None, interpolate: bool | None, asked: dict[str, Any]) -> BackboneOutput:
@@ -332,6 +333,7 @@ class BlipForImageTextRetrieval(_Blip):
 
     parts = ("vision_model", "text_encoder")
     main_input_name = "input_ids"
+    names = Names({name: name for name in ("vision_proj", "text_proj", "itm_head")})
 
     def __init__(self, config: BlipConfig) -> None:
         super().__init__(config)

@@ -12,15 +12,16 @@ from typing import Annotated, Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Fused, Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.composite import CompositeConfig, PartConfig
 from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.core.text import TextBackbone
 from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.layers import MLP, Attention, Context, Pooler, PreNorm, standard_layers
-from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS, BertLMHeadModel
+from transept.layers import MLP, Context, FusedAttention, Pooler, PreNorm, standard_layers
+from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertLMHeadModel
 from transept.models.vit import PatchEmbedding
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm
@@ -93,14 +94,11 @@ class BlipConfig(CompositeConfig):
             self.text_config = self.text_config.with_settings(encoder_hidden_size=size)
 
 
-_QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 _VISION_BLOCK: Table = {
-    "self_attn.qkv": Fused(_QKV),
-    "self_attn.projection": "self_attn.o_proj",
+    "self_attn": ("self_attn", {"qkv": "qkv_proj", "projection": "o_proj"}),
     "layer_norm1": "self_attn_norm",
+    "mlp": ("mlp", {"fc1": "up_proj", "fc2": "down_proj"}),
     "layer_norm2": "mlp_norm",
-    "mlp.fc1": "mlp.up_proj",
-    "mlp.fc2": "mlp.down_proj",
 }
 
 
@@ -134,7 +132,7 @@ class BlipVisionModel(PatchBackbone):
         self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
         self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-        attention = partial(Attention, c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
+        attention = partial(FusedAttention, c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
         mlp = partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act)
         self.layers = standard_layers(c, PreNorm, attention, mlp, norm)
         self.norm: nn.Module = norm()
@@ -182,7 +180,8 @@ class BlipTextModel(TextBackbone):
         *("encoder_attention_mask", "labels", "past_key_values", "use_cache"),
     )
     names = Names(
-        {"embeddings": ("", BERT_EMBEDDINGS), "encoder.layer.*": ("layers.*", BERT_BLOCK)}, ignore=("embeddings.position_ids",)
+        {"embeddings": ("", BERT_EMBEDDINGS), **BERT_LAYERS},
+        ignore=("embeddings.position_ids",),
     )
 
     def __init__(self, config: BlipTextConfig, add_pooling_layer: bool = True, is_decoder: bool = False) -> None:

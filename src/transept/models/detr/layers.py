@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Table
+from transept.checkpoint.keys import Table
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.links import Linked

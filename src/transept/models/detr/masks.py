@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Table
+from transept.checkpoint.keys import Table
 from transept.layers.activation import activation
 from transept.layers.links import Linked
 

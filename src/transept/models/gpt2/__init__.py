@@ -7,7 +7,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.core.text import CausalBackbone
 from transept.fields import Deviation, Layers, Multiple, Share
@@ -56,12 +57,16 @@ GPT2_BLOCK: Table = {
 }
 
 
+def turned(features: int, outputs: int, bias: bool) -> Conv1D:
+    return Conv1D(outputs, features)
+
+
 class GPT2Attention(FusedAttention):
-    linear = Conv1D
+    linear = staticmethod(turned)
 
 
 class GPT2MLP(MLP):
-    linear = Conv1D
+    linear = staticmethod(turned)
 
 
 class GPT2Model(CausalBackbone):
@@ -70,7 +75,6 @@ class GPT2Model(CausalBackbone):
     head_dropouts = ("classifier_dropout", 0.1)
     scales_residual = infers_texts = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
-    placed = True
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),

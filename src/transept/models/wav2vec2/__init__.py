@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.inputs import RecordOptions
 from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
@@ -130,7 +131,6 @@ class Wav2Vec2Model(AudioBackbone):
     config_class: ClassVar[type[WaveConfig]] = Wav2Vec2Config
     head_dropouts = ("final_dropout",)
     reads = ("input_values", "attention_mask", "mask_time_indices", "labels")
-    placed = True
     names = Names(
         {
             "masked_spec_embed": "mask_embed",

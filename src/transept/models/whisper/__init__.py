@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names, Table
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
 from transept.core.inputs import RecordOptions
 from transept.core.seq2seq import DecoderStack, EncoderDecoderBackbone, Seq2SeqConfig, as_output
 from transept.core.spectrograms import SpectrogramBackbone
@@ -134,8 +135,9 @@ class WhisperEncoder(SpectrogramBackbone):
     config_class = WhisperConfig
     base_model_prefix = "model.encoder"
     reads = ("input_features", "attention_mask", "labels")
-    placed = True
-    names = Names({"conv1": "conv1", "conv2": "conv2"} | STACK, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out"))
+    names = Names(
+        {"conv1": "conv1", "conv2": "conv2", **STACK}, fixed=("embed_positions.weight",), ignore=("decoder", "proj_out")
+    )
     table_name = "conv1"
 
     def __init__(self, config: WhisperConfig) -> None:
@@ -174,8 +176,7 @@ class WhisperDecoder(DecoderStack):
     base_model_prefix = "model.decoder"
     infers_texts = True
     reads: ClassVar[tuple[str, ...]] = (*DecoderStack.reads, "position_ids")
-    placed = True
-    names = Names({"embed_tokens": "embed_tokens"} | STACK, ignore=("encoder",))
+    names = Names({"embed_tokens": "embed_tokens", **STACK}, ignore=("encoder",))
     max_positions = property(lambda self: self.config.max_target_positions)
 
     def __init__(self, config: WhisperConfig) -> None:
@@ -190,7 +191,6 @@ class WhisperModel(EncoderDecoderBackbone):
     """Whisper without a head; in training it hides parts of the spectrograms where ``apply_spec_augment`` says so."""
 
     config_class = WhisperConfig
-    placed = True
     encoder_class, decoder_class = WhisperEncoder, WhisperDecoder
     base_model_prefix = "model"
     reads = (

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
-from transept.checkpoint.load import LoadReport, everything
+from transept.checkpoint.load import LoadReport, Part, everything
 from transept.config import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError, refuse
@@ -28,15 +28,7 @@ from transept.parallel.files import Division
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.pipeline.partition import initialize, partition
-from transept.parallel.pipeline.stage import (
-    ScheduledStage,
-    Stage,
-    States,
-    joined,
-    padded_rows,
-    rows_of,
-    spread_texts,
-)
+from transept.parallel.pipeline.stage import ScheduledStage, Stage, States, joined, padded_rows, rows_of, spread_texts
 from transept.parallel.streams import ModelFiles, Piece, whole
 
 
@@ -120,7 +112,7 @@ class Pipeline(Division):
         self.partition.keep(model, self.indices, model.device)
         self.finish(model.to(self.device))
 
-    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], tuple[slice, ...]]:
+    def prepare(self, model: Model, report: LoadReport, dtype: torch.dtype) -> Callable[[str], Part]:
         self._plan(model)
         self.partition.keep(model, self.indices, self.device, dtype)
         present, owner = model.state_dict().keys(), model.checkpoint_names().keys.owner

@@ -6,7 +6,6 @@ between the split layers (norms, dropout) is split by positions.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,9 +16,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
     SequenceParallel,
@@ -30,39 +28,27 @@ from torch.distributed.tensor.placement_types import Placement
 
 from transept.core.model import Backbone, Model
 from transept.errors import InputError, UnsupportedError
-from transept.layers.attention import Attention
+from transept.layers.attention import Attention, FusedAttention
 from transept.layers.block import Block
 from transept.layers.context import Attended, Context
 from transept.layers.links import parts
-from transept.layers.mlp import MLP, GatedMLP
-from transept.objectives.classification import Entropy, is_scoring_apart, summed_entropy, widened
+from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
+from transept.objectives.classification import Entropy, summed_entropy, widened
 from transept.parallel.tensor import plan as plans
-from transept.parallel.tensor.plan import Plan, heads_of
-
-WHOLE, SUMMED = (Replicate(),), (Partial(),)
-
-
-def distributed(x: Tensor, mesh: DeviceMesh, placements: Sequence[Placement] = WHOLE) -> DTensor:
-    """The tensor of which each process has what the placements say; one that is distributed stays as it is."""
-    return x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, placements, run_check=False)
-
-
-def split(x: Tensor, mesh: DeviceMesh, axis: int) -> DTensor:
-    """What all processes have alike, each with its own part; the gradient is put together again."""
-    return distributed(x, mesh).redistribute(placements=(Shard(axis),))
-
-
-def whole(x: Tensor) -> Tensor:
-    """What is in parts, on all processes; each takes its own part of the gradient."""
-    return x.redistribute(placements=WHOLE).to_local() if isinstance(x, DTensor) else x
-
-
-def share_parameters(module: nn.Module, mesh: DeviceMesh, source: Any, axes: Mapping[str, int] | None = None) -> None:
-    """Distribute a module's own parameters, split along ``axes``; ``source`` is the rank whose values count."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        placement = Shard(axes[name]) if axes else Replicate()
-        placed = distribute_tensor(parameter, mesh, [placement], src_data_rank=source)
-        module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
+from transept.parallel.tensor.plan import Plan
+from transept.parallel.tensor.styles import (
+    WHOLE,
+    AnyRows,
+    ColumnsOfBlocks,
+    ExpertsParallel,
+    LogitsParallel,
+    SharedHeads,
+    distributed,
+    placed,
+    share_parameters,
+    split,
+    whole,
+)
 
 
 def tensor_parallel(
@@ -106,17 +92,25 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     inner = {module for block in blocks for module in block.modules()}
     layer_of = {part: modules[layer] for layer, inside in plan.layers.items() for part in inside.values()}
     for name, style in plan.styles.items():
-        parallelize_module(modules[name], mesh, _style(style, model, layer_of.get(name), modules[name] in inner))
+        own = {leaf: f"{name}.{leaf}" for leaf in dict(modules[name].named_parameters(recurse=False))}
+        forms = {
+            leaf: placed(axis, plan.blocks_of(path)) for leaf, path in own.items() if (axis := plan.axis(path)) is not None
+        }
+        how = _style(style, model, layer_of.get(name), modules[name] in inner, forms, plan.blocks_of(f"{name}.weight"))
+        parallelize_module(modules[name], mesh, how)
     for name, module in modules.items():
         roles = plan.layers.get(name, {})
-        is_split = any(roles.get(role) in plan.styles for role in ("q_proj", "up_proj"))
+        is_split = any(roles.get(role) in plan.styles for role in ("o_proj", "down_proj"))
         if isinstance(module, Attention) and is_split:
             module.attend = partial(_attend, module, mesh)  # type: ignore[method-assign]
+            if isinstance(module, FusedAttention):
+                module.sizes = tuple(size // mesh.size() for size in module.sizes)
         if isinstance(module, MLP) and is_split:
             module.dropout = PartDropout(module.dropout, mesh)
         # Where a layer's input goes into its projections alone, their gradients for it are added up at once.
         attends = type(module).forward is Attention.forward and not getattr(module, "cross", False)
-        if is_split and (attends or type(module) in (MLP, GatedMLP)):
+        widens = getattr(type(module), "whole", None) in (MLP.whole, GatedMLP.whole, FusedGatedMLP.whole)
+        if is_split and (attends or widens):
             module.register_forward_pre_hook(partial(_read, mesh))
     if sequence:
         for stack in model.stacks:
@@ -127,23 +121,27 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     model.__dict__.update(tp_size=mesh.size(), device_mesh=mesh, parallel_plan=plan)
 
 
-def _style(style: str, model: Model, layer: Any, sequence: bool) -> ParallelStyle:
-    """PyTorch's style, or one of ours, of a part of a ``layer``; with ``sequence`` its positions are split."""
+def _style(style: str, model: Model, layer: Any, sequence: bool, forms: Mapping[str, Placement], blocks: int) -> ParallelStyle:
+    """PyTorch's style, or one of ours, of a part of a ``layer``; with ``sequence`` its positions are split.
+
+    ``forms`` say how its parameters are split, and ``blocks`` how many things of one size it gives.
+    """
     match style:
         case plans.COLUMNS:
-            return ColwiseParallel()
+            return ColumnsOfBlocks(forms, blocks)
         case plans.ROWS:
-            return RowwiseParallel(output_layouts=Shard(1), use_local_output=False) if sequence else RowwiseParallel()
+            options: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False} if sequence else {}
+            return AnyRows(forms, **options)
         case plans.VOCABULARY:
             return RowwiseParallel(input_layouts=Replicate())
         case plans.LOGITS:  # a bias of all tokens may be added to logits, which must be whole then
             return LogitsParallel(keeps_apart=getattr(model, "final_bias", None) is None)
         case plans.EXPERTS:
-            return ExpertsParallel()
+            return ExpertsParallel(forms)
         case plans.BY_HEAD:
             return SequenceParallel(sequence_dim=1, use_local_output=True)  # whose axis is that of heads here
         case _:
-            return SharedHeads(heads_of(layer, "q_proj"), heads_of(layer, "k_proj"))
+            return SharedHeads(layer.heads, layer.kv_heads)
 
 
 def _read(mesh: DeviceMesh, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -212,66 +210,6 @@ def _enter_block(mesh: DeviceMesh, module: nn.Module, inputs: tuple[Any, ...]) -
     return _scatter(mesh, module, None, x), ctx, *rest
 
 
-class ExpertsParallel(ParallelStyle):
-    """Every expert's columns, and then its rows, are split, so that all have equal work whatever is chosen."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-            # Each process uses all of these for its own part of the result: their gradients are added up.
-            x, weights = (distributed(tensor, mesh).to_local(grad_placements=SUMMED) for tensor in inputs[:2])
-            return x, weights, inputs[2]
-
-        def leave(module: Any, output: Tensor, mesh: DeviceMesh) -> Any:
-            return whole(distributed(output, mesh, SUMMED))
-
-        share_parameters(module, device_mesh, self.src_data_rank, plans.AXES[plans.EXPERTS])
-        return distribute_module(module, device_mesh, None, enter, leave)
-
-
-class SharedHeads(ParallelStyle):
-    """Keys or values of fewer heads than processes: all have the weights, and each takes the heads that it needs.
-
-    ``heads`` are those of queries, and ``shared`` those of keys and values.
-    """
-
-    def __init__(self, heads: int, shared: int) -> None:
-        self.heads, self.shared = heads, shared
-
-    def needed(self, rank: int, size: int) -> list[int]:
-        """The heads of keys that a process needs, each for as many queries; where uneven, one for each query."""
-        queries = range(rank * self.heads // size, (rank + 1) * self.heads // size)
-        keys = [query * self.shared // self.heads for query in queries]
-        counts = Counter(keys)
-        return [*counts] if len({*counts.values()}) == 1 else keys
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def enter(module: Any, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-            return distributed(inputs[0], mesh)
-
-        def leave(module: Any, output: DTensor, mesh: DeviceMesh) -> Any:
-            local = output.to_local(grad_placements=SUMMED)
-            heads = local.view(*local.shape[:-1], self.shared, -1)
-            return heads[..., self.needed(mesh.get_local_rank(), mesh.size()), :].flatten(-2)
-
-        share_parameters(module, device_mesh, self.src_data_rank)
-        return distribute_module(module, device_mesh, None, enter, leave)
-
-
-class LogitsParallel(ColwiseParallel):
-    """A layer over the vocabulary, whose logits are put together unless a loss alone is wanted of them."""
-
-    def __init__(self, keeps_apart: bool) -> None:
-        super().__init__(use_local_output=False)
-        self.keeps_apart = keeps_apart
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        super()._apply(module, device_mesh).register_forward_hook(self._leave)
-        return module
-
-    def _leave(self, module: nn.Module, inputs: Any, output: DTensor) -> Any:
-        return output if self.keeps_apart and is_scoring_apart() else whole(output)
-
-
 class _SplitEntropy(torch.autograd.Function):
     """The sum of cross-entropies of logits (N, C) that are split by classes, by PyTorch's ``loss_parallel``.
 
@@ -307,7 +245,7 @@ def _attend(
 
     All processes make biases of scores, learned or not, for all heads.
     """
-    if mask is not None and mask.shape[1] == heads_of(layer, "q_proj"):
+    if mask is not None and mask.shape[1] == layer.heads:
         mask = split(mask, mesh, 1).to_local()
     with apart(mesh) if layer.training and layer.dropout > 0 else nullcontext():
         out, weights = type(layer).attend(layer, q, k, v, mask, causal, ctx)

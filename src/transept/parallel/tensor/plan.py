@@ -13,24 +13,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
-from transept.checkpoint.load import Loadable
+from transept.checkpoint.load import Loadable, Part
 from transept.checkpoint.paths import matches
 from transept.errors import ConfigError, nearest
-from transept.layers.attention import Attention
+from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
 from transept.layers.links import parts
 from transept.layers.mlp import MLP
 from transept.layers.moe import Experts
+from transept.layers.projection import Conv1D
 
 COLUMNS, ROWS, REPLICATED = "colwise", "rowwise", "replicated"
 VOCABULARY, LOGITS, EXPERTS = "embedding_rowwise", "colwise_gather_output", "experts"
 BY_HEAD, SHARED_HEADS = "by_head", "shared_heads"
 
-# The last parts of modules' names, as attention and feed-forward layers call them -> how they are split. The first rule that
-# fits counts.
+# What attention makes of its input, and feed-forward layers of theirs.
+PROJECTIONS, WIDENING = ("q_proj", "k_proj", "v_proj", "kv_proj", "qkv_proj"), ("gate_proj", "up_proj", "gate_up_proj")
+# Ends of modules' names, as attention and feed-forward layers call them -> how they are split. The first rule that fits counts.
 RULES = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"), COLUMNS),
+    **dict.fromkeys((*PROJECTIONS, *WIDENING), COLUMNS),
     **dict.fromkeys(("o_proj", "down_proj"), ROWS),
     **dict.fromkeys(("q_norm", "k_norm"), BY_HEAD),
     "embed_tokens": VOCABULARY,
@@ -43,10 +46,12 @@ AXES: dict[str, dict[str, int]] = {
     LOGITS: {"weight": 0, "bias": 0},
     ROWS: {"weight": 1},
     VOCABULARY: {"weight": 0},
-    EXPERTS: {"gate_proj": 1, "up_proj": 1, "down_proj": 2},  # the columns and rows of every expert
+    EXPERTS: {"gate_up_proj": 1, "down_proj": 2},  # the columns and rows of every expert
 }
-KINDS: dict[str, type[nn.Module]] = dict.fromkeys((COLUMNS, ROWS, LOGITS), nn.Linear)
-KINDS |= {VOCABULARY: nn.Embedding, EXPERTS: Experts}
+# Layers that give several things of one size one behind the other, such as queries, keys and values, each of which is split.
+BLOCKS = {"qkv_proj": 3, "kv_proj": 2, "gate_up_proj": 2}
+KINDS: dict[str, tuple[type[nn.Module], ...]] = dict.fromkeys((COLUMNS, ROWS), (nn.Linear, Conv1D))
+KINDS |= {LOGITS: (nn.Linear,), VOCABULARY: (nn.Embedding,), EXPERTS: (Experts,)}
 # What people may ask for by name; the others follow from these.
 STYLES = (*KINDS, REPLICATED)
 
@@ -60,6 +65,8 @@ class Plan:
         styles: names of the modules that are split, or that are used by parts -> how (see ``AXES``).
         shapes: names of all parameters and buffers -> their whole shapes.
         item_sizes: the same -> bytes a number.
+        blocks: names of modules that give several things of one size, or of parameters -> how many (see ``BLOCKS``).
+        turned: names of modules whose weights are (in, out).
         whole: names of modules that could have been split -> why they are not.
         layers: names of layers of attention and feed-forward ones -> their own names for their parts -> the names of these.
     """
@@ -68,6 +75,8 @@ class Plan:
     styles: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     item_sizes: dict[str, int] = field(default_factory=dict)
+    blocks: dict[str, int] = field(default_factory=dict)
+    turned: set[str] = field(default_factory=set)
     whole: dict[str, str] = field(default_factory=dict)
     layers: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -97,6 +106,10 @@ class Plan:
         for name, module in modules.items():
             if isinstance(module, Attention | MLP):
                 plan.layers[name] = {role: paths[id(part)] for role, part in parts(module).items()}
+                plan.blocks |= {plan.layers[name][role]: count for role, count in _blocks(module).items()}
+            elif isinstance(module, Experts):
+                plan.blocks[f"{name}.gate_up_proj"] = BLOCKS["gate_up_proj"]
+        plan.turned = {name for name, module in modules.items() if isinstance(module, Conv1D)}
         plan._check_layers(modules)
         for name, tensor in model.state_dict(keep_vars=True).items():
             plan.shapes[name], plan.item_sizes[name] = tuple(tensor.shape), tensor.element_size()
@@ -117,17 +130,18 @@ class Plan:
     def _settle_attention(self, layers: dict[str, Attention]) -> None:
         """Split attention by heads: queries evenly, or not at all; keys and values that are fewer are shared."""
         size = self.size
-        most = max((heads_of(layer, "q_proj") for layer in layers.values()), default=size)
+        most = max((layer.heads for layer in layers.values()), default=size)
         if size > most:
             what = f"there are {size} tensor ranks, but attention has {most} heads, which cannot be split further."
             raise ConfigError(what, hint=f"Use `tp_size` of at most {most}.")
-        styles = {"q_proj": COLUMNS, "k_proj": COLUMNS, "v_proj": COLUMNS, "o_proj": ROWS}
         for name, layer in layers.items():
-            heads = heads_of(layer, "q_proj")
-            why = f"{heads} heads are not divisible by {size}" if heads % size else None
+            styles = {role: COLUMNS for role in PROJECTIONS if role in self.layers[name]} | {"o_proj": ROWS}
+            why = f"{layer.heads} heads are not divisible by {size}" if layer.heads % size else None
             why = why if layer.heads_apart else "its heads have weights in common"
+            if isinstance(layer, FusedAttention) and layer.kv_heads != layer.heads:
+                why = "one product gives its queries, and keys of fewer heads"
             is_split = self._settle(name, styles, why)
-            if is_split and heads_of(layer, "k_proj") % size:
+            if is_split and layer.kv_heads % size:
                 self.styles |= {self.layers[name][role]: SHARED_HEADS for role in ("k_proj", "v_proj")}
             elif not is_split:
                 for role in ("q_norm", "k_norm"):
@@ -135,9 +149,8 @@ class Plan:
 
     def _settle_feed_forward(self, layers: dict[str, MLP]) -> None:
         for name, layer in layers.items():
-            inner = layer.up_proj.out_features
-            styles = {"up_proj": COLUMNS, "down_proj": ROWS}
-            styles |= {"gate_proj": COLUMNS} if hasattr(layer, "gate_proj") else {}
+            inner = layer.down_proj.in_features
+            styles = {role: COLUMNS for role in WIDENING if role in self.layers[name]} | {"down_proj": ROWS}
             why = f"its inner size {inner} is not divisible by {self.size}" if inner % self.size else None
             self._settle(name, styles, why)
 
@@ -164,7 +177,7 @@ class Plan:
         for name in (
             name for layer in self.layers.values() for role, name in layer.items() if RULES.get(role) in (COLUMNS, ROWS)
         ):
-            if not isinstance(module := modules[name], nn.Linear) or next(module.children(), None) is not None:
+            if not isinstance(module := modules[name], nn.Linear | Conv1D) or next(module.children(), None) is not None:
                 kind = type(module).__name__
                 what = f"{name} is {kind}, with something attached to it or in the place of a linear layer"
                 hint = "Split models that are not quantized, and merge its adapters before that."
@@ -173,22 +186,27 @@ class Plan:
     def axis(self, name: str) -> int | None:
         """The axis along which a tensor is split, of our name; ``None`` where each process has all of it."""
         module, _, leaf = name.rpartition(".")
-        return AXES.get(self.styles.get(module, REPLICATED), {}).get(leaf)
+        axis = AXES.get(self.styles.get(module, REPLICATED), {}).get(leaf)
+        if axis is None or (leaf == "bias" and self.blocks_of(name) > 1):  # which is small, and each takes its part of it
+            return None
+        return 1 - axis if module in self.turned and leaf == "weight" else axis
 
-    def part(self, name: str, rank: int) -> tuple[slice, ...]:
-        """What of a tensor the process ``rank`` holds: a slice of each axis up to the one that is split."""
+    def blocks_of(self, name: str) -> int:
+        """How many equal blocks there are along that axis, each of which is split."""
+        return self.blocks.get(name, self.blocks.get(name.rpartition(".")[0], 1))
+
+    def part(self, name: str, rank: int) -> Part:
+        """What of a tensor the process ``rank`` holds."""
         if (axis := self.axis(name)) is None:
-            return ()
-        length = self.shapes[name][axis]
+            return Part()
+        length = self.shapes[name][axis] // self.blocks_of(name)
         step = -(-length // self.size)
         start = min(rank * step, length)
-        return (*(slice(None),) * axis, slice(start, min(start + step, length)))
+        return Part((*(slice(None),) * axis, slice(start, min(start + step, length))), self.blocks_of(name))
 
     def local_shape(self, name: str, rank: int = 0) -> tuple[int, ...]:
         """The shape of what a process holds of a tensor."""
-        shape = self.shapes[name]
-        local = [len(range(length)[part]) for length, part in zip(shape, self.part(name, rank))]
-        return (*local, *shape[len(local) :])
+        return tuple(self.part(name, rank).of(torch.empty(self.shapes[name], device="meta")).shape)
 
     def bytes(self, rank: int = 0, tied: Mapping[str, str] | None = None) -> int:
         """How many bytes of tensors a process holds, those that are ``tied`` once."""
@@ -220,9 +238,10 @@ class Plan:
         return "\n".join(lines)
 
 
-def heads_of(layer: Attention, projection: str) -> int:
-    """How many heads a projection of attention is for."""
-    return int(getattr(layer, projection).out_features) // layer.head_dim
+def _blocks(layer: nn.Module) -> dict[str, int]:
+    """A layer's own names of what gives several things of one size -> how many."""
+    by_head = ("qkv_proj",) if isinstance(layer, ByHeadAttention) else ()
+    return {role: count for role, count in BLOCKS.items() if role in parts(layer) and role not in by_head}
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -240,7 +259,7 @@ def _style(names: tuple[str, ...], module: nn.Module, replaced: Mapping[str, str
                     return style
                 if rules is replaced:
                     what = f"`tp_plan` has {style!r} for {names[0]}, which is {type(module).__name__}"
-                    raise ConfigError(f"{what} and no {KINDS[style].__name__}.", hint=f"Use {REPLICATED!r}.")
+                    raise ConfigError(f"{what} and no {KINDS[style][0].__name__}.", hint=f"Use {REPLICATED!r}.")
     return REPLICATED
 
 

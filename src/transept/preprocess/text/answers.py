@@ -1,18 +1,31 @@
 """A model's answer back to a message: reasoning, content and tool calls, in the formats that most models write.
 
-An answer is read while it is written: pieces of text in, and out what they are, as soon as that is certain. What cannot be
-read stays in the content as it was written: an answer never fails.
+An answer is read while it is written: pieces of text in, and out what they are, as soon as that is certain. Tool calls are read
+
+- between ``<tool_call>`` and ``</tool_call>``, as JSON (Hermes, Qwen, Reka), as ``<function=...><parameter=...>`` (Qwen Coder,
+  Nemotron, Step) or as ``name<arg_key>...</arg_key><arg_value>...</arg_value>`` (GLM),
+- between ``<|tool_call_start|>`` and ``<|tool_call_end|>``, as a list of Python's calls or of JSON (LFM),
+- between ``<|START_ACTION|>`` and ``<|END_ACTION|>``, as a list in JSON (Cohere),
+- between ``<|tools_prefix|>`` and ``<|tools_suffix|>``, as a list of ``{name: arguments}`` (Apertus),
+- between ``<｜tool▁calls▁begin｜>`` and ``<｜tool▁calls▁end｜>``, each with marks of its own (DeepSeek),
+- after ``[TOOL_CALLS]``, as a list in JSON or as ``name[ARGS]{...}`` (Mistral),
+- as the whole answer, in JSON with ``name`` and ``parameters``, after ``<|python_tag|>`` or by itself (Llama 3).
+
+What cannot be read stays in the content as it was written: an answer never fails.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
+from transept.errors import FormatError
+from transept.files import parse_json
 from transept.preprocess.settings import need
-from transept.preprocess.text.calls import FORMATS, WHOLE, Call, read_whole
 from transept.preprocess.text.tools import Properties, cast_call
 
 REASONING_TAGS = {
@@ -26,6 +39,20 @@ ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<|assistant_end|>"),
     *("<|END_OF_TURN_TOKEN|>", "<｜end▁of▁sentence｜>", "<|user|>", "<|observation|>"),
 )
+_PYTHON = "<|python_tag|>"
+_NAMES, _IDS, _ARGUMENTS = ("name", "tool_name"), ("id", "tool_call_id"), ("arguments", "parameters")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<number>-?\d[\d.eE+-]*)"""
+    r"""|(?P<name>[^\W\d][\w.-]*)\s*(?P<after>[(=]?)|(?P<mark>[][{}),:]))\s*""",
+    re.DOTALL,
+)
+_CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_ESCAPED = re.compile(r'\\([^"\\/bfnrtu])|["\x00-\x1f]|\\.', re.DOTALL)
+_BETWEEN_CALLS = re.compile(r"(?<=\}); ?(?=\{)")
+_BUILTIN = re.compile(r"(\w+)\.call\(")
+
+Call = dict[str, Any]
+Reader = Callable[[str, Container[str]], list[Call]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,7 @@ def parse_answer(
         ends: tokens that end an answer, besides the usual ones.
         known: the arguments' schemas of tools by name, to cast arguments that were written as texts.
     """
-    text = _Tape([text]).take([*filter(None, ends), *ENDS])[0]
+    text = _pattern((*filter(None, ends), *ENDS)).split(text, 1)[0]
     if not (text.lstrip().startswith(tuple(REASONING_TAGS)) or prefix.rstrip().endswith(tuple(REASONING_TAGS))):
         # A template may have opened it where only the answer is at hand.
         closed = [start for start, end in REASONING_TAGS.items() if end in text and start not in text.partition(end)[0]]
@@ -87,28 +114,90 @@ def stream_answer(
     mark, in the answer or at the end of ``prefix``; its end alone comes too late. The first mark of a call decides on the
     format of all.
     """
-    tape, stops, known = _Tape(pieces), [*filter(None, ends), *ENDS], known or {}
-    opened = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), None)
-    opened = tape.begin(REASONING_TAGS) or opened
-    if opened is not None:
-        closed = REASONING_TAGS[opened]
-        if (yield from _Writer(ReasoningDelta).write_all(tape.until([closed, *stops]))) != closed:
+    known, stops = known or {}, [*filter(None, ends), *ENDS]
+    thought = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), "")
+    writer, end = _Writer(ReasoningDelta if thought else TextDelta), REASONING_TAGS.get(thought, "")
+    opened = ""  # the mark of calls
+    call: list[str] | None = None
+    read: Reader = _whole
+    stage = 0  # until there is text, reasoning may open (0), then the content (1), and a call may be all of it (2)
+    for text, mark in _split(pieces, stops):
+        is_last = mark is None or mark in stops
+        if call is None and stage < 3 and writer.is_new(TextDelta) and text.lstrip().startswith("{"):
+            call, end = [], ""
+        if call is not None:
+            call.append(text)
+            if not is_last and (not mark or mark != end):
+                call.append(mark or "")
+                continue
+            is_closed, body = mark == end != opened, "".join(call)
+            yield from writer.write_calls(opened + body + end * is_closed, partial(read, body.strip(), known), known)
+            call, stage = None if is_closed else [], 3
+        else:
+            yield from writer.write(text)
+            stage = stage if writer.kind is ReasoningDelta or not writer.begun else 3
+            if not mark or is_last:
+                pass
+            elif stage == 0 and not writer.begun and mark in REASONING_TAGS:
+                writer, end, stage = _Writer(ReasoningDelta), REASONING_TAGS[mark], 1
+            elif writer.kind is ReasoningDelta and mark == end:
+                writer, stage = _Writer(TextDelta), 1
+            elif writer.kind is TextDelta and stage < 2 and mark in TEXT_TAGS:
+                stops.append(TEXT_TAGS[mark])
+                stage = 2
+            elif writer.kind is TextDelta and stage < 3 and mark == _PYTHON:
+                call, end = [mark], ""
+            elif writer.kind is TextDelta and mark in FORMATS and opened in ("", mark):
+                opened, (end, read), call = mark, FORMATS[mark], []
+            else:
+                yield from writer.write(mark)
+        if is_last:
             return
-    if (start := tape.begin(TEXT_TAGS)) is not None:
-        stops.append(TEXT_TAGS[start])
-    writer = _Writer(TextDelta)
-    if (start := tape.begin(WHOLE)) is not None:
-        text = start + tape.take(stops)[0]
-        yield from writer.write_calls(text, read_whole(text.strip()), known)
-        return
-    mark = yield from writer.write_all(tape.until([*FORMATS, *stops]))
-    while mark in FORMATS:
-        opened, (end, read) = mark, FORMATS[mark]
-        body, mark = tape.take([end, *stops])
-        is_closed = mark == end != opened
-        yield from writer.write_calls(opened + body + end * is_closed, read(body.strip(), known), known)
-        if is_closed:
-            mark = yield from writer.write_all(tape.until([opened, *stops]))
+
+
+class _Writer:
+    """Deltas of a kind, without the space at the start and at the end of them all."""
+
+    def __init__(self, kind: type[TextDelta] | type[ReasoningDelta]) -> None:
+        self.kind, self.space, self.begun = kind, "", False
+
+    def is_new(self, kind: type) -> bool:
+        return self.kind is kind and not self.begun
+
+    def write(self, text: str) -> Iterator[Event]:
+        text = self.space + text if self.begun else text.lstrip()
+        kept = text.rstrip()
+        self.space = text[len(kept) :]
+        if kept:
+            self.begun = True
+            yield self.kind(kept)
+
+    def write_calls(self, text: str, read: Callable[[], list[Call]], known: Mapping[str, Properties]) -> Iterator[Event]:
+        """The calls that are read; a text that is none stays one."""
+        try:
+            calls = read()
+        except FormatError:
+            calls = []
+        self.space = "" if calls else self.space
+        yield from map(ToolCall, cast_call(calls, known)) if calls else self.write(text)
+
+
+def _split(pieces: Iterable[str], stops: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Text as it comes, with the mark behind it, an empty one where there is none yet, and ``None`` at the end."""
+    pairs = [*REASONING_TAGS.items(), *TEXT_TAGS.items(), *((start, end) for start, (end, _) in FORMATS.items())]
+    marks = (*dict.fromkeys(mark for pair in pairs for mark in pair), _PYTHON, *stops)
+    pattern, longest, text = _pattern(marks), max(map(len, marks)), ""
+    for piece in pieces:
+        need("a piece of an answer", piece, str, "a text (str)")
+        text, place = text + piece, 0
+        for match in pattern.finditer(text):
+            yield text[place : match.start()], match[0]
+            place = match.end()
+        ends = range(max(place, len(text) - longest + 1), len(text))  # where a mark may have begun
+        end = next((at for at in ends if any(mark.startswith(text[at:]) for mark in marks)), len(text))
+        yield text[place:end], ""
+        text = text[end:]
+    yield text, None
 
 
 @lru_cache(maxsize=256)
@@ -116,73 +205,136 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, marks)))
 
 
-class _Writer:
-    """Deltas of a kind, without the space at the start and at the end of them all."""
+# Readers of calls: each takes a text and the names of the tools, and raises FormatError where the text is no call.
 
-    def __init__(self, kind: type[TextDelta] | type[ReasoningDelta]) -> None:
-        self.kind, self.held, self.begun = kind, "", False
 
-    def write_all(self, pairs: Iterable[tuple[str, str]]) -> Generator[Event, None, str]:
-        """Deltas of texts; returns the last mark behind them."""
-        mark = ""
-        for text, mark in pairs:  # noqa: B007 (the last one is returned)
-            text = self.held + text if self.begun else text.lstrip()
-            kept = text.rstrip()
-            self.held = text[len(kept) :]
-            if kept:
-                self.begun = True
-                yield self.kind(kept)
-        return mark
+def _tagged(text: str, names: Container[str]) -> list[Call]:
+    if text.startswith("<function="):
+        name, _, body = text.removeprefix("<function=").partition(">")
+        parts = _before(body, "</function>").split("<parameter=")[1:]
+        return [_call(name.strip(), dict(_argument(part, ">", "", "</parameter>") for part in parts))]
+    if "<arg_key>" in text or text in names:  # without arguments GLM writes a call as a name alone
+        name, *parts = text.split("<arg_key>")
+        return [_call(name.strip(), dict(_argument(part, "</arg_key>", "<arg_value>", "</arg_value>") for part in parts))]
+    return _json(text)
 
-    def write_calls(self, text: str, calls: list[Call] | None, known: Mapping[str, Properties]) -> Iterator[Event]:
-        """The calls that a text is; a text that is none stays one."""
-        if not calls:
-            yield from self.write_all([(text, "")])
+
+def _before(text: str, mark: str) -> str:
+    before, mark_there, _ = text.partition(mark)
+    if mark and not mark_there:
+        raise FormatError(f"has no {mark}.")
+    return before
+
+
+def _argument(part: str, middle: str, opening: str, end: str) -> tuple[str, str]:
+    """An argument that is written as texts: a key, a mark, space and a mark or none, a value, a mark."""
+    key = _before(part, middle)
+    value = _before(part[len(key + middle) :], end)
+    if opening:
+        between = _before(value, opening)
+        if between.strip():
+            raise FormatError("has text between a key and its value.")
+        return key.strip(), value[len(between + opening) :]
+    return key.strip(), value.removeprefix("\n").removesuffix("\n")
+
+
+def _python(text: str, names: Container[str] = ()) -> list[Call]:
+    return _json("".join(_as_json(text)))
+
+
+def _json(text: str, names: Container[str] = ()) -> list[Call]:
+    value = parse_json(text)
+    return list(map(_of_value, value if isinstance(value, list) else [value]))
+
+
+def _keyed(text: str, names: Container[str]) -> list[Call]:
+    items = parse_json(text)
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise FormatError("is no list of objects.")
+    return [_call(name, arguments) for item in items for name, arguments in item.items()]
+
+
+def _separated(text: str, names: Container[str]) -> list[Call]:
+    """Calls such as ``name<｜tool▁sep｜>{...}``, or ``function<｜tool▁sep｜>name`` and the arguments in a block of code."""
+    calls = []
+    for part in text.split("<｜tool▁call▁begin｜>")[1:]:
+        name, _, arguments = part.partition("<｜tool▁call▁end｜>")[0].partition("<｜tool▁sep｜>")
+        if "```json" in arguments:
+            name, _, arguments = arguments.partition("```json")
+            arguments = arguments.partition("```")[0]
+        calls.append(_call(name.strip(), arguments))
+    return calls
+
+
+def _bracketed(text: str, names: Container[str]) -> list[Call]:
+    name, mark, arguments = text.partition("[ARGS]")
+    name, _, index = name.partition("[CALL_ID]")
+    return [_call(name.strip(), arguments, index.strip() or None)] if mark else _json(text)
+
+
+FORMATS: dict[str, tuple[str, Reader]] = {
+    "<tool_call>": ("</tool_call>", _tagged),
+    "<|tool_call_start|>": ("<|tool_call_end|>", _python),
+    "<|START_ACTION|>": ("<|END_ACTION|>", _json),
+    "<|tools_prefix|>": ("<|tools_suffix|>", _keyed),
+    "<｜tool▁calls▁begin｜>": ("<｜tool▁calls▁end｜>", _separated),
+    "[TOOL_CALLS]": ("[TOOL_CALLS]", _bracketed),
+}
+"""What opens a call -> what ends it, and what reads the text between."""
+
+
+def _whole(text: str, names: Container[str] = ()) -> list[Call]:
+    """The calls that an answer is, if it is nothing else."""
+    body = text.strip().removeprefix(_PYTHON).strip()
+    if body != text.strip() and (builtin := _BUILTIN.match(body)):
+        return _python(f"{builtin[1]}({body[builtin.end() :]}")
+    return [_of_value(parse_json(part), exact=True) for part in _BETWEEN_CALLS.split(body)]
+
+
+def _of_value(value: Any, *, exact: bool = False) -> Call:
+    """The call that a JSON value is; with ``exact`` only if it is nothing else besides."""
+    if isinstance(value, dict) and isinstance(inner := value.get("function"), dict):
+        value = inner | {key: value[key] for key in _IDS if key in value}
+    if not isinstance(value, dict) or (exact and not value.keys() <= {"type", "name", "id", *_ARGUMENTS}):
+        raise FormatError("is no call.")
+    name, arguments, index = (next((value[key] for key in keys if key in value), None) for keys in (_NAMES, _ARGUMENTS, _IDS))
+    return _call(name, {} if arguments is None and not exact else arguments, index)
+
+
+def _call(name: Any, arguments: Any, index: Any = None) -> Call:
+    arguments = parse_json(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        raise FormatError("is no call.")
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return call | {"id": index} if isinstance(index, str) else call
+
+
+def _as_json(text: str) -> Iterator[str]:
+    """Python's calls with named arguments, ``[f(a="b"), g()]``, as JSON; ``FormatError`` for anything else but JSON."""
+    place, inside = 0, False
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            raise FormatError("is no call.")
+        place = token.end()
+        name, after, mark = token["name"], token["after"], token["mark"]
+        if token["string"]:
+            yield '"' + _ESCAPED.sub(_escape, token["string"][1:-1]) + '"'
+        elif name and after == "=" and inside:
+            yield json.dumps(name) + ":"
+        elif (name and after == "(" and not inside) or (mark == ")" and inside):
+            inside = not inside
+            yield f'{{"name": {json.dumps(name)}, "arguments": {{' if inside else "}}"
+        elif mark == ")" or (name and (after or name not in _CONSTANTS)):
+            raise FormatError("is no call.")
         else:
-            self.held = ""
-            yield from map(ToolCall, cast_call(calls, known))
+            yield mark or token["number"] or _CONSTANTS[name]
 
 
-class _Tape:
-    """Text that comes in pieces, read from mark to mark."""
-
-    def __init__(self, pieces: Iterable[str]) -> None:
-        self.pieces, self.text, self.place = iter(pieces), "", 0
-
-    def begin(self, starts: Collection[str]) -> str | None:
-        """The one of these that the text begins with, after space; it is then read."""
-        while True:
-            text = self.text[self.place :].lstrip()
-            if (start := next((start for start in starts if text.startswith(start)), None)) is not None:
-                self.text, self.place = text, len(start)
-                return start
-            if not any(start.startswith(text) for start in starts) or not self._read():
-                return None
-
-    def _read(self) -> bool:
-        piece = next(self.pieces, None)
-        need("a piece of an answer", piece, str | None, "a text (str)")
-        self.text, self.place = self.text[self.place :] + (piece or ""), 0
-        return piece is not None
-
-    def until(self, marks: Collection[str]) -> Iterator[tuple[str, str]]:
-        """The text up to the first of the marks, as it comes; beside the last piece the mark, if there is one."""
-        pattern, longest = _pattern(tuple(marks)), max(map(len, marks))
-        while True:
-            start, length = self.place, len(self.text)
-            if found := pattern.search(self.text, start):
-                self.place = found.end()
-                yield self.text[start : found.start()], found[0]
-                return
-            places = range(max(start, length - longest + 1), length)
-            self.place = next((at for at in places if any(mark.startswith(self.text[at:]) for mark in marks)), length)
-            yield self.text[start : self.place], ""
-            if not self._read():
-                text, self.text = self.text, ""
-                yield text, ""
-                return
-
-    def take(self, marks: Collection[str]) -> tuple[str, str]:
-        """The whole text up to the first of the marks, and the mark."""
-        texts, found = zip(*self.until(marks))
-        return "".join(texts), found[-1]
+def _escape(match: re.Match[str]) -> str:
+    """A character of a string of Python's as JSON writes it; a backslash before another than JSON's is one itself."""
+    if match[1] == "'":
+        return "'"
+    if match[1] or len(match[0]) == 1:
+        return json.dumps(match[0])[1:-1]
+    return match[0]

@@ -24,8 +24,10 @@ _FIELD_KEYS = (
     *("transform", "transform_each"),
 )
 _PLACEHOLDER = re.compile(r"\{(\w{1,64}(?:\.\w{1,64}){0,8})\}")
+_MIXED = re.compile(r'[^"]\{\w{1,64}(?:\.\w{1,64}){0,8}\}|\{\w{1,64}(?:\.\w{1,64}){0,8}\}[^"]')  # in JSON
 _BARE_KEY = re.compile(r"(?<=[{,])(\w{1,64}):")
 Options = Mapping[str, Any]
+Search = Callable[..., Any]
 
 
 def _ensure(condition: Any, message: str, hint: str = "See the model's documents, or pass another response template.") -> None:
@@ -33,28 +35,20 @@ def _ensure(condition: Any, message: str, hint: str = "See the model's documents
         raise FormatError(message, hint=hint)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _mark(place: str, spec: Options, key: str) -> Callable[[str, int], Any] | None:
+def _mark(place: str, spec: Options, key: str) -> Search | None:
     """What finds the mark that opens or closes a field: one of several texts, the longest first, or a pattern."""
     texts, pattern = spec.get(key), spec.get(f"{key}_pattern")
     _ensure(texts is None or pattern is None, f"{place} has both {key!r} and '{key}_pattern'.")
     if texts is None:
-        return None if pattern is None else partial(_timed, _compiled(place, pattern).search)
+        return None if pattern is None else partial(timed, _compiled(place, pattern).search, over="the answer")
     listed = [texts] if isinstance(texts, str) else texts
-    good = isinstance(listed, list) and listed and all(map(_is_text, listed))
+    good = isinstance(listed, list) and listed and all(isinstance(text, str) and text for text in listed)
     _ensure(good, f"{place} has the {key!r} {texts!r:.80}, but needs a text or a list of texts.")
     return re.compile("|".join(map(re.escape, sorted(listed, key=len, reverse=True)))).search
 
 
 def _compiled(place: str, pattern: Any) -> Any:
     return compile_pattern(place, pattern, "a response template with patterns")
-
-
-def _timed(search: Callable[..., Any], *args: Any) -> Any:
-    return timed(search, *args, over="the answer")
 
 
 def _field(name: str, value: Any) -> dict[str, Any]:
@@ -66,20 +60,21 @@ def _field(name: str, value: Any) -> dict[str, Any]:
     join = value.get("join")
     good = join is None or (isinstance(join, str) and value.get("repeats"))
     _ensure(good, f"{place} has a 'join' that is no text, or no 'repeats'.")
-    found = {"name": name, "open": _mark(place, value, "open"), "close": _mark(place, value, "close")}
-    return {**value, **found, "read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
+    mixed = _MIXED.search(json.dumps(value.get("transform"), ensure_ascii=False))
+    _ensure(mixed is None, f"{place} has a 'transform' with text beside a placeholder: {mixed and mixed[0]!r:.80}.")
+    marks = {key: _mark(place, value, key) for key in ("open", "close")}
+    return {**value, **marks, "name": name, "read": _reader(place, value.get("content", "text"), value.get("content_args", {}))}
 
 
 def _put(message: dict[str, Any], field: Options, text: str, groups: Mapping[str, str]) -> None:
     """Read a field's text into a message; a built-in error or ``FormatError`` where the text is none."""
     name, value = field["name"], field["read"](text)
-    if (transform := field.get("transform")) is not None:
-        each = field.get("transform_each")
-        good = not each or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
+    if (transform := field.get("transform")) is not None and field.get("transform_each"):
+        good = isinstance(value, list) and all(isinstance(item, dict) for item in value)
         _ensure(good, "is no list of objects")
-        scopes = [{**groups, **item} for item in value] if each else [{**groups, "content": value}]
-        filled = [_filled(transform, scope) for scope in scopes]
-        value = filled if each else filled[0]
+        value = [_filled(transform, {**groups, **item}) for item in value]
+    elif transform is not None:
+        value = _filled(transform, {**groups, "content": value})
     if (join := field.get("join")) is not None:
         _ensure(isinstance(value, str), "is no text to join")
         message[name] = message[name] + join + value if name in message else value
@@ -95,8 +90,8 @@ def _filled(transform: Any, scope: Mapping[str, Any]) -> Any:
         return {key: _filled(value, scope) for key, value in transform.items()}
     if isinstance(transform, list):
         return [_filled(value, scope) for value in transform]
-    found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
-    return transform if found is None else reduce(lambda value, key: value[key], found[1].split("."), scope)
+    match = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
+    return transform if match is None else reduce(lambda value, key: value[key], match[1].split("."), scope)
 
 
 class ResponseTemplate:
@@ -169,14 +164,15 @@ def _reader(place: str, content: Any, options: Any) -> Callable[[str], Any]:
     _ensure(known, f"{place} has the unknown content {content!r:.80}. {nearest(str(content), _READERS)}")
     _ensure(isinstance(options, dict), f"{place} has 'content_args' of {options!r:.80}, which are no object.")
     marks, parser = options.get("string_delims", []), options.get("value_parser", {})
-    pairs = marks if isinstance(marks, list) else [None]
-    good = all(isinstance(pair, list) and len(pair) == 2 and all(map(_is_text, pair)) for pair in pairs)
+    pairs = marks if isinstance(marks, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in marks) else [[None]]
+    good = all(isinstance(text, str) and text for pair in pairs for text in pair)
     _ensure(good, f"{place} has 'string_delims' of {marks!r:.80}, which are no list of two texts each.")
-    good = all(_is_text(options[key]) for key in ("kv_sep", "line_sep") if key in options)
+    good = all(isinstance(text, str) and text for text in (options.get("kv_sep", ":"), options.get("line_sep", "\n")))
     _ensure(good, f"{place} has separators that are no texts.")
     _ensure(isinstance(parser, dict), f"{place} has the 'value_parser' {parser!r:.80}, which is no object.")
     if content == "xml-inline":
-        options = options | {"tag_pattern": _compiled(place, options.get("tag_pattern"))}
+        options = options | {"tag_pattern": (tags := _compiled(place, options.get("tag_pattern")))}
+        _ensure("key" in tags.groupindex, f"{place} has a 'tag_pattern' without a group 'key'.")
     inner = _reader(place, parser.get("name", "text"), parser.get("args", {})) if parser else str
     return partial(_READERS[content], options=options | {"read": inner})
 
@@ -210,7 +206,7 @@ def _standard(text: str, options: Options) -> Iterator[str]:
 
 def _tags(text: str, options: Options) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for tag in _timed(lambda **limit: list(options["tag_pattern"].finditer(text, **limit))):
+    for tag in timed(lambda **limit: list(options["tag_pattern"].finditer(text, **limit)), over="the answer"):
         key, value = tag["key"], options["read"](tag.groupdict().get("value") or "")
         if key in found and options.get("merge_duplicates"):
             found[key] = [*(found[key] if isinstance(found[key], list) else [found[key]]), value]
@@ -227,7 +223,7 @@ def _lines(text: str, options: Options) -> dict[str, Any]:
 
 _READERS: dict[str, Callable[..., Any]] = {
     "text": _text,
-    "int": lambda text, options: int(_text(text, options)[:64]),
+    "int": lambda text, options: int(_text(text, options)),
     "float": lambda text, options: float(_text(text, options)),
     "bool": lambda text, options: _text(text, options).lower() in ("true", "1"),
     "json": _json,

@@ -9,11 +9,11 @@ import functools
 import json
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from time import thread_time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 from jinja2 import nodes
@@ -27,22 +27,19 @@ from jinja2.utils import Namespace, pass_context
 from transept.errors import FormatError, InputError
 
 MAX_SOURCE, MAX_TOKENS = 2**18, 10_000  # characters of a template, and its words and marks
-SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
 MAX_CHAT = 2**24  # characters of a chat, and of all that is passed to a template with it
-ROOM = 2**18  # characters of one value, beyond four times those of the chat; four such values make the result
-MEMORY = 2**23  # bytes that a template may use, beyond 32 for each character of the chat
+SECONDS = 1.0  # of the processor that one rendering may take, and as many again for each MiB of the chat
+MEMORY = 2**22  # bytes that a template may use, beyond 32 for each character of the chat
 _LONG = 2**12  # characters from which on a text counts only as long as it is held: putting a long one together makes many
-_UNIT, _BIT = 16, 64  # what a value counts besides its characters, and what a bit of a number counts
+_MAX_BITS = 2**14  # of a number
 _DENIED = frozenset({"encode", "to_bytes", "translate", "expandtabs"})
-# Methods and filters that may compare each character of a text with each of another.
-_SEARCHES = frozenset({"strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rsplit", "rpartition"})
-# Those that go over a whole value, and may make of each of its parts as much as their arguments say.
-_GROWING = frozenset({"join", "center", "ljust", "rjust", "zfill", "batch", "slice", "list", "sort", "unique", "groupby"})
-_GROWING |= {"map", "select", "reject", "selectattr", "rejectattr", "min", "max"}
-# Those that may take as long as the square of their input.
-_SLOW = frozenset({"sum", "pprint", "striptags", "urlize", "wordwrap", "xmlattr", "round"})
-_STAR, _NESTED = re.compile(r"%[-+ #0\d.]*\*"), re.compile(r"\{[^{}]*\{")
+_QUADRATIC = frozenset({"pprint", "striptags", "urlize", "wordwrap", "xmlattr"})
+_LINEAR = frozenset(
+    {"default", "d", "map", "select", "selectattr", "reject", "rejectattr", "truncate"}
+)  # whatever their arguments
+_NESTED, _DIGITS = re.compile(r"%[-+ #0\d.]*\*|\{[^{}]*\{"), re.compile(r"\d+")
 _CONTAINERS: tuple[Any, ...] = (dict, list, tuple, type({}.keys()), type({}.values()), type({}.items()))
+_SCOPES = frozenset({"_loop_vars", "_block_vars"})  # what jinja2 passes with every call, and no method sees
 _MAKING = nodes.List | nodes.Tuple | nodes.Dict | nodes.Concat | nodes.UnaryExpr | nodes.Compare | nodes.Test
 
 
@@ -60,15 +57,18 @@ class _Text(str):
             self.budget.left += _size_in_bytes(self)
 
 
+def _size_in_bytes(text: str) -> int:
+    return 64 + len(text) * (1 if text.isascii() else 4)
+
+
 class Budget:
     """What one rendering may still make, and until when; the limits grow with ``variables``, which the template sees."""
 
     def __init__(self, variables: Mapping[str, Any], seconds: float = SECONDS) -> None:
-        self.known: dict[int, tuple[Any, int]] = {}  # containers with their weights, since ids are used again
-        self.room = MAX_CHAT
+        self.weights: dict[int, tuple[Any, int]] = {}  # of containers, which are kept, since ids are used again
+        self.left, self.entry = MAX_CHAT, 0
         weight = self.weigh(dict(variables))
-        self.room, self.left = ROOM + 4 * weight, MEMORY + 32 * weight
-        self.seconds = seconds * (1 + weight / 2**20)
+        self.left, self.entry, self.seconds = MEMORY + 32 * weight, 64, seconds * (1 + weight / 2**20)
         self.deadline = thread_time() + self.seconds
         self.steps = self.written = 0
         self.spans: list[tuple[int, int]] = []
@@ -77,159 +77,120 @@ class Budget:
         """Count a step and the bytes that it uses."""
         self.left -= used
         self.steps += 1
-        if self.left < 0:
-            raise ExcessError("makes more values than it may hold")
-        if not self.steps % 8:
-            self.look()
-
-    def look(self) -> None:
-        if thread_time() > self.deadline:
+        self.fit(0)
+        if not self.steps % 8 and thread_time() > self.deadline:
             raise ExcessError(f"takes longer than {self.seconds:.3g} seconds")
 
-    def fit(self, characters: int) -> None:
-        if characters > self.room:
-            raise ExcessError(f"makes a value of more than the {self.room} characters that are allowed for this chat")
+    def fit(self, size: int) -> None:
+        if size > self.left:
+            raise ExcessError("makes more values than it may hold")
 
     def weigh(self, value: Any) -> int:
         """An upper bound, but for escapes, of the characters that a value is written with; what it holds twice counts twice."""
         if isinstance(value, str):
-            return _UNIT + len(value)
+            return 16 + len(value)
         if not isinstance(value, _CONTAINERS):
-            return _UNIT + (value.bit_length() // 3 if isinstance(value, int) else 0)
-        if (known := self.known.get(id(value))) is None:
-            total = _UNIT
+            return 16 + (value.bit_length() // 3 if isinstance(value, int) else 0)
+        if id(value) not in self.weights:
+            self.left -= self.entry * (1 + len(value))
+            total = 16
             for part in [*value, *value.values()] if isinstance(value, dict) else value:
                 total += self.weigh(part)
                 self.fit(total)
-            known = self.known[id(value)] = value, total
-        return known[1]
+            self.weights[id(value)] = value, total
+        return self.weights[id(value)][1]
 
     def keep(self, value: Any) -> Any:
-        """A value that the template has made, if it is not too large; an iterator counts as it is read."""
+        """A value that the template has made, if there is room for it; an iterator counts as it is read."""
         if isinstance(value, str):
-            self.fit(len(value))
             self.step(_size_in_bytes(value))
             if len(value) >= _LONG and type(value) is str:
                 value = _Text(value)
                 value.budget = self
         elif isinstance(value, _CONTAINERS):
-            self.step(0 if id(value) in self.known else 64 * (1 + len(value)))
             self.weigh(value)
-        elif value is None or isinstance(value, int):
             self.step()
-            self.fit(_BIT * (value or 0).bit_length())
+        elif isinstance(value, int):
+            self.step(0 if value.bit_length() <= _MAX_BITS else self.left + 1)
         else:
-            self.step(128)
-        return self._counted(value) if isinstance(value, Iterator) else value
+            self.step(0 if value is None else 128)
+        return map(self.keep, value) if isinstance(value, Iterator) else value
 
-    def _counted(self, values: Iterator[Any]) -> Iterator[Any]:
-        total = 0
-        for value in values:
-            total += self.weigh(value)
-            self.fit(total)
-            yield self.keep(value)
-
-    def foresee(self, name: str, value: Any, args: Sequence[Any], *, written: bool = False) -> None:
-        """Raise if an operator, method or filter makes too much; ``written``: of arguments that are no texts too."""
-        size, cost = _size(value), 0
-        total = sum(self.weigh(one) if written and isinstance(one, _CONTAINERS) else _size(one) for one in args)
-        if size > _LONG:
-            self.look()
-        if name in _SLOW:
-            cost = (size if name == "sum" else self.weigh(value)) ** 2 // 64 + (1 + size) * total
-        elif name in _GROWING:
-            cost = (1 + size) * (8 + total)
-        elif name in _SEARCHES:
-            cost = size * total // 64
-        elif name == "replace" and len(args) > 1:
-            text, one, other = str(value), str(args[0]), str(args[1])  # either may be the new text, if they have names
-            cost = len(text) + max(text.count(one) * len(other), text.count(other) * len(one))
-        elif name == "indent":
-            cost = size + (len(str(value).splitlines()) + 1) * total
-        elif name == "tojson" and total > 64:  # texts between values
-            cost = self.room + 1
-        elif name in ("*", "**") and isinstance(value, int) and isinstance(args[0], int):
-            cost = _BIT * (value.bit_length() + args[0].bit_length() if name == "*" else value.bit_length() * abs(args[0]))
-        elif name == "*":
-            cost = size * total
-        elif name in ("%", "format", "format()") and not isinstance(value, int | float):
-            text, mark, nested = (str(value), "{", _NESTED) if name == "format()" else (str(value), "%", _STAR)
-            if nested.search(text):
+    def foresee(self, name: str, value: Any, args: Iterable[Any]) -> None:
+        """Raise if an operator, method or filter may make, or go through, much more than it takes: the product of all sizes."""
+        size, others = 0 if isinstance(value, int) else self._size(value), sum(map(self._size, args))
+        if name == "sum" and isinstance(value, _CONTAINERS):
+            size, others = len(value), others + len(value) // 16
+        elif name in _QUADRATIC:
+            others += size
+        elif name in ("%", "format", "format_map") and isinstance(value, str):
+            if _NESTED.search(value):
                 raise ExcessError("formats with a width that is a value itself")
-            widths = sum(map(int, re.findall(r"\d+", text)))  # any number may be a width, each mark a place for all values
-            cost = len(text) + widths + text.count(mark) * (_UNIT + sum(map(self.weigh, args)))
-        self.fit(cost)
+            # Any number may be a width, and every mark a place for all values.
+            size = value.count("%") + value.count("{")
+            others = sum(map(self.weigh, args)) + sum(map(int, _DIGITS.findall(value)))
+        self.fit((1 + size) * (1 + others))
 
-
-def _size(value: Any) -> int:
-    """How long a text or container is, or how large a number."""
-    return abs(value) if isinstance(value, int) else len(value) if isinstance(value, Sized) else 0
-
-
-def _size_in_bytes(text: str) -> int:
-    return 64 + len(text) * (1 if text.isascii() else 4)
+    def _size(self, value: Any) -> int:
+        if isinstance(value, int):
+            return abs(value)
+        return self.weigh(value) if isinstance(value, _CONTAINERS) else len(value) if isinstance(value, str) else 0
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
 
 
-class Rendered(NamedTuple):
-    """A text that a template made, and where in it ``{% generation %}`` blocks stand: first character, one after the last."""
-
-    text: str
-    spans: tuple[tuple[int, int], ...]
-
-
-def render(source: str, variables: Mapping[str, Any], *, name: str = "default", seconds: float = SECONDS) -> Rendered:
+def render(
+    source: str, variables: Mapping[str, Any], *, name: str = "default", seconds: float = SECONDS
+) -> tuple[str, list[tuple[int, int]]]:
     """Render a template.
 
     Args:
         source: the template.
         variables: what it can see: texts, numbers, truth values, ``None``, and lists and dicts of these; nothing else.
+        name: the template's name, for messages.
         seconds: of the processor that it may take, and as many again for each MiB of the variables.
+
+    Returns:
+        The text, and where in it ``{% generation %}`` blocks stand: first character, one after the last.
 
     Raises:
         InputError: the template itself refuses these values, by ``raise_exception``, or they are too large.
         FormatError: it is no template, it fails, or it goes beyond a limit; names template, line and reason.
     """
-    template = _template(source, name)
+    template = _template(source, name)[0]
     try:
         budget = Budget(variables, seconds)
     except ExcessError as error:
         raise InputError(f"the chat holds more than the {MAX_CHAT} characters that a template may see.") from error
     token, pieces = _budget.set(budget), []
     try:
-        stream: Any = template.generate(dict(variables))
-        for piece in stream:
+        for piece in template.generate(dict(variables)):
             pieces.append(piece)
             budget.written += len(piece)
-            if budget.written > 4 * budget.room:
-                stream.throw(ExcessError(f"writes more than the {4 * budget.room} characters that are allowed for this chat"))
-        return Rendered("".join(pieces), tuple(budget.spans))
+        return "".join(pieces), budget.spans
     except Exception as error:
         raise _failed(error, name) from error
     finally:
         _budget.reset(token)
 
 
-@functools.lru_cache(maxsize=16)
 def words_of(source: str, *, name: str = "default") -> tuple[frozenset[str], frozenset[str]]:
     """The names that a template reads and does not set itself, and the texts that it holds; errors as those of ``render``."""
-    _template(source, name)
-    tree = _ENVIRONMENT.parse(source)
-    texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    texts |= {node.data for node in tree.find_all(nodes.TemplateData)}
-    return frozenset(find_undeclared_variables(tree)), frozenset(texts)
+    return _template(source, name)[1:]
 
 
 @functools.lru_cache(maxsize=16)
-def _template(source: str, name: str) -> jinja2.Template:
+def _template(source: str, name: str) -> tuple[jinja2.Template, frozenset[str], frozenset[str]]:
     try:
         if len(source) > MAX_SOURCE:
             raise ExcessError(f"has {len(source)} characters, of which {MAX_SOURCE} are allowed")
         if sum(1 for _ in _ENVIRONMENT.lex(source)) > MAX_TOKENS:
             raise ExcessError(f"has more than the {MAX_TOKENS} words and marks that are allowed")
-        return _ENVIRONMENT.from_string(source)
+        template, tree = _ENVIRONMENT.from_string(source), _ENVIRONMENT.parse(source)
+        texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+        texts |= {node.data for node in tree.find_all(nodes.TemplateData)}
+        return template, frozenset(find_undeclared_variables(tree)), frozenset(texts)
     except Exception as error:
         raise _failed(error, name, "is no template") from error
 
@@ -242,15 +203,14 @@ def _failed(error: Exception, name: str, what: str = "fails") -> Exception:
     text = str(error)[:400].encode(errors="backslashreplace").decode() or "no reason given"
     if isinstance(error, jinja2.TemplateSyntaxError):
         text = f"{error.message} (line {error.lineno})"
+    elif isinstance(error, RecursionError) and lines:
+        what, text = "", "calls itself without end, or nests too deeply"
     elif not isinstance(error, jinja2.TemplateError | ExcessError | InputError):
         text = f"{type(error).__name__}: {text}"
     text = text if text.endswith((".", "!", "?")) else f"{text}."
     if isinstance(error, InputError):
         return InputError(f"{where} refuses this chat: {text}")
-    if isinstance(error, RecursionError) and lines:
-        text = "calls itself without end, or nests too deeply."
-    elif not isinstance(error, ExcessError):
-        text = f"{what}: {text}"
+    text = f"{what}: {text}" if what and not isinstance(error, ExcessError) else text
     return FormatError(f"{where} {text}", hint="Use another template, or pass one as chat_template=.")
 
 
@@ -339,9 +299,10 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         budget, value, others = _budget.get(), args[first], args[first + 1 :]
-        if isinstance(value, Iterator) and name in _GROWING | _SLOW:
+        if isinstance(value, Iterator) and name in ("join", "sum"):
             value = budget.keep(list(budget.keep(value)))
-        budget.foresee(name, value, [*others, *kwargs.values()], written=True)
+        if name not in _LINEAR:
+            budget.foresee("%" if name == "format" else name, value, [*others, *kwargs.values()])
         return budget.keep(function(*args[:first], value, *others, **kwargs))
 
     return guarded
@@ -368,7 +329,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return not denied and super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.budget.foresee(operator, left, [right])
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            self.budget.fit(left.bit_length() * abs(right) * MEMORY // _MAX_BITS)
+        elif operator in ("*", "%"):
+            value, other = (right, left) if isinstance(left, int) and operator == "*" else (left, right)
+            if not isinstance(value, int | float):
+                self.budget.foresee(operator, value, [other])
         return self.budget.keep(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -377,7 +343,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if not isinstance(owner, str):
             return budget.keep(super().call(__context, __obj, *args, **kwargs))
         args = tuple(budget.keep(list(value)) if isinstance(value, Iterator) else value for value in args)
-        budget.foresee("format()" if name.startswith("format") else name, owner, [*args, *kwargs.values()])
+        budget.foresee(name, owner, [*args, *(value for key, value in kwargs.items() if key not in _SCOPES)])
         result = super().call(__context, __obj, *args, **kwargs)
         return budget.keep(type(result)(map(budget.keep, result)) if isinstance(result, list | tuple) else result)
 

@@ -7,8 +7,8 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
-from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transept.errors import FormatError, InputError, InputTypeError
@@ -50,7 +50,7 @@ def get_json_schema(func: Callable[..., Any]) -> Schema:
         raise InputError(f"the tool {name!r} has no docstring.", hint=f"Describe it and its arguments there. {_HINT}")
     description, *parts = _SECTION.split(text.strip())
     sections = dict(zip(parts[::2], parts[1::2]))
-    described = {found[2]: found[3] for found in _ARGUMENT.finditer(sections.get("Args", ""))}
+    described = {match[2]: match[3] for match in _ARGUMENT.finditer(sections.get("Args", ""))}
     parameters = _parameters(func, name)
     function: Schema = {"name": name, "description": description.strip(), "parameters": parameters}
     if (returns := parameters["properties"].pop("return", None)) is not None:
@@ -59,35 +59,23 @@ def get_json_schema(func: Callable[..., Any]) -> Schema:
         if argument not in described:
             hint = f'Write "{argument}: ..." under "Args:". {_HINT}'
             raise InputError(f"the docstring of the tool {name!r} does not describe the argument {argument!r}.", hint=hint)
-        lines = map(str.strip, described[argument].split("\n"))
-        _describe(schema, " ".join(filter(None, lines)), f"the choices in the docstring of the tool {name!r} are no")
+        text = " ".join(filter(None, map(str.strip, described[argument].split("\n"))))
+        if (start := text.lower().rfind(_CHOICES)) >= 0 and text.endswith(")"):
+            schema["enum"] = _choices(text[start + len(_CHOICES) : -1], name)
+            text = text[:start].strip()
+        schema["description"] = text
     return {"type": "function", "function": function}
 
 
-def schemas_of(tools: Any) -> list[Any] | None:
-    """The schemas of tools that are schemas already, or functions; ``InputTypeError`` where one is neither."""
-    if tools is None:
-        return None
-    if not isinstance(tools, list | tuple):
-        raise InputTypeError(f"tools are a list of functions or JSON schemas, but {type(tools).__name__} was passed.")
-    for place, tool in enumerate(tools):
-        if not (isinstance(tool, Mapping) or inspect.isfunction(tool) or inspect.ismethod(tool)):
-            raise InputTypeError(f"tool {place} is {tool!r:.80}, but must be a function or a JSON schema (dict).")
-    return [tool if isinstance(tool, Mapping) else get_json_schema(tool) for tool in tools]
-
-
-def _describe(schema: Schema, text: str, wrong: str) -> None:
-    start = text.lower().rfind(_CHOICES)
-    if start >= 0 and text.endswith(")"):
-        try:
-            choices = parse_json(text[start + len(_CHOICES) : -1].strip())
-        except FormatError as error:
-            raise InputError(f"{wrong} JSON: {error}") from error
-        if not isinstance(choices, list):
-            raise InputError(f"{wrong} list, but {choices!r:.80}.")
-        schema["enum"] = [choice.strip() if isinstance(choice, str) else choice for choice in choices]
-        text = text[:start].strip()
-    schema["description"] = text
+def _choices(text: str, name: str) -> list[Any]:
+    try:
+        choices = parse_json(text.strip())
+        if isinstance(choices, list):
+            return [choice.strip() if isinstance(choice, str) else choice for choice in choices]
+        reason = f"list, but {choices!r:.80}."
+    except FormatError as error:
+        reason = f"JSON: {error}"
+    raise InputError(f"the choices in the docstring of the tool {name!r} are no {reason}")
 
 
 def _parameters(func: Callable[..., Any], name: str) -> Schema:
@@ -107,15 +95,17 @@ def _parameters(func: Callable[..., Any], name: str) -> Schema:
         except InputError as error:
             if key != "return":  # which the model never writes
                 raise InputError(f"the argument {key!r} of the tool {name!r}: {error.message}", hint=_HINT) from error
-    schema: Schema = {"type": "object", "properties": properties}
     required = [argument.name for argument in arguments if argument.default is _EMPTY]
-    return schema | {"required": required} if required else schema
+    return {"type": "object", "properties": properties} | ({"required": required} if required else {})
 
 
 def _schema_of(hint: Any) -> Schema:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _of_union(inner)
+        schemas = [_schema_of(one) for one in inner if one is not type(None)]
+        plain = all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in schemas)
+        union = {"type": _one_or_all(sorted({schema["type"] for schema in schemas}))} if plain else {"anyOf": schemas}
+        return (schemas[0] if len(schemas) == 1 else union) | ({"nullable": True} if type(None) in inner else {})
     if origin is Literal:
         return _of_values(list(inner), "the literals")
     if origin is list:
@@ -136,17 +126,6 @@ def _schema_of(hint: Any) -> Schema:
     raise InputError(f"the type hint {hint!r:.80} cannot be told in JSON.")
 
 
-def _of_union(hints: tuple[Any, ...]) -> Schema:
-    schemas = [_schema_of(hint) for hint in hints if hint is not type(None)]
-    if len(schemas) == 1:
-        schema = schemas[0]
-    elif all(schema.keys() == {"type"} and isinstance(schema["type"], str) for schema in schemas):
-        schema = {"type": _one_or_all(sorted({schema["type"] for schema in schemas}))}
-    else:
-        schema = {"anyOf": schemas}
-    return schema | {"nullable": True} if type(None) in hints else schema
-
-
 def _of_values(values: list[Any], what: str) -> Schema:
     if not values or any(type(value) not in _SCALARS for value in values):
         raise InputError(f"{what} must be texts, numbers, truth values or None, but are {values!r:.80}.")
@@ -157,16 +136,30 @@ def _one_or_all(names: list[str]) -> str | list[str]:
     return names[0] if len(names) == 1 else names
 
 
+def schemas_of(tools: Any) -> list[Any] | None:
+    """The schemas of tools that are schemas already, or functions; ``InputTypeError`` where one is neither."""
+    if tools is None:
+        return None
+    if not isinstance(tools, list | tuple):
+        raise InputTypeError(f"tools are a list of functions or JSON schemas, but {type(tools).__name__} was passed.")
+    for place, tool in enumerate(tools):
+        if not (isinstance(tool, Mapping) or inspect.isfunction(tool) or inspect.ismethod(tool)):
+            raise InputTypeError(f"tool {place} is {tool!r:.80}, but must be a function or a JSON schema (dict).")
+    return [tool if isinstance(tool, Mapping) else get_json_schema(tool) for tool in tools]
+
+
 def properties_of(tools: Any) -> dict[str, Properties]:
     """For each tool by name the schemas of its arguments; tools are functions or schemas."""
-    found: dict[str, Properties] = {}
+    named: dict[str, Properties] = {}
     for tool in schemas_of(tools) or ():
-        function = tool.get("function", tool)
-        if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
-            parameters = function.get("parameters")
-            properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            found[name] = properties if isinstance(properties, Mapping) else {}
-    return found
+        function = _mapping(tool, "function") or tool
+        if isinstance(name := function.get("name"), str):
+            named[name] = _mapping(_mapping(function, "parameters"), "properties")
+    return named
+
+
+def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return inner if isinstance(inner := value.get(key), Mapping) else {}
 
 
 def cast_call(call: Any, known: Mapping[str, Properties]) -> Any:
@@ -176,14 +169,11 @@ def cast_call(call: Any, known: Mapping[str, Properties]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), dict):
         return call
-    name = function.get("name")
-    properties = known.get(name, {}) if isinstance(name, str) else {}
+    properties = known.get(name, {}) if isinstance(name := function.get("name"), str) else {}
     for key, value in arguments.items():
         kinds = list(_kinds(properties.get(key)))
-        if isinstance(value, list) and kinds and "array" not in kinds:
-            arguments[key] = [_cast(item, kinds) for item in value]
-        else:
-            arguments[key] = _cast(value, kinds)
+        several = isinstance(value, list) and kinds and "array" not in kinds
+        arguments[key] = [_cast(item, kinds) for item in value] if several else _cast(value, kinds)
     return call
 
 
@@ -193,8 +183,7 @@ def _kinds(schema: Any) -> Iterator[str]:
         return
     kind = schema.get("type")
     yield from (item for item in (kind if isinstance(kind, list) else [kind]) if isinstance(item, str))
-    for union in ("anyOf", "oneOf"):
-        choices = schema.get(union)
+    for choices in (schema.get("anyOf"), schema.get("oneOf")):
         for choice in choices if isinstance(choices, list) else ():
             yield from _kinds(choice)
     if schema.get("nullable"):
@@ -204,35 +193,26 @@ def _kinds(schema: Any) -> Iterator[str]:
 def _cast(value: Any, kinds: list[str]) -> Any:
     """A text as the first of these JSON types that it can be; else the value itself."""
     for kind in kinds if isinstance(value, str) else ():
-        try:
-            return _CASTS[kind](value)
-        except (KeyError, ValueError, OverflowError):
-            continue
+        with suppress(KeyError, ValueError, OverflowError):
+            if kind in ("integer", "number"):
+                return _number(value, whole=kind == "integer")
+            if kind in ("boolean", "null"):
+                text = value.strip()
+                return {"null": None, "None": None}[text] if kind == "null" else _TRUTH[text.lower()]
+            if kind in ("object", "array") and isinstance(parsed := parse_json(value), dict if kind == "object" else list):
+                return parsed
     return value
 
 
-def _number(text: str, *, whole: bool = False) -> float:
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _number(text: str, *, whole: bool) -> float:
     """A finite number, which is an integer where it is written as one, or has to be one."""
-    if whole and len(text) <= _MAX_DIGITS and re.fullmatch(r"\s*[-+]?\d(_?\d)*\s*", text):
-        return int(text)
+    if whole and len(text) <= _MAX_DIGITS:
+        with suppress(ValueError):
+            return int(text)
     number = float(text)
     if not math.isfinite(number) or (whole and (len(text) > _MAX_DIGITS or not number.is_integer())):
         raise FormatError("is no such number")
     return int(number) if number.is_integer() and (whole or "." not in text) else number
-
-
-def _parsed(kind: type, text: str) -> Any:
-    value = parse_json(text)
-    if not isinstance(value, kind):
-        raise FormatError(f"is no {kind.__name__}")
-    return value
-
-
-_CASTS: dict[str, Callable[[str], Any]] = {
-    "integer": partial(_number, whole=True),
-    "number": _number,
-    "boolean": lambda text: {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()],
-    "null": lambda text: {"null": None, "None": None}[text.strip()],
-    "object": partial(_parsed, dict),
-    "array": partial(_parsed, list),
-}

@@ -16,9 +16,8 @@ import torch
 
 from transept.fields import without_secrets
 from transept.files import PathName, make_directory, write_text
-from transept.publish import CARD_NAME, pipeline_tag
+from transept.publish import CARD_NAME, PLOT_NAME, pipeline_tag
 from transept.source import LIBRARY
-from transept.training.callbacks.reports import PLOT_NAME
 
 # Settings in the card of a trainer's model.
 SHOWN = (
@@ -155,3 +154,18 @@ def _inline(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def make_markdown_table(lines: list[dict[str, Any]]) -> str:
+    """A table with the keys of the first row as its columns, numbers at most four digits behind the point."""
+
+    def text(value: Any) -> str:
+        return f"{round(value, 4)}" if isinstance(value, float) and "." in str(value) else str(value)
+
+    if not lines:
+        return ""
+    names = list(lines[0])
+    rows = [names, *([text(value) for value in line.values()] for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
+    head, *body = (f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths))} |\n" for row in rows)
+    return f"{head}|{'|'.join(f':{chr(45) * width}:' for width in widths)}|\n{''.join(body)}"
