@@ -80,7 +80,6 @@ LIMITS = {
     "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
     "XLNet": "its projections are no layers in the reference",
     "BeitBackbone": "its modules have another prefix than its files",
-    "SwinBackbone": "its modules have another prefix than its files",
     "WavLM": "the reference multiplies by its projections' weights without calling them",
     "Siglip": "the reference multiplies by its pooler's weights without calling them",
     "LayoutLMv3": "tables of distances are linear layers in the reference",

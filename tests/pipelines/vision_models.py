@@ -70,7 +70,7 @@ def tiny_detr(kind: str = "DetrForObjectDetection") -> Any:
     if kind == "DetrForSegmentation":  # masks that cover something, each somewhere else
         for weight in model.attention.parameters():
             torch.nn.init.normal_(weight, std=0.5)
-        for conv in model.masks.convs[:2]:
+        for conv in (model.masks.first, model.masks.second):
             torch.nn.init.normal_(conv.conv.weight, std=0.5)
         torch.nn.init.normal_(model.masks.out.weight, std=1)
         torch.nn.init.constant_(model.masks.out.bias, 2)

@@ -22,6 +22,7 @@ from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.attention import Attention
 from transept.layers.conv2d import ConvNormAct
+from transept.layers.links import adopt
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.packed import Packed, Projection
 from transept.layers.projection import Conv1D
@@ -274,7 +275,8 @@ class FoldedConv(ConvNormAct):
 
     def __init__(self, source: ConvNormAct) -> None:
         nn.Module.__init__(self)
-        self.conv, self.norm, self.act = source.conv, source.norm, source.act
+        adopt(self, source)
+        self.act = source.act
         self.joined = _joined(source.act)
         self._copy: tuple[Tensor, Tensor] | None = None
         self._copied: tuple[Any, ...] = ()

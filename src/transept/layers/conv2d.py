@@ -61,9 +61,9 @@ class ConvNormAct(Linked):
 
         A norm over one number a channel is an ``InputError`` in training.
         """
-        conv = self.conv
-        if self.folds:
-            weight, bias = self.folded()
+        conv, norm = self.conv, self.norm
+        if _folds(conv, norm):
+            weight, bias = _folded(conv, norm)
             if x.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._has_mkldnn:
                 # oneDNN is faster with channels last; its result has that order too, and so have those of what follows.
                 weight = weight.contiguous(memory_format=torch.channels_last)
@@ -71,23 +71,30 @@ class ConvNormAct(Linked):
             x = F.conv2d(x, weight, bias, conv.stride, conv.padding, conv.dilation)
         else:
             x = conv(x)
-            if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(self.norm, nn.BatchNorm2d):
+            if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1 and isinstance(norm, nn.BatchNorm2d):
                 raise InputError("a norm over the batch cannot learn from one place.", hint="Train with more or larger images.")
-            x = self.norm(x)
+            x = norm(x)
         return self.act(x if added is None else x + added)
 
     @property
     def folds(self) -> bool:
         """Whether the norm is a fixed factor and shift of each channel now, and nobody has replaced or watches a part."""
-        if type(self.conv) is not nn.Conv2d or self.conv._forward_hooks or self.norm._forward_hooks:
-            return False
-        return type(self.norm) is FrozenBatchNorm or (type(self.norm) is nn.BatchNorm2d and not self.training)
+        return _folds(self.conv, self.norm)
 
     def folded(self) -> tuple[Tensor, Tensor]:
         """The weight (C', C, kernel, kernel) and bias (C') of the convolution and the norm together."""
-        norm = self.norm
-        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-        return self.conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+        return _folded(self.conv, self.norm)
+
+
+def _folds(conv: nn.Module, norm: nn.Module) -> bool:
+    if type(conv) is not nn.Conv2d or conv._forward_hooks or norm._forward_hooks:
+        return False
+    return type(norm) is FrozenBatchNorm or (type(norm) is nn.BatchNorm2d and not norm.training)
+
+
+def _folded(conv: nn.Conv2d, norm: Any) -> tuple[Tensor, Tensor]:
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    return conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
 
 
 def freeze_norms(module: nn.Module) -> None:

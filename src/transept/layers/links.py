@@ -67,6 +67,13 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
 
 
+def adopt(module: Linked, source: Linked) -> None:
+    """Give a module that takes the place of another its parts, where they hang."""
+    module._modules.update(source._modules)
+    for name, (holder, key) in source.__dict__.get("_links", {}).items():
+        module.link(name, module if holder is source else holder, key)
+
+
 class Container(nn.Module):
     """A place in the tree that holds parts of modules elsewhere, and computes nothing itself."""
 
