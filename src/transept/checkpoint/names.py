@@ -62,8 +62,8 @@ class Names:
     def below(self, ours: str, stored: str | None = None, *, loose: bool = False, tree: str | None = None) -> Names:
         """These names below a prefix of our names, and of the stored ones (the same where it is not given).
 
-        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is the
-        prefix in the tree of modules, where that is another than the stored one.
+        With ``loose`` a checkpoint may lack the stored prefix or its beginning, as that of a backbone alone does. ``tree`` is
+        the prefix in the tree of modules, where that is another than the stored one.
         """
         return Names(children=(Child(ours, ours if stored is None else stored, self, loose, tree),))
 
@@ -79,8 +79,8 @@ class Names:
 
     def of(self, config: Any) -> Names:
         """The names of a model with this config."""
-        tables = {"table": _of(self.table, config), "files": _of(self.files, config)}
-        return replace(self, **tables, ties=self.ties if config.tie_word_embeddings else {})
+        ties = self.ties if config.tie_word_embeddings else {}
+        return replace(self, table=_of(self.table, config), files=_of(self.files, config), ties=ties)
 
     @cached_property
     def keys(self) -> KeyMap:
