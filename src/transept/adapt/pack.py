@@ -20,7 +20,7 @@ from transept import tiles
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
-from transept.layers.attention import Attention
+from transept.layers.attention import Attention, FusedAttention
 from transept.layers.conv2d import ConvNormAct
 from transept.layers.mlp import MLP, GatedMLP
 from transept.layers.packed import Packed, Projection
@@ -91,9 +91,12 @@ def pack(model: M) -> M:
 def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> None:
     """Let one product that ``make`` gives stand for the query, key and value projections of an attention layer.
 
-    Layers with a forward of their own, cross-attention, and projections of which only some have a bias stay.
+    Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
+    a bias stay.
     """
-    if not isinstance(module, Attention) or type(module).forward is not Attention.forward or module.cross:
+    if not isinstance(module, Attention) or isinstance(module, FusedAttention) or module.cross:
+        return
+    if type(module).forward is not Attention.forward:
         return
     names = ("q_proj", "k_proj", "v_proj")
     parts = [getattr(module, name) for name in names]
