@@ -57,7 +57,7 @@ def test_two_checkpoints_make_a_pair(tmp_path: Path) -> None:
         check_same(again, pair, lambda model: seen(model, pixel_values=PIXELS, labels=torch.tensor([[5, 2], [6, 2]])))
     assert torch.equal(again.generate(PIXELS, max_new_tokens=4), pair.generate(PIXELS, max_new_tokens=4))
     BertModel(BertConfig(**TEXT, intermediate_size=37)).save_pretrained(tmp_path / "bert")
-    with pytest.warns(TranseptWarning, match="cross_attn"):
+    with pytest.warns(TranseptWarning, match="crossattention"):
         VisionEncoderDecoderModel.from_encoder_decoder_pretrained(tmp_path / "sees", tmp_path / "bert")
 
 

@@ -94,7 +94,8 @@ def pack(model: M) -> M:
 def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> None:
     """Let one product that ``make`` gives stand for the query, key and value projections of an attention layer.
 
-    Layers with a forward of their own, cross-attention, and projections of which only some have a bias stay.
+    Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
+    a bias stay.
     """
     if not isinstance(module, Attention) or type(module).project is not Attention.project or module.cross:
         return

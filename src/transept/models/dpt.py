@@ -197,7 +197,7 @@ class _DPTStates(FeatureMaps, DPTModel):
         return [str(layer) for layer in self.config.backbone_out_indices]
 
 
-_UNIT = {f"{long}{i}": f"{short}{i}" for i in (1, 2) for long, short in (("convolution", "conv"), ("batch_norm", "norm"))}
+_UNIT = {f"{long}{i}": f"{short}{i}" for long, short in (("convolution", "conv"), ("batch_norm", "norm")) for i in (1, 2)}
 _FUSION: Table = {"projection": "project", "residual_layer1": ("skip", _UNIT), "residual_layer2": ("unit", _UNIT)}
 # The names of a neck; the first fusion has nothing to add, and some files lack the part for it.
 NECK = Names(
