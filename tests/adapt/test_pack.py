@@ -111,7 +111,9 @@ def test_loading_into_a_packed_model(tmp_path: Path) -> None:
     assert relative(output(packed), output(other)) < 1e-5
     wrong = other.state_dict()
     wrong["encoder.layer.0.intermediate.dense.weight"] = torch.zeros(47, 32)
-    with pytest.raises(RuntimeError, match=r"size mismatch for encoder.layer.0.intermediate.dense.weight.*\[47, 32\].*\[48, 32\]"):
+    with pytest.raises(
+        RuntimeError, match=r"size mismatch for encoder.layer.0.intermediate.dense.weight.*\[47, 32\].*\[48, 32\]"
+    ):
         packed.load_state_dict(wrong)
     del wrong["encoder.layer.0.intermediate.dense.weight"]
     with pytest.raises(RuntimeError, match="Missing key.*encoder.layer.0.intermediate.dense.weight"):

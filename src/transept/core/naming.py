@@ -349,11 +349,12 @@ def find_parameters(model: Loadable, *names: str) -> list[str]:
     The ``names`` are of modules or parameters, the reference's or ours, with or without the backbone's prefix
     (``"encoder.layer.0"``); ``*`` stands for any one part. A name that no parameter has is an ``InputError``.
     """
-    base, dialect = f"{getattr(model, 'base_model_prefix', '')}.", model.checkpoint_names().dialect
+    base, known = f"{getattr(model, 'base_model_prefix', '')}.", model.checkpoint_names()
     spellings = {
-        name: (name, name.removeprefix(base), stored, stored.removeprefix(base), own, own.removeprefix("backbone."))
+        name: tuple(spelled for each in both for spelled in (each, each.removeprefix(base), each.removeprefix("backbone.")))
         for name, stored in reference_names(model).items()
-        for own in [dialect(name)]
+        for home in [known.tied.get(name, name)]  # what is tied is found where it is looked up, too
+        for both in [(name, stored, known.dialect(name), home, known.dialect(home))]
     }
     chosen: dict[str, None] = {}
     for name in names:
