@@ -85,7 +85,10 @@ def pack(model: M) -> M:
             if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
                 setattr(module, name, FoldedConv(child))
             elif is_plain(child) and can_pack(child.weight.dtype):
-                setattr(module, name, TiedLinear(child) if id(child.weight) in tied else PackedLinear(child))
+                if isinstance(child, nn.Linear) and id(child.weight) in tied:
+                    setattr(module, name, TiedLinear(child))
+                else:
+                    setattr(module, name, PackedLinear(child))
     return model
 
 

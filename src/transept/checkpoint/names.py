@@ -430,7 +430,8 @@ class KeyMap:
 
     def _stacked(self, name: str, tensors: list[Tensor]) -> Tensor:
         pieces = self._pieces[path_of(name)]
-        return torch.stack(tensors).unflatten(0, (-1, pieces)).flatten(1, 2)
+        rows = [torch.cat(tensors[start : start + pieces]) for start in range(0, len(tensors), pieces)]
+        return torch.stack(rows)
 
     def recipe(self, name: str) -> Recipe:
         """How our tensor, or a row of a stacked one, is stored."""

@@ -305,7 +305,7 @@ class FusedAttention(Attention):
     """
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
-        self.sizes = queries, keys, keys
+        self.sizes: tuple[int, ...] = (queries, keys, keys)
         if self.cross:
             self.q_proj, self.kv_proj = self.linear(dim, queries, bias), self.linear(self.source, 2 * keys, bias)
         else:

@@ -73,7 +73,7 @@ class ColumnsOfBlocks(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         share_parameters(module, device_mesh, self.src_data_rank, self.forms)
-        module.forward = partial(self.multiply, module, device_mesh)  # type: ignore[method-assign]
+        module.forward = partial(self.multiply, module, device_mesh)
         return module
 
     def multiply(self, module: Any, mesh: DeviceMesh, x: Tensor) -> Tensor:
