@@ -127,7 +127,7 @@ def roberta() -> Any:
 # Makers of models, peft's name of the task, and how many layers peft's own choice of names adapts.
 LORA: list[tuple[Callable[[], Any], str, int]] = [
     (bert, "SEQ_CLS", 4),
-    (gpt2, "CAUSAL_LM", 6),
+    (gpt2, "CAUSAL_LM", 2),
     (t5, "SEQ_2_SEQ_LM", 12),
     (lambda: bert(transept.BertForTokenClassification), "TOKEN_CLS", 4),
     (roberta, "SEQ_CLS", 4),

@@ -36,6 +36,7 @@ class Conv1D(nn.Module):
         """(..., in) -> (..., out)."""
         return F.linear(x, self.weight.t(), self.bias)
 
+    nx, nf = property(lambda self: self.in_features), property(lambda self: self.out_features)
     __repr__ = nn.Module.__repr__
 
     def extra_repr(self) -> str:
