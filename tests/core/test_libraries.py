@@ -145,6 +145,7 @@ def _labels(task: str) -> Tensor:
     return torch.tensor([0, 2]) if task == "SEQ_CLS" else IDS % 3 if task == "TOKEN_CLS" else IDS
 
 
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`:UserWarning")  # of peft
 @pytest.mark.parametrize(("make", "task", "layers"), LORA, ids=NAMES)
 def test_lora_of_peft_by_its_own_names(make: Any, task: str, layers: int, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")

@@ -217,7 +217,9 @@ def test_what_the_vision_model_gave_can_be_passed() -> None:
 def test_the_vision_model_alone(name: str) -> None:
     ours, theirs = pair(family(name), KINDS[name])
     pixels, grids = patches(family(name), [(2, 4, 6), *GRIDS]), torch.tensor([(2, 4, 6), *GRIDS])
-    mine, other = (run(model.get_submodule("model.visual"), {"hidden_states": pixels, "grid_thw": grids}) for model in (ours, theirs))
+    mine, other = (
+        run(model.get_submodule("model.visual"), {"hidden_states": pixels, "grid_thw": grids}) for model in (ours, theirs)
+    )
     compare(mine, other, SINGLE)
 
 

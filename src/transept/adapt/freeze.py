@@ -43,7 +43,8 @@ def layer_groups(model: Model) -> list[list[str]]:
     The stacks of a model made of several follow each other, such as the encoder's layers and then the decoder's. With the
     embeddings is what makes the first layer's inputs, such as patches or convolutions over sound; with the last layer of a
     stack is what follows it in the backbone, such as a norm, a pooler or a projector; the head is what is in no backbone. A
-    tensor that two names share is listed once, by the first. The first and the last group may be empty.
+    tensor that two names share is listed once, by the first, in the group of what it is tied to. The first and the last
+    group may be empty.
     """
     stacks = {id(stack): number for number, stack in enumerate(model.stacks)}
     paths = {id(module): path for path, module in model.named_modules()}

@@ -196,9 +196,8 @@ class Part(NamedTuple):
         if self.blocks == 1:
             return tensor[self.slices]
         axis = len(self.slices) - 1
-        shape = tensor.shape
-        blocks = tensor.view(*shape[:axis], self.blocks, shape[axis] // self.blocks, *shape[axis + 1 :])
-        return blocks[(*self.slices[:-1], slice(None), self.slices[-1])].flatten(axis, axis + 1)
+        blocks = (block[self.slices] for block in tensor.chunk(self.blocks, dim=axis))
+        return torch.cat([*blocks], dim=axis)
 
     def of_row(self, pieces: int) -> Part:
         """The part of one of so many equal pieces of a row."""

@@ -63,9 +63,19 @@ class Piece:
         rows: Iterable[Any] = [None] * self.shape[0] if self.tensor is None else self.tensor
         return (replace(self, shape=self.shape[1:], tensor=row) for row in rows)
 
+    def chunk(self, count: int) -> list[Piece]:
+        """So many equal parts along the first axis, each of which is cut out of the whole."""
+        shape = (self.shape[0] // count, *self.shape[1:])
+        return [replace(self, shape=shape, gather=partial(_cut, self, number, count)) for number in range(count)]
+
     def whole(self) -> Tensor:
         """The tensor; all processes ask for it together."""
         return self.gather(self)
+
+
+def _cut(source: Piece, number: int, count: int, piece: Piece) -> Tensor:
+    tensor = source.whole()
+    return tensor.chunk(count)[number] if dist.get_rank() == 0 else tensor  # others may have nothing of it
 
 
 def _join(recipe: Recipe, parts: Sequence[Piece], piece: Piece) -> Tensor:

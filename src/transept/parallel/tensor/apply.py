@@ -42,6 +42,7 @@ from transept.parallel.tensor.styles import (
     ColumnsOfBlocks,
     ExpertsParallel,
     LogitsParallel,
+    OwnParameters,
     SharedHeads,
     distributed,
     placed,
@@ -136,6 +137,8 @@ def _style(style: str, model: Model, layer: Any, sequence: bool, forms: Mapping[
             return RowwiseParallel(input_layouts=Replicate())
         case plans.LOGITS:  # a bias of all tokens may be added to logits, which must be whole then
             return LogitsParallel(keeps_apart=getattr(model, "final_bias", None) is None)
+        case plans.HELD:
+            return OwnParameters(forms)
         case plans.EXPERTS:
             return ExpertsParallel(forms)
         case plans.BY_HEAD:

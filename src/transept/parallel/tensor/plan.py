@@ -27,7 +27,7 @@ from transept.layers.projection import Conv1D
 
 COLUMNS, ROWS, REPLICATED = "colwise", "rowwise", "replicated"
 VOCABULARY, LOGITS, EXPERTS = "embedding_rowwise", "colwise_gather_output", "experts"
-BY_HEAD, SHARED_HEADS = "by_head", "shared_heads"
+BY_HEAD, SHARED_HEADS, HELD = "by_head", "shared_heads", "held_bias"
 
 # What attention makes of its input, and feed-forward layers of theirs.
 PROJECTIONS, WIDENING = ("q_proj", "k_proj", "v_proj", "kv_proj", "qkv_proj"), ("gate_proj", "up_proj", "gate_up_proj")
@@ -45,6 +45,7 @@ AXES: dict[str, dict[str, int]] = {
     COLUMNS: {"weight": 0, "bias": 0},
     LOGITS: {"weight": 0, "bias": 0},
     ROWS: {"weight": 1},
+    HELD: {"bias": 0},  # which is a decoder's too
     VOCABULARY: {"weight": 0},
     EXPERTS: {"gate_up_proj": 1, "down_proj": 2},  # the columns and rows of every expert
 }
@@ -122,6 +123,10 @@ class Plan:
             if name not in inside:  # nothing would put its parts together again
                 plan._keep_whole(name, [name], "it is no part of a layer that the plan knows")
         tied = names.tied
+        for name, source in tied.items():
+            holder, _, leaf = source.rpartition(".")
+            if leaf == "bias" and plan.axis(name) is not None:
+                plan.styles.setdefault(holder, HELD)
         while wrong := [pair for pair in tied.items() if plan.axis(pair[0]) != plan.axis(pair[1])]:
             for name in (end.rpartition(".")[0] for pair in wrong for end in pair):
                 plan._keep_whole(name, [name], "it is tied to what is not split")
@@ -149,7 +154,7 @@ class Plan:
 
     def _settle_feed_forward(self, layers: dict[str, MLP]) -> None:
         for name, layer in layers.items():
-            inner = layer.down_proj.in_features
+            inner = int(layer.down_proj.in_features)  # type: ignore[arg-type]
             styles = {role: COLUMNS for role in WIDENING if role in self.layers[name]} | {"down_proj": ROWS}
             why = f"its inner size {inner} is not divisible by {self.size}" if inner % self.size else None
             self._settle(name, styles, why)

@@ -51,6 +51,17 @@ def share_parameters(module: nn.Module, mesh: DeviceMesh, source: Any, forms: Ma
         module.register_parameter(name, nn.Parameter(placed, requires_grad=parameter.requires_grad))
 
 
+class OwnParameters(ParallelStyle):
+    """What a module holds for others is split."""
+
+    def __init__(self, forms: Mapping[str, Placement]) -> None:
+        self.forms = forms
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        share_parameters(module, device_mesh, self.src_data_rank, self.forms)
+        return module
+
+
 class ColumnsOfBlocks(ParallelStyle):
     """A layer's outputs are split, in each of so many equal blocks of them: queries, keys and values for example.
 
