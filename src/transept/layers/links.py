@@ -23,10 +23,13 @@ class Linked(nn.Module):
     _links: dict[str, tuple[nn.Module, str]]
 
     def __getattr__(self, name: str) -> Any:
-        links = self.__dict__.get("_links")
-        if links is not None and name in links:
-            holder, key = links[name]
-            return getattr(holder, key)
+        held = self.__dict__
+        if "_modules" in held and name in held["_modules"]:  # most of what is asked for
+            return held["_modules"][name]
+        if "_links" in held and name in held["_links"]:
+            holder, key = held["_links"][name]
+            modules = holder.__dict__["_modules"]
+            return modules[key] if key in modules else getattr(holder, key)
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
