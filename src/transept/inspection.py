@@ -154,7 +154,7 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
 def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
     from transept.preprocess.auto import AutoProcessor
 
-    text = not isinstance(model.backbone, ImageBackbone | AudioBackbone)
+    text = not isinstance(model.body, ImageBackbone | AudioBackbone)
     try:
         parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
     except TranseptError as error:

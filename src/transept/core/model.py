@@ -87,7 +87,6 @@ class Model(Linked, Pretrained, metaclass=_Built):
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
-    backbone: Backbone  # the model without its head
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -121,9 +120,14 @@ class Model(Linked, Pretrained, metaclass=_Built):
         self.tie_weights()
 
     @property
+    def body(self) -> Backbone:
+        """The model without its head; itself, where there is none."""
+        raise NotImplementedError
+
+    @property
     def stacks(self) -> tuple[Backbone, ...]:
         """The backbones whose layers run: one, but where an encoder and a decoder make one model."""
-        return self.backbone.stacks
+        return self.body.stacks
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -141,7 +145,7 @@ class Model(Linked, Pretrained, metaclass=_Built):
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
         kernel_named(name)
-        for model in (self, self.backbone, *self.stacks):
+        for model in (self, self.body, *self.stacks):
             model.kernel_name = model.config.attn_implementation = name
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
@@ -159,11 +163,11 @@ class Model(Linked, Pretrained, metaclass=_Built):
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of token embeddings."""
-        return self.backbone.embedding_table()
+        return self.body.embedding_table()
 
     def set_input_embeddings(self, table: nn.Module) -> None:
         """Replace the table of token embeddings, and what is tied to it."""
-        self.backbone.replace_embedding_table(table)
+        self.body.replace_embedding_table(table)
         self.tie_weights()
 
 
@@ -236,7 +240,7 @@ class Backbone(Model):
             return self.end(self.run(x, ctx), ctx)
 
     @property
-    def backbone(self) -> Backbone:  # type: ignore[override]
+    def body(self) -> Backbone:
         return self
 
     @property

@@ -76,7 +76,6 @@ class Pair(Generates, Composite):
         self.encoder = encoder or self.part_class("encoder", config.encoder)(config.encoder)  # type: ignore[assignment]
         self.decoder = decoder or self.part_class("decoder", config.decoder)(config.decoder)  # type: ignore[assignment]
         config.encoder, config.decoder = self.encoder.config, self.decoder.config
-        self.link("backbone", self, "encoder")
         self._check_parts()
         self.enc_to_dec_proj = self._projection()
         if config.attn_implementation is not None:
@@ -148,6 +147,10 @@ class Pair(Generates, Composite):
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
         return cls.reads
+
+    @property
+    def body(self) -> Backbone:
+        return self.encoder
 
     def get_decoder(self) -> TaskModel[TextBackbone]:
         return self.decoder

@@ -91,6 +91,10 @@ class TaskModel(Model, Generic[B]):
         self.backbone.initialize_module(module)
 
     @property
+    def body(self) -> Backbone:
+        return self.backbone
+
+    @property
     def base_model(self) -> nn.Module:
         return self.backbone if self.base_model_prefix else self
 

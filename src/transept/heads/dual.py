@@ -78,7 +78,6 @@ class DualEncoder(Composite):
         super().__init__(config)
         for name in self.parts:
             setattr(self, name, self.part_classes[name](self.part_config(name, config)))
-        self.link("backbone", self, "vision_model")
         if config.attn_implementation is not None:
             self.set_attn_implementation(config.attn_implementation)
 
@@ -90,6 +89,10 @@ class DualEncoder(Composite):
     def part_config(cls, name: str, config: Config) -> Config:
         found: Config = getattr(config, name.replace("_model", "_config"))
         return found
+
+    @property
+    def body(self) -> Backbone:
+        return self.vision_model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.text_model.get_input_embeddings()

@@ -130,7 +130,7 @@ class Components:
         missing = () if model.load_report is None else model.load_report.missing
         # A backbone has no pooler where its checkpoint has none, or where it is not wanted.
         if auto is AutoModel and (not pooler or any(name.startswith("pooler.") for name in missing)):
-            model.backbone.pooler = None
+            model.body.pooler = None
         if rounded:
             wide = model.can_generate() or not has_matrix_units()
             return quantize(model) if wide else quantize(model).to(torch.bfloat16)

@@ -58,7 +58,7 @@ class MediaPipeline(TaskPipeline[Any]):
     most_items, most_bytes = MOST_ITEMS, MOST_BYTES
 
     def check_model(self) -> None:
-        self.need(isinstance(self.model.backbone, self.reads), f"reads {self.noun}s")
+        self.need(isinstance(self.model.body, self.reads), f"reads {self.noun}s")
 
     def __call__(self, inputs: Any = None, **options: Any) -> Any:
         """As of every pipeline; an array with a batch axis is a list of inputs."""
@@ -98,13 +98,13 @@ class ImagePipeline(MediaPipeline):
         if len(values) != 1:
             raise InputError(f"an input must be one image, but holds {len(values)}.", hint="Pass a flat list of images.")
         inputs, masks = {"pixel_values": values[0]}, prepared.get("pixel_mask")
-        if masks is not None and "pixel_mask" in self.model.backbone.reads and not np.all(masks[0]):
+        if masks is not None and "pixel_mask" in self.model.body.reads and not np.all(masks[0]):
             inputs["pixel_mask"] = masks[0]
         return [Sample(inputs, self.positions(*values[0].shape[1:]), group=(values[0].shape, *inputs))]
 
     def positions(self, height: int, width: int) -> int:
         """How much a picture counts in a batch: its patches with what stands before them, or as many as a ViT would have."""
-        backbone = self.model.backbone
+        backbone = self.model.body
         if not isinstance(backbone, PatchBackbone):
             return -(-height // _PATCH) * -(-width // _PATCH)
         rows, columns = backbone.grid(height, width)
@@ -138,7 +138,7 @@ class AudioPipeline(MediaPipeline):
     def read(self, item: Any, options: Any) -> list[Sample]:
         """The rows of a sound, which must be at least as long as one frame (``InputError``)."""
         sound: NDArray[np.float32] = self.feature_extractor.load([item], options.sampling_rate)[0]
-        rate, backbone = self.feature_extractor.sampling_rate, self.model.backbone
+        rate, backbone = self.feature_extractor.sampling_rate, self.model.body
         if isinstance(backbone, SpectrogramBackbone):
             name = backbone.main_input_name
             values = self.feature_extractor(sound, sampling_rate=rate, return_tensors="np")[name][0]
@@ -155,7 +155,7 @@ class AudioPipeline(MediaPipeline):
     def row(self, samples: NDArray[np.float32], **more: Any) -> Sample:
         """A row of samples; its length is its number of frames."""
         group = None if self.paddable else len(samples)
-        return Sample({"samples": samples, **more}, self.model.backbone.feature_lengths(len(samples)), group)
+        return Sample({"samples": samples, **more}, self.model.body.feature_lengths(len(samples)), group)
 
     def collate(self, samples: Sequence[Sample]) -> dict[str, Tensor]:
         """Rows as (B, S) on the model's device, each normalised as if alone; no mask where nothing is padded.

@@ -72,12 +72,12 @@ class TextPipeline(TaskPipeline[Any]):
     tokenizer: Any
 
     def check_model(self) -> None:
-        self.need(not isinstance(self.model.backbone, SoundBackbone | ImageBackbone), "reads text")
+        self.need(not isinstance(self.model.body, SoundBackbone | ImageBackbone), "reads text")
 
     @property
     def max_length(self) -> int:
         """Tokens of a row at most: what the tokenizer and the model both were made for."""
-        most = getattr(self.model.backbone, "trained_positions", None)
+        most = getattr(self.model.body, "trained_positions", None)
         return int(min(self.tokenizer.model_max_length or NO_LIMIT, most or NO_LIMIT))
 
     def prepare(self, items: Sequence[Any], options: Any) -> Sequence[list[Sample] | TranseptError]:
@@ -157,7 +157,7 @@ class TextPipeline(TaskPipeline[Any]):
 
         Elsewhere, many small calls of attention cost more than padding does, and compiled models want few shapes.
         """
-        model, backbone = self.model, self.model.backbone
+        model, backbone = self.model, self.model.body
         reads_rows = isinstance(backbone, TextBackbone) and backbone.ragged and not backbone.causal
         compiled = model._compiled_call_impl is not None or backbone._compiled_call_impl is not None
         return not reads_rows or compiled or model.device.type != "cpu"
@@ -175,7 +175,7 @@ class TextPipeline(TaskPipeline[Any]):
             pad = self.tokenizer.pad_token_id or 0
         holds_pad = any(pad in sample.inputs["input_ids"] for sample in samples)
         fills = {"input_ids": pad}
-        if "token_type_ids" in self.model.backbone.reads and any("token_type_ids" in sample.inputs for sample in samples):
+        if "token_type_ids" in self.model.body.reads and any("token_type_ids" in sample.inputs for sample in samples):
             fills["token_type_ids"] = 0
         rows = {name: [sample.inputs.get(name) or [0] * sample.length for sample in samples] for name in fills}
         if not self.padded and not holds_pad:

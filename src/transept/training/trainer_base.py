@@ -136,7 +136,7 @@ class TrainerBase(TrainerData):
     def check_model(self) -> None:
         """Refuse a model that has no loss."""
         task = task_of(self.model)
-        if task is not None and task.backbone is task:
+        if task is not None and task.body is task:
             what = f"{type(task).__name__} has no task, and so no loss."
             raise UnsupportedError(what, hint="Train a model with a head, such as one of AutoModelFor...")
 

@@ -74,7 +74,6 @@ class _Blip(Composite):
             config.text_config.fail("is_decoder", "must be true, since the text reads images")
         for name in self.parts:
             setattr(self, name, _PARTS[name](self.part_config(name, config), **self.part_options.get(name, {})))
-        self.link("backbone", self, "vision_model")
 
     @classmethod
     def part_class(cls, name: str, config: Config) -> type[Model]:
@@ -84,6 +83,10 @@ class _Blip(Composite):
     def part_config(cls, name: str, config: Config) -> Config:
         found: Config = config.vision_config if name == "vision_model" else config.text_config
         return found
+
+    @property
+    def body(self) -> Backbone:
+        return self.vision_model
 
     def get_input_embeddings(self) -> nn.Module:
         return self.models()[1].get_input_embeddings()

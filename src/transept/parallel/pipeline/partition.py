@@ -130,7 +130,7 @@ def _stacks(model: Model) -> tuple[Backbone, ...]:
     if not isinstance(model, TaskModel):
         what = f"{name} has no loss by itself, or is made of several models: no pipeline."
         raise UnsupportedError(what, hint=_INSTEAD)
-    backbone, stacks = model.backbone, model.stacks
+    backbone, stacks = model.body, model.stacks
     kinds, usual = {type(stack) for stack in stacks}, (own_forward(Backbone), own_forward(TextBackbone))
     run_alike = all(k.run is Backbone.run and k.context_class is Context and own_forward(k) in usual for k in kinds)
     is_pair = isinstance(backbone, EncoderDecoderBackbone)
@@ -149,7 +149,7 @@ def _uses(model: Model, stacks: Sequence[Backbone]) -> tuple[dict[str, set[int]]
     paths = {id(module): path for path, module in model.named_modules()}
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     count = sum(len(stack.layers) for stack in stacks)
-    within = f"{paths[id(model.backbone)]}."
+    within = f"{paths[id(model.body)]}."
     uses = {name: set[int]() if name.startswith(within) else {count - 1} for name in names}
     start, shares = 0, False
     for stack in stacks:
@@ -173,7 +173,7 @@ def _costs(model: Model, uses: Mapping[str, set[int]], count: int) -> list[float
     """What each layer costs in weights that are multiplied; those that several layers need count for the first."""
     costs = [0.0] * count
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    within = next(path for path, module in model.named_modules() if module is model.backbone)
+    within = next(path for path, module in model.named_modules() if module is model.body)
     experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
     chosen = model.config.num_experts_per_tok / model.config.num_local_experts if experts else 1.0
     for name, layers in uses.items():

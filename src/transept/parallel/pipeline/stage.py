@@ -45,7 +45,7 @@ def rows_of(model: Model, batch: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("past_key_values", "encoder_outputs", "lengths"):
         if name in inputs:
             raise InputError(f"`{name}` cannot go through a pipeline, whose micro-batches are rows of inputs.")
-    backbone = model.backbone
+    backbone = model.body
     if isinstance(backbone, TextBackbone) and (texts := declared_texts(inputs)) is not None:
         inputs = {name: value for name, value in inputs.items() if name not in BOUNDS} | {"seq_idx": texts}
         if "position_ids" in backbone.reads:
@@ -74,7 +74,7 @@ def spread_texts(model: Model, batch: dict[str, Any], parts: int) -> dict[str, A
     Raises:
         UnsupportedError: packed texts for a family that has to unpack them, which makes states of varying shapes.
     """
-    backbone = model.backbone
+    backbone = model.body
     if not isinstance(backbone, TextBackbone):
         return batch
     # Stages make no cache, beside which texts would not be inferred.

@@ -154,7 +154,7 @@ class Plan:
 
     def _settle_feed_forward(self, layers: dict[str, MLP]) -> None:
         for name, layer in layers.items():
-            inner = int(layer.down_proj.in_features)  # type: ignore[arg-type]
+            inner = int(layer.down_proj.in_features)
             styles = {role: COLUMNS for role in WIDENING if role in self.layers[name]} | {"down_proj": ROWS}
             why = f"its inner size {inner} is not divisible by {self.size}" if inner % self.size else None
             self._settle(name, styles, why)

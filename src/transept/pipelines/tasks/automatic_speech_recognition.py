@@ -104,7 +104,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     @property
     def hop(self) -> int:
         """Samples from one frame to the next; an ``UnsupportedError`` where the model's states are no frames."""
-        if self.model.backbone.adapted:
+        if self.model.body.adapted:
             name = type(self.model).__name__
             raise UnsupportedError(f"this {name} has an adapter behind its frames: it tells no times and joins no chunks.")
         return math.prod(self.model.config.conv_stride)
@@ -120,14 +120,14 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
         seconds = (options.chunk_length_s, *(stride if isinstance(stride, Sequence) else (stride, stride)))
         rate, hop = self.feature_extractor.sampling_rate, self.hop
         size, left, right = (round(each * rate / hop) * hop for each in seconds)
-        if size < self.model.backbone.receptive_field or size <= left + right:
+        if size < self.model.body.receptive_field or size <= left + right:
             full = f"a chunk of {seconds[0]:g} s has no room beside {seconds[1]:g} s and {seconds[2]:g} s of context."
             raise InputError(full, hint="Pass a larger chunk_length_s or a smaller stride_length_s.")
         return size, left, right
 
     def rows(self, item: Any, samples: NDArray[np.float32], options: Any) -> list[Sample]:
         if (sizes := self.aligned(options)) is not None:
-            plan = chunks(len(samples), self.hop, self.model.backbone.receptive_field, *sizes)
+            plan = chunks(len(samples), self.hop, self.model.body.receptive_field, *sizes)
             return [self.row(samples[c.start : c.stop], kept=slice(c.first, c.end)) for c in plan]
         context = item.get("stride") if isinstance(item, Mapping) else None
         return [self.row(samples, kept=slice(None) if context is None else self.kept(len(samples), context, item))]
@@ -145,7 +145,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.int64]]:
         """The best symbol of each frame that is kept, (T) for each row."""
         best = self.run(self.collate(samples)).logits.argmax(dim=-1).cpu().numpy()
-        lengths = [self.model.backbone.state_lengths(len(sample.inputs["samples"])) for sample in samples]
+        lengths = [self.model.body.state_lengths(len(sample.inputs["samples"])) for sample in samples]
         return [row[:length][sample.inputs["kept"]] for row, length, sample in zip(best, lengths, samples, strict=True)]
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:

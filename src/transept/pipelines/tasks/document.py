@@ -76,7 +76,7 @@ class DocumentQuestionAnsweringPipeline(TaskPipeline[Any]):
     image_processor: Any
 
     def check_model(self) -> None:
-        self.need("bbox" in self.model.backbone.reads, "reads words with their boxes")
+        self.need("bbox" in self.model.body.reads, "reads words with their boxes")
 
     def __call__(  # type: ignore[override]
         self, image: Any = None, question: Any = None, word_boxes: Any = None, **options: Any
@@ -92,7 +92,7 @@ class DocumentQuestionAnsweringPipeline(TaskPipeline[Any]):
     @property
     def max_length(self) -> int:
         """Tokens of a window at most: what the tokenizer and the model both were made for."""
-        return int(min(self.tokenizer.model_max_length, self.model.backbone.trained_positions or NO_LIMIT))
+        return int(min(self.tokenizer.model_max_length, self.model.body.trained_positions or NO_LIMIT))
 
     def prepare(self, items: Sequence[Any], options: Any) -> list[list[Sample] | TranseptError]:
         pictures = [item.get("image") for item in items if isinstance(item, Mapping)]

@@ -47,7 +47,7 @@ class VectorPipeline(TaskPipeline[Any]):
 
     def check_model(self) -> None:
         super().check_model()
-        self.size = int(getattr(self.model, "vector_size", self.model.backbone.dim))
+        self.size = int(getattr(self.model, "vector_size", self.model.body.dim))
 
     def vectors(self, samples: Sequence[Sample]) -> NDArray[np.float32]:
         """(B, E)."""
@@ -78,11 +78,11 @@ class ImageEmbeddingPipeline(ImagePipeline, VectorPipeline):
         inputs = self.collate(samples)
         compared = getattr(self.model, "get_image_features", None)
         with pooled_alone():
-            output = self.run(inputs, self.model.backbone) if compared is None else compared(**inputs)
+            output = self.run(inputs, self.model.body) if compared is None else compared(**inputs)
         if output.pooler_output is not None:
             return to_numpy(output.pooler_output.flatten(1))
         states: Tensor = output.last_hidden_state  # (B, T, D), or (B, C, H, W) where there are no patches
-        first = getattr(self.model.backbone, "prefix_tokens", 0)
+        first = getattr(self.model.body, "prefix_tokens", 0)
         return to_numpy(states.flatten(2).mean(dim=2) if states.ndim == 4 else states[:, first:].mean(dim=1))
 
 
@@ -96,5 +96,5 @@ class AudioEmbeddingPipeline(AudioPipeline, VectorPipeline):
         VectorPipeline.check_model(self)
 
     def vectors(self, samples: Sequence[Sample]) -> NDArray[np.float32]:
-        states = to_numpy(self.run(self.collate(samples), self.model.backbone).last_hidden_state)
+        states = to_numpy(self.run(self.collate(samples), self.model.body).last_hidden_state)
         return np.stack([rows[: len(sample)].mean(axis=0) for rows, sample in zip(states, samples, strict=True)])

@@ -260,7 +260,7 @@ class TextGenerationPipeline(GenerationPipeline):
         if len(made) > 1 and options.streamer is None:
             settings = self.resolved(options)
             plain = settings.cache_implementation is None and settings.use_cache is not False
-            if plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model.backbone):
+            if plain and settings.mode in ("greedy", "sample", "beam") and reusable(self.model.body):
                 share_prefixes(flat(made))
         return made
 

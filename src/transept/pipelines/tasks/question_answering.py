@@ -218,7 +218,7 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
 
     def read(self, item: Any, options: Any) -> list[Text]:
         question, context = read_question(item)
-        prefix, layout = options.prefix or "", getattr(self.model.backbone, "question_layout", None)
+        prefix, layout = options.prefix or "", getattr(self.model.body, "question_layout", None)
         return [(prefix + question, context) if layout is None else (prefix + layout.format(question, context), None)]
 
     def settings(self, options: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class TextEmbeddingPipeline(TextPipeline):
 
     def check_model(self) -> None:
         super().check_model()
-        self.size = self.head.size(self.model.backbone.dim)
+        self.size = self.head.size(self.model.body.dim)
 
     @property
     def max_length(self) -> int:
@@ -73,7 +73,7 @@ class TextEmbeddingPipeline(TextPipeline):
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[NDArray[np.float32]]:
         batch, prompt = self.collate(samples), self.head.prompt(options.prompt_name)
-        hidden = self.run(batch, self.model.backbone).last_hidden_state
+        hidden = self.run(batch, self.model.body).last_hidden_state
         skip = 0
         if prompt and not self.head.pools_prompt:
             ids = self.tokenizer.encode_ids([prompt])[0]

@@ -66,7 +66,7 @@ class FeatureExtractionPipeline(TextPipeline, StatesPipeline):
     nested = "tokenize_kwargs"
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
-        return unpadded(to_numpy(self.run(self.collate(samples), self.model.backbone).last_hidden_state), samples)
+        return unpadded(to_numpy(self.run(self.collate(samples), self.model.body).last_hidden_state), samples)
 
 
 class ImageFeatureExtractionPipeline(ImagePipeline, StatesPipeline):
@@ -76,7 +76,7 @@ class ImageFeatureExtractionPipeline(ImagePipeline, StatesPipeline):
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         """States (T, D), or the pooled state (D), of each row; an ``InputError`` where the model has no trained pooler."""
-        output = self.run(self.collate(samples), self.model.backbone)
+        output = self.run(self.collate(samples), self.model.body)
         found = output.pooler_output if options.pool else output.last_hidden_state
         if found is None:
             problem = f"`pool` is true, but this {type(self.model).__name__} has no trained pooler."
@@ -129,7 +129,7 @@ class FillMaskPipeline(TextPipeline):
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[list[tuple[list[float], list[int]]]]:
         """Scores and ids of the best tokens for each mask of each row. Logits are computed for masks alone."""
         batch, head = self.collate(samples), self.model.lm_head
-        states = self.run(batch, self.model.backbone).last_hidden_state[batch["input_ids"] == self.mask]
+        states = self.run(batch, self.model.body).last_hidden_state[batch["input_ids"] == self.mask]
         chances, targets = torch.softmax(head(states).float(), dim=-1), options.targets
         chances = chances if targets is None else chances[:, targets.to(chances.device)]
         best, places = (found.cpu() for found in chances.topk(min(options.top_k, chances.shape[-1])))

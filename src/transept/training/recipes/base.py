@@ -172,7 +172,7 @@ class TextRecipe(Recipe):
             if getattr(model.config, "pad_token_id", None) is None:
                 model.config.pad_token_id = processor.pad_token_id
         warn_of_tokenizer(processor, model)
-        positions = getattr(model.backbone, "trained_positions", None) or NO_LIMIT
+        positions = getattr(model.body, "trained_positions", None) or NO_LIMIT
         self.limit = int(self.options.max_length or min(processor.model_max_length or NO_LIMIT, positions, 512))
         what = f"`max_length` is {self.limit}, but the model has positions for {positions} tokens."
         refuse(self.limit > positions, what, f"Pass max_length={positions} or less.", ConfigError)

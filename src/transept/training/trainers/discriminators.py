@@ -41,10 +41,10 @@ class ReplacedTokens(nn.Module):
         what = f"embeddings of {small[1]} numbers, which the generator has, and of {large[1]} cannot be shared."
         refuse(small != large, what, hint="Give both models one `embedding_size`, or pass share_embeddings=False.")
         generator.set_input_embeddings(discriminator.get_input_embeddings())
-        tables = [getattr(model.backbone, "embed_positions", None) for model in (generator, discriminator)]
+        tables = [getattr(model.body, "embed_positions", None) for model in (generator, discriminator)]
         shapes = [table.weight.shape for table in tables if isinstance(table, nn.Embedding)]
         if len(shapes) == 2 and shapes[0] == shapes[1]:
-            generator.backbone.embed_positions = tables[1]
+            generator.body.embed_positions = tables[1]
 
     def forward(self, input_ids: Tensor, labels: Tensor, **inputs: Any) -> dict[str, LossTerm]:
         """The loss of masked ids (B, T), whose hidden tokens are the ``labels`` (B, T), -100 elsewhere."""
