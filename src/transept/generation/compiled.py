@@ -12,7 +12,7 @@ import types
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -136,6 +136,7 @@ class CompiledSteps:
         return found
 
 
+_MODEL = "L['model']"  # what a compiled step's conditions on its model begin with
 _STEPS: weakref.WeakKeyDictionary[nn.Module, CompiledSteps] = weakref.WeakKeyDictionary()
 
 
@@ -151,12 +152,17 @@ def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool)
 
             chosen = list_mode_options(mode)
         # What modules hold is looked at once for each text that is written (``_state``), and not in each step.
-        always = {"freezing": True, "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+        always = {"freezing": True, "guard_filter_fn": _of_inputs}
         options = {**chosen, **(own or {}), **always}
         return torch.compile(function, **{"dynamic": False, **given, "mode": None, "options": options})
     except RuntimeError as error:
         said = str(error).partition(", known options")[0].rstrip(".")
         raise ConfigError(f"`compile_config` cannot be used: {said}.") from error
+
+
+def _of_inputs(guards: Iterable[Any]) -> list[bool]:
+    """Which of PyTorch's conditions are kept: none that concern the model, which would keep it alive with its graph."""
+    return [not guard.name.startswith(_MODEL) for guard in guards]
 
 
 @contextmanager
