@@ -5,9 +5,8 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,10 +18,11 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.inputs import RecordOptions, explicit
+from transept.core.classes import Built, family_class, own_forward
+from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained
 from transept.core.tree import place
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, refuse
 from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
 from transept.layers.cache import Cache
@@ -31,6 +31,7 @@ from transept.layers.links import Linked
 from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
+_READY = "_initialized"  # an attribute of modules whose parameters were filled
 _POOLED_ALONE = ContextVar("pooled_alone", default=False)
 
 
@@ -48,32 +49,7 @@ def pooled_alone(alone: bool = True) -> Iterator[None]:
         _POOLED_ALONE.reset(token)
 
 
-def own_forward(cls: type) -> Callable[..., Any]:
-    """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
-    found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
-    own: Callable[..., Any] = next(each for each in found if inspect.unwrap(each) is each)
-    return own
-
-
-class _Built(type):
-    """Gives a class its explicit signature, and makes a call of it end with the initialisation of what it built."""
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(name, bases, namespace)
-        names = cls.arguments()  # type: ignore[attr-defined]
-        if names and "main_input_name" not in namespace:
-            type.__setattr__(cls, "main_input_name", names[0])
-        if "forward" not in namespace and names:
-            options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
-            type.__setattr__(cls, "forward", explicit(own_forward(cls), names, options))
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = super().__call__(*args, **kwargs)
-        model.built()
-        return model
-
-
-class Model(Linked, Pretrained, metaclass=_Built):
+class Model(Linked, Pretrained, metaclass=Built):
     """What backbones and task models have in common.
 
     A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
@@ -87,6 +63,7 @@ class Model(Linked, Pretrained, metaclass=_Built):
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
+    of_user: ClassVar[bool] = False  # whether a user wrote the class, whose constructor calls ``post_init``
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -100,7 +77,8 @@ class Model(Linked, Pretrained, metaclass=_Built):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        if not isinstance(config, self.config_class):
+        kind: type[Config] = Config if self.of_user else self.config_class
+        if not isinstance(config, kind):
             own = type(self).__name__
             what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
             raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
@@ -110,14 +88,34 @@ class Model(Linked, Pretrained, metaclass=_Built):
         kernel_named(self.kernel_name)
 
     def built(self) -> None:
-        """Initialise the new parameters, unless they wait for a checkpoint on the meta device."""
-        inner = {id(m) for child in self.children() if isinstance(child, Model) for m in child.modules()}
-        if self.device.type != "meta":
-            for module in self.modules():
-                if id(module) not in inner:
-                    self.initialize_module(module)
-        place(self, self.names_of(self.config).placement)
+        """Get all parts ready, and share the tensors of those that are tied."""
+        self.ready()
         self.tie_weights()
+
+    @classmethod
+    def computes_otherwise(cls) -> bool:
+        """Whether a user wrote the forward pass, so that the loss is whatever it says."""
+        base = family_class(cls)
+        return cls.of_user and (base is None or own_forward(cls) is not own_forward(base))
+
+    def ready(self) -> None:
+        """Initialise what is new, unless it waits for a checkpoint on the meta device, and put all parts in their places."""
+        if self.device.type != "meta":
+            for module in [module for module in self.modules() if _READY not in module.__dict__]:
+                self._init_weights(module)
+                module.__dict__[_READY] = True
+        self.place_parts()
+
+    def place_parts(self) -> None:
+        """Register all parts under the names of the tree, once."""
+        if "_is_placed" not in self.__dict__:
+            self.__dict__["_is_placed"] = True
+            place(self, self.names_of(self.config).placement)
+
+    def post_init(self) -> None:
+        """Initialise and tie what a user's constructor has built, as it calls at its end; others need no such call."""
+        if self.of_user:
+            self.built()
 
     @property
     def body(self) -> Backbone:
@@ -135,7 +133,21 @@ class Model(Linked, Pretrained, metaclass=_Built):
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
-        return self.tree_names(self.config)
+        return self.with_ties(self.tree_names(self.config))
+
+    def with_ties(self, names: Names) -> Names:
+        """Names with the ties that a user's class states: names and their sources, or those tied to the input embeddings."""
+        stated: Any = type(self)._tied_weights_keys
+        if isinstance(stated, property) or not stated or not self.config.tie_word_embeddings:
+            return names
+        if not isinstance(stated, Mapping):
+            table = self.get_input_embeddings()
+            stated = dict.fromkeys(stated, next(f"{path}.weight" for path, module in self.named_modules() if module is table))
+        state = dict((*self.named_parameters(remove_duplicate=False), *self.named_buffers()))
+        for name in (*stated, *stated.values()):
+            what = f"`_tied_weights_keys` of {type(self).__name__} names {name!r}, which is no tensor of it."
+            refuse(name not in state, what, "Write whole names, as in its state_dict().")
+        return replace(names, ties=names.ties | stated)
 
     @classmethod
     def tree_names(cls, config: Config) -> Names:
@@ -171,9 +183,6 @@ class Model(Linked, Pretrained, metaclass=_Built):
         self.tie_weights()
 
 
-PreTrainedModel = Model  # the reference's name of the base class
-
-
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
@@ -205,10 +214,11 @@ class Backbone(Model):
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
 
-    def built(self) -> None:
-        for layer, heads in (self.config.extra.get("pruned_heads") or {}).items():
+    def ready(self) -> None:
+        pruned = {} if "_is_placed" in self.__dict__ else self.config.extra.get("pruned_heads") or {}
+        for layer, heads in pruned.items():
             self.layers[int(layer)].self_attn.prune_heads(heads)  # type: ignore[union-attr, operator]
-        super().built()
+        super().ready()
 
     def deviation(self, module: nn.Module) -> float:
         adds = self.scales_residual and adds_to_stream(module, self.layers)

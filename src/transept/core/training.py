@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
 from transept.config import Config
-from transept.core.half_precision import guard
 from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
+from transept.tiles import guard
 
 # An attribute of modules that are frozen, and stay in evaluation mode.
 FROZEN = "_frozen"
@@ -146,9 +146,6 @@ class ForLibraries(Loadable):
     def init_weights(self: Any) -> None:
         self.initialize()
         self.tie_weights()
-
-    def post_init(self) -> None:
-        """Nothing: what a constructor built is initialised when it ends."""
 
     def add_model_tags(self, tags: str | Sequence[str]) -> None:
         own = dict.fromkeys([tags] if isinstance(tags, str) else tags)
