@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -361,3 +362,30 @@ def test_models_are_instances_of_the_class_of_their_family() -> None:
     assert issubclass(transept.BertModel, transept.PreTrainedModel)
     assert not issubclass(transept.RobertaModel, BertPreTrainedModel)
     assert not issubclass(nn.Linear, transept.PreTrainedModel)
+
+
+@pytest.mark.parametrize(
+    ("family", "kinds", "settings"),
+    [
+        ("Bert", ("Layer", "Attention"), SIZES),
+        ("Llama", ("DecoderLayer", "Attention", "MLP"), SIZES),
+        ("GPT2", ("Block", "Attention", "MLP"), {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 40}),
+        ("T5", ("Block", "Attention"), _T5),
+        ("ViT", ("Layer", "Attention", "MLP"), _VIT | {"patch_size": 4}),
+    ],
+)
+def test_classes_of_layers_match_where_the_references_do(family: str, kinds: Any, settings: dict[str, Any]) -> None:
+    paths = []
+    for lib in (transept, reference):
+        model: Any = getattr(lib, f"{family}Model")(getattr(lib, f"{family}Config")(**settings))
+        file = importlib.import_module(f"{lib.__name__}.models.{family.lower()}.modeling_{family.lower()}")
+        classes = [getattr(file, family + kind) for kind in kinds]
+        paths.append([{path for path, part in model.named_modules() if isinstance(part, kind)} for kind in classes])
+    assert paths[0] == paths[1]
+
+
+def test_layers_are_named_as_what_is_not_split() -> None:
+    assert transept.LlamaModel(transept.LlamaConfig(**SIZES))._no_split_modules == [transept.LlamaDecoderLayer.__name__]  # type: ignore[attr-defined]
+    for name in ("SwinLayer", "BlipEncoderLayer", "BertSelfAttention"):
+        with pytest.raises((AttributeError, ImportError), match="has no name"):
+            getattr(transept, name)

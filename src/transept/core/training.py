@@ -55,6 +55,11 @@ class ForLibraries(Loadable):
     _tied_weights_keys = property(lambda self: dict(self.checkpoint_names().tied))
 
     @property
+    def _no_split_modules(self: Any) -> list[str]:
+        """The names of the classes whose modules stay on one device as wholes: layers."""
+        return sorted({type(layer).__name__ for stack in self.stacks for layer in getattr(stack, "layers", ())})
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type of the first floating-point parameter."""
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
