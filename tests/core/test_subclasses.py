@@ -182,6 +182,30 @@ def test_checkpoints_of_the_backbone_and_of_tasks_are_read(tmp_path: Path) -> No
     assert torch.equal(alone(IDS)[0], backbone.eval()(IDS)[0])
 
 
+def test_what_a_class_adds_may_be_absent_as_a_whole(tmp_path: Path) -> None:
+    class Deeper(transept.BertModel):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.extra = nn.Linear(16, 16)
+            self.post_init()
+
+    class Two(BertForPairs):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.others = nn.ModuleList([transept.BertModel(config, add_pooling_layer=False)])
+            self.scale = nn.Parameter(torch.ones(1))
+
+    backbone = transept.BertModel(bert())
+    backbone.save_pretrained(tmp_path)
+    for kind in (Deeper, Two):
+        with pytest.warns(TranseptWarning, match="newly initialised"):
+            model = kind.from_pretrained(tmp_path)
+        again = kind.from_pretrained(save(model, tmp_path))
+        assert all(torch.equal(again.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    others = [name for name in model.load_report.missing if name.startswith("others.0.")]
+    assert len(others) == len(backbone.state_dict()) - 2  # the pooler
+
+
 def save(model: Any, tmp_path: Path) -> Path:
     model.save_pretrained(tmp_path / "saved")
     return tmp_path / "saved"

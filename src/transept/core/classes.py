@@ -34,6 +34,7 @@ def _completed(init: Callable[..., None], cls: type) -> Callable[..., None]:
         init(self, *args, **kwargs)
         if type(self).of_user and family_class(type(self)) is cls:
             self.ready()
+            self.__dict__["_whole"] = {*self._modules, *self._parameters, *self._buffers}
 
     return call
 

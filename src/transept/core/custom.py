@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -24,7 +25,7 @@ from transept.errors import UnsupportedError, refuse
 from transept.layers.links import tensors
 from transept.objectives.classification import IGNORED
 
-_UNSHIFTED = re.compile(r"For(MaskedLM|\w+Classification|ConditionalGeneration|QuestionAnswering|MultipleChoice)")
+_UNSHIFTED = re.compile(r"For(MaskedLM|\w{0,30}Classification|ConditionalGeneration|QuestionAnswering|MultipleChoice)")
 
 _PARTS = {"Attention": "self_attn", "MLP": "mlp"}
 
@@ -110,9 +111,11 @@ class PreTrainedModel(Model, metaclass=_Base):
     def checkpoint_names(self) -> Names:
         names = Names(absent=("*",))
         for path, model in self.inner_models().items():
-            inner = model.checkpoint_names()
-            names |= inner.below(path, loose=path == self.base_model_prefix) | Names(heads=inner.heads)
-        return self.with_ties(names)
+            inner, is_base = model.checkpoint_names(), path == self.base_model_prefix
+            if not is_base and inner.within is not None:  # a checkpoint may lack it as a whole
+                inner = replace(inner, within=inner.within | Names(absent=("*",)))
+            names |= inner.below(path, loose=is_base) | Names(heads=inner.heads)
+        return self.with_stated(names)
 
     def initialize_module(self, module: nn.Module) -> None:
         if self.inner_models():

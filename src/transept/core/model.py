@@ -133,10 +133,16 @@ class Model(Linked, Pretrained, metaclass=Built):
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
-        return self.with_ties(self.tree_names(self.config))
+        return self.with_stated(self.tree_names(self.config))
 
-    def with_ties(self, names: Names) -> Names:
-        """Names with the ties that a user's class states: names and their sources, or those tied to the input embeddings."""
+    def with_stated(self, names: Names) -> Names:
+        """Names with what a user's class adds: modules that a checkpoint may lack, and ties.
+
+        Ties are names and their sources, or a list of those that are tied to the input embeddings.
+        """
+        if names.within is not None and (parts := self.__dict__.get("_whole")) is not None:
+            more = tuple(name for name in (*self._modules, *self._parameters, *self._buffers) if name not in parts)
+            names = replace(names, within=names.within | Names(absent=more))
         stated: Any = type(self)._tied_weights_keys
         if isinstance(stated, property) or not stated or not self.config.tie_word_embeddings:
             return names
