@@ -301,18 +301,26 @@ def test_ties_are_kept(ties: Any, tmp_path: Path) -> None:
         causal(transept, {"head.weight": "model.embed_tokens.weight"})(transept.LlamaConfig(**LLAMA))
 
 
-def test_buffers_of_users_survive_loading(tmp_path: Path) -> None:
-    class Weighted(BertForPairs):
+@pytest.mark.parametrize("base", [BertForPairs, transept.BertForSequenceClassification])
+def test_what_the_constructor_alone_knows_survives_loading(base: Any, tmp_path: Path) -> None:
+    class Weighted(base):  # type: ignore[misc]
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.register_buffer("weights", torch.tensor([1.0, 2.0]), persistent=False)
-            self.register_buffer("counts", torch.arange(3))
+            self.register_buffer("numbers", torch.arange(3))
+            self.scale = nn.Parameter(torch.full((2,), 5.0))
+            self.post_init()
 
     transept.BertModel(bert()).save_pretrained(tmp_path)
     with pytest.warns(TranseptWarning):
-        model = Weighted.from_pretrained(tmp_path)
+        model = Weighted.from_pretrained(tmp_path, dtype="bfloat16")
     assert model.weights.tolist() == [1.0, 2.0]
-    assert model.counts.tolist() == [0, 1, 2]
+    assert model.numbers.tolist() == [0, 1, 2]
+    assert model.scale.tolist() == [5.0, 5.0]
+    assert model.scale.dtype is torch.bfloat16
+    assert model.scale.requires_grad
+    model.scale.data.fill_(7.0)
+    assert Weighted.from_pretrained(save(model, tmp_path)).scale.tolist() == [7.0, 7.0]
 
 
 def test_names_that_models_have_are_refused() -> None:

@@ -7,14 +7,13 @@ initialised by the scheme of the family, and are stored under the names that the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.checkpoint.load import put
 from transept.checkpoint.names import Names
 from transept.config import Config
 from transept.core.auto import resolve
@@ -56,7 +55,6 @@ class PreTrainedModel(Model, metaclass=_Base):
     family: ClassVar[type[Config] | None] = None
     config_class = Config
     of_user = True
-    _constants: dict[str, Tensor]  # values of buffers, which the constructor alone knows
 
     def __init__(self, config: Config, *inputs: Any, **options: Any) -> None:
         super().__init__(config)
@@ -135,19 +133,7 @@ class PreTrainedModel(Model, metaclass=_Base):
         for module in (module for module in self.modules() if module not in inside):
             if any(id(tensor) in new for tensor in tensors(module).values()):
                 self._init_weights(module)
-        for name, value in self.__dict__.get("_constants", {}).items():
-            put(self, name, value.to(named[name].device if name in named and not named[name].is_meta else value.device))
-
-    @classmethod
-    def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
-        """The model on the meta device, but for buffers of the user's, which only the constructor can fill."""
-        model = super()._without_memory(config, arguments)
-        inside = tuple(f"{path}." for path in model.inner_models())
-        names = [name for name, _ in model.named_buffers() if not name.startswith(inside)]
-        if names:
-            values = dict(cls(config, **arguments).named_buffers())
-            model._constants = {name: values[name] for name in names}
-        return model
+        self.restore()
 
 
 @cache

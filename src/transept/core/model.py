@@ -6,17 +6,19 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from transept.checkpoint.load import put
 from transept.checkpoint.names import Names
+from transept.checkpoint.paths import join
 from transept.config import Config
 from transept.core.classes import Built, family_class, own_forward
 from transept.core.inputs import RecordOptions
@@ -31,6 +33,7 @@ from transept.layers.links import Linked
 from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
+_KNOWN = ("torch.nn.", "transept.")  # modules whose classes are initialised by a scheme
 _READY = "_initialized"  # an attribute of modules whose parameters were filled
 _POOLED_ALONE = ContextVar("pooled_alone", default=False)
 
@@ -105,6 +108,31 @@ class Model(Linked, Pretrained, metaclass=Built):
                 self._init_weights(module)
                 module.__dict__[_READY] = True
         self.place_parts()
+
+    @classmethod
+    def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
+        model = super()._without_memory(config, arguments)
+        if cls.of_user and (names := model._of_users()):
+            whole = cls(config, **arguments)
+            values = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
+            model.__dict__["_constants"] = {name: values[name].detach() for name in names if name in values}
+        return model
+
+    def _of_users(self) -> list[str]:
+        """The tensors of modules that a user wrote, whose values the constructor alone knows."""
+        modules = ((path, m) for path, m in self.named_modules() if not type(m).__module__.startswith(_KNOWN))
+        return [join(path, name) for path, m in modules for name in (*m._parameters, *m._buffers)]
+
+    def initialize(self, names: Iterable[str] | None = None) -> None:
+        super().initialize(names)
+        self.restore()
+
+    def restore(self) -> None:
+        """Give tensors that a checkpoint may lack the values that the constructor of a user's class gave them."""
+        named = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, value in self.__dict__.pop("_constants", {}).items():
+            like = named.get(name, value)
+            put(self, name, value if like.is_meta else value.to(like))
 
     def place_parts(self) -> None:
         """Register all parts under the names of the tree, once."""
