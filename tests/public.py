@@ -183,7 +183,8 @@ def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
     names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
-    names["core.model"] = [*names["core.model"], "PreTrainedModel"]  # the reference's name of the base class
+    names["core.classes"] = ["own_forward"]
+    names["core.custom"] = ["PreTrainedModel"]
     names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
         for part in ("", *(f".{inner.stem}" for inner in sorted(path.glob("[a-z]*.py")))):

@@ -56,6 +56,8 @@ from transept.core.auto import (
     AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
 )
+from transept.core.classes import own_forward as own_forward
+from transept.core.custom import PreTrainedModel as PreTrainedModel
 from transept.core.inputs import (
     Packing as Packing,
     RecordOptions as RecordOptions,
@@ -74,8 +76,6 @@ from transept.core.inputs import (
 from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
-    PreTrainedModel as PreTrainedModel,
-    own_forward as own_forward,
     pooled_alone as pooled_alone,
 )
 from transept.core.pixels import (

@@ -142,3 +142,19 @@ def _tell_mkl() -> None:
 
 def _without_tiles() -> bool:
     return False
+
+
+def guard(model: Any) -> None:
+    """See that products of half precision on the CPU are possible; where they are not, forward passes raise ``InputError``."""
+    if multiplies_halves(model) and settle():
+        model.register_forward_pre_hook(_refuse)
+
+
+def multiplies_halves(model: Any) -> bool:
+    """Whether it is of half precision and on the CPU."""
+    return bool(model.device.type == "cpu" and model.dtype.itemsize == 2)
+
+
+def _refuse(model: Any, inputs: Any) -> None:
+    if multiplies_halves(model):
+        check()

@@ -20,6 +20,8 @@ PACKAGE = __name__.partition(".")[0]
 _MODEL = re.compile(r"(PreTrainedModel|LMHeadModel|EncoderModel|DoubleHeadsModel|MTModel|Model|For[A-Z]\w*|Config)$")
 _READER = re.compile(r"(TokenizerFast|Tokenizer|ImageProcessorFast|ImageProcessor|FeatureExtractor|Processor)$")
 _OUTSIDE = ("tokenizers", "typing")  # places that are no modules of ours
+# A family's class to derive from, and those of its parts that code matches.
+_TO_DERIVE = re.compile(r"(\w+?)(PreTrainedModel|EncoderLayer|DecoderLayer|Layer|Block|Attention|MLP)")
 _NOTHING = object()
 
 
@@ -130,6 +132,12 @@ class Names(MetaPathFinder, Loader):
                 return getattr(importlib.import_module(self.known[name]), name)
             if (path := f"{where}.{name}".partition(".")[2]) in MODULES:
                 return importlib.import_module(f"{PACKAGE}.{path}")
+            if (match := _TO_DERIVE.fullmatch(name)) and f"{match[1]}Config" in self.known:
+                config, kind = self.get(f"{match[1]}Config", PACKAGE, ()), match[2]
+                if kind == "PreTrainedModel":
+                    return attribute("core.custom", "base_class")(name, config)
+                if (part := attribute("core.custom", "part_class")(kind, config)) is not None:
+                    return part
             is_package = where.partition(".")[2] not in MODULES
             if is_package and name[0].islower() and find_spec(f"{where}.{name}") is not None:
                 return importlib.import_module(f"{where}.{name}")

@@ -54,7 +54,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "modeling_attn_mask_utils": ("compat.masks",),
     "modeling_layers": ("compat.modeling",),
     "modeling_rope_utils": ("layers.rotary", "compat.modeling"),
-    "modeling_utils": ("core.model", "compat.modeling", "compat.attention", "compat.deepspeed", "compat.hub"),
+    "modeling_utils": ("core.custom", "core.model", "compat.modeling", "compat.attention", "compat.deepspeed", "compat.hub"),
     "models.auto": _AUTO,
     "models.auto.auto_factory": ("core.auto: _AutoModel as _BaseAutoModelClass", *_AUTO),
     **{f"models.auto.{kind}_auto": _AUTO for kind in ("configuration", "feature_extraction", "image_processing", "modeling")},

@@ -16,7 +16,6 @@ from transept.checkpoint.load import LoadReport, check, everything, fill, plan, 
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
-from transept.core.half_precision import guard
 from transept.core.resizing import resize_rows
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
@@ -24,6 +23,7 @@ from transept.layers.links import tensors
 from transept.layers.projection import Conv1D
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
+from transept.tiles import guard
 
 _Name = str | os.PathLike[str] | None
 # How several processes share a model, which the room for that knows; by name, since it stands above.
@@ -201,7 +201,12 @@ class Pretrained(ForLibraries, Pushable):
         wanted = None if names is None else {id(named[name]) for name in names}
         for module in self.modules():
             if wanted is None or any(id(tensor) in wanted for tensor in tensors(module).values()):
-                self.initialize_module(module)
+                self._init_weights(module)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Fill one module's own parameters; a class of a user's may do it otherwise."""
+        self.initialize_module(module)
 
     def initialize_module(self, module: nn.Module) -> None:
         """Fill one module's own parameters; families with their own scheme override it."""
@@ -295,7 +300,7 @@ class Pretrained(ForLibraries, Pushable):
         wrong = type(multiple) is not int or size < 1 or multiple < 1
         refuse(wrong, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
-        resize_rows(self.vocabulary_layers(), size, None if mean_resizing else self.initialize_module)
+        resize_rows(self.vocabulary_layers(), size, None if mean_resizing else self._init_weights)
         self.config.get_text_config().vocab_size = size
         self.tie_weights()
         return table

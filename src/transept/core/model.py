@@ -5,24 +5,26 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from transept.checkpoint.load import put
 from transept.checkpoint.names import Names
+from transept.checkpoint.paths import join
 from transept.config import Config
-from transept.core.inputs import RecordOptions, explicit
+from transept.core.classes import Built, family_class, own_forward
+from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained
 from transept.core.tree import place
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError, InputTypeError, refuse
 from transept.layers.attention import kernel_named
 from transept.layers.block import adds_to_stream
 from transept.layers.cache import Cache
@@ -31,6 +33,8 @@ from transept.layers.links import Linked
 from transept.layers.pool import Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
+_KNOWN = ("torch.nn.", "transept.")  # modules whose classes are initialised by a scheme
+_READY = "_initialized"  # an attribute of modules whose parameters were filled
 _POOLED_ALONE = ContextVar("pooled_alone", default=False)
 
 
@@ -48,32 +52,7 @@ def pooled_alone(alone: bool = True) -> Iterator[None]:
         _POOLED_ALONE.reset(token)
 
 
-def own_forward(cls: type) -> Callable[..., Any]:
-    """The forward pass that was written by hand: a base may have been given its own before others were joined to it."""
-    found = (each.__dict__["forward"] for each in cls.__mro__ if "forward" in each.__dict__)
-    own: Callable[..., Any] = next(each for each in found if inspect.unwrap(each) is each)
-    return own
-
-
-class _Built(type):
-    """Gives a class its explicit signature, and makes a call of it end with the initialisation of what it built."""
-
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(name, bases, namespace)
-        names = cls.arguments()  # type: ignore[attr-defined]
-        if names and "main_input_name" not in namespace:
-            type.__setattr__(cls, "main_input_name", names[0])
-        if "forward" not in namespace and names:
-            options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
-            type.__setattr__(cls, "forward", explicit(own_forward(cls), names, options))
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = super().__call__(*args, **kwargs)
-        model.built()
-        return model
-
-
-class Model(Linked, Pretrained, metaclass=_Built):
+class Model(Linked, Pretrained, metaclass=Built):
     """What backbones and task models have in common.
 
     A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
@@ -87,6 +66,7 @@ class Model(Linked, Pretrained, metaclass=_Built):
     reads: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
+    of_user: ClassVar[bool] = False  # whether a user wrote the class, whose constructor calls ``post_init``
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -100,7 +80,8 @@ class Model(Linked, Pretrained, metaclass=_Built):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        if not isinstance(config, self.config_class):
+        kind: type[Config] = Config if self.of_user else self.config_class
+        if not isinstance(config, kind):
             own = type(self).__name__
             what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
             raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
@@ -110,14 +91,59 @@ class Model(Linked, Pretrained, metaclass=_Built):
         kernel_named(self.kernel_name)
 
     def built(self) -> None:
-        """Initialise the new parameters, unless they wait for a checkpoint on the meta device."""
-        inner = {id(m) for child in self.children() if isinstance(child, Model) for m in child.modules()}
-        if self.device.type != "meta":
-            for module in self.modules():
-                if id(module) not in inner:
-                    self.initialize_module(module)
-        place(self, self.names_of(self.config).placement)
+        """Get all parts ready, and share the tensors of those that are tied."""
+        self.ready()
         self.tie_weights()
+
+    @classmethod
+    def computes_otherwise(cls) -> bool:
+        """Whether a user wrote the forward pass, so that the loss is whatever it says."""
+        base = family_class(cls)
+        return cls.of_user and (base is None or own_forward(cls) is not own_forward(base))
+
+    def ready(self) -> None:
+        """Initialise what is new, unless it waits for a checkpoint on the meta device, and put all parts in their places."""
+        if self.device.type != "meta":
+            for module in [module for module in self.modules() if _READY not in module.__dict__]:
+                self._init_weights(module)
+                module.__dict__[_READY] = True
+        self.place_parts()
+
+    @classmethod
+    def _without_memory(cls, config: Config, arguments: Mapping[str, Any]) -> Self:
+        model = super()._without_memory(config, arguments)
+        if cls.of_user and (names := model._of_users()):
+            whole = cls(config, **arguments)
+            values = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
+            model.__dict__["_constants"] = {name: values[name].detach() for name in names if name in values}
+        return model
+
+    def _of_users(self) -> list[str]:
+        """The tensors of modules that a user wrote, whose values the constructor alone knows."""
+        modules = ((path, m) for path, m in self.named_modules() if not type(m).__module__.startswith(_KNOWN))
+        return [join(path, name) for path, m in modules for name in (*m._parameters, *m._buffers)]
+
+    def initialize(self, names: Iterable[str] | None = None) -> None:
+        super().initialize(names)
+        self.restore()
+
+    def restore(self) -> None:
+        """Give tensors that a checkpoint may lack the values that the constructor of a user's class gave them."""
+        named = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        for name, value in self.__dict__.pop("_constants", {}).items():
+            like = named.get(name, value)
+            put(self, name, value if like.is_meta else value.to(like))
+
+    def place_parts(self) -> None:
+        """Register all parts under the names of the tree, once."""
+        if "_is_placed" not in self.__dict__:
+            self.__dict__["_is_placed"] = True
+            place(self, self.names_of(self.config).placement)
+
+    def post_init(self) -> None:
+        """Initialise and tie what a user's constructor has built, as it calls at its end; others need no such call."""
+        if self.of_user:
+            self.built()
 
     @property
     def body(self) -> Backbone:
@@ -135,7 +161,27 @@ class Model(Linked, Pretrained, metaclass=_Built):
         return cls.names.of(config)
 
     def checkpoint_names(self) -> Names:
-        return self.tree_names(self.config)
+        return self.with_stated(self.tree_names(self.config))
+
+    def with_stated(self, names: Names) -> Names:
+        """Names with what a user's class adds: modules that a checkpoint may lack, and ties.
+
+        Ties are names and their sources, or a list of those that are tied to the input embeddings.
+        """
+        if names.within is not None and (parts := self.__dict__.get("_whole")) is not None:
+            more = tuple(name for name in (*self._modules, *self._parameters, *self._buffers) if name not in parts)
+            names = replace(names, within=names.within | Names(absent=more))
+        stated: Any = type(self)._tied_weights_keys
+        if isinstance(stated, property) or not stated or not self.config.tie_word_embeddings:
+            return names
+        if not isinstance(stated, Mapping):
+            table = self.get_input_embeddings()
+            stated = dict.fromkeys(stated, next(f"{path}.weight" for path, module in self.named_modules() if module is table))
+        state = dict((*self.named_parameters(remove_duplicate=False), *self.named_buffers()))
+        for name in (*stated, *stated.values()):
+            what = f"`_tied_weights_keys` of {type(self).__name__} names {name!r}, which is no tensor of it."
+            refuse(name not in state, what, "Write whole names, as in its state_dict().")
+        return replace(names, ties=names.ties | stated)
 
     @classmethod
     def tree_names(cls, config: Config) -> Names:
@@ -171,9 +217,6 @@ class Model(Linked, Pretrained, metaclass=_Built):
         self.tie_weights()
 
 
-PreTrainedModel = Model  # the reference's name of the base class
-
-
 class Backbone(Model):
     """A family's network without a task: tokens, pixels or samples in, hidden states (B, T, D) out.
 
@@ -205,10 +248,11 @@ class Backbone(Model):
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
 
-    def built(self) -> None:
-        for layer, heads in (self.config.extra.get("pruned_heads") or {}).items():
+    def ready(self) -> None:
+        pruned = {} if "_is_placed" in self.__dict__ else self.config.extra.get("pruned_heads") or {}
+        for layer, heads in pruned.items():
             self.layers[int(layer)].self_attn.prune_heads(heads)  # type: ignore[union-attr, operator]
-        super().built()
+        super().ready()
 
     def deviation(self, module: nn.Module) -> float:
         adds = self.scales_residual and adds_to_stream(module, self.layers)

@@ -12,8 +12,9 @@ from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
+from transept.core.classes import own_forward
 from transept.core.inputs import ENCODER
-from transept.core.model import Backbone, Model, O, own_forward
+from transept.core.model import Backbone, Model, O
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import ModelOutput
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
 from transept.config import Config
-from transept.core.half_precision import guard
 from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
+from transept.tiles import guard
 
 # An attribute of modules that are frozen, and stay in evaluation mode.
 FROZEN = "_frozen"
@@ -53,6 +53,11 @@ class ForLibraries(Loadable):
     num_labels = property(lambda self: self.config.num_labels, lambda self, value: setattr(self.config, "num_labels", value))
 
     _tied_weights_keys = property(lambda self: dict(self.checkpoint_names().tied))
+
+    @property
+    def _no_split_modules(self: Any) -> list[str]:
+        """The names of the classes whose modules stay on one device as wholes: layers."""
+        return sorted({type(layer).__name__ for stack in self.stacks for layer in getattr(stack, "layers", ())})
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,9 +151,6 @@ class ForLibraries(Loadable):
     def init_weights(self: Any) -> None:
         self.initialize()
         self.tie_weights()
-
-    def post_init(self) -> None:
-        """Nothing: what a constructor built is initialised when it ends."""
 
     def add_model_tags(self, tags: str | Sequence[str]) -> None:
         own = dict.fromkeys([tags] if isinstance(tags, str) else tags)

@@ -268,7 +268,7 @@ def counted(mask: Tensor, model: Any) -> Tensor:
 
 def model_backbone(model: Any) -> Any:
     """The network whose ``forward`` says what a model takes."""
-    return getattr(model, "backbone", model)
+    return model.body if getattr(model, "of_user", False) else getattr(model, "backbone", model)
 
 
 def vocabulary_size(model: Any) -> int:

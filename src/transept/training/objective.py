@@ -22,14 +22,17 @@ LABELS_NEEDED = "Rows need labels, under the names that the model takes."
 
 
 def task_of(model: nn.Module) -> Model | None:
-    """The model of this library inside wrappers such as peft's or ``DistributedDataParallel``; ``None`` in others."""
+    """The model of this library inside wrappers such as peft's or ``DistributedDataParallel``; ``None`` in others.
+
+    One whose forward pass a user wrote is another.
+    """
     inner: Any = model
     while isinstance(inner, nn.Module) and not isinstance(inner, Model):
         parallel = isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel)
         peft = hasattr(inner, "peft_config")
         names = (*(("module",) if parallel else ()), "_orig_mod", *(("base_model", "model") if peft else ()))
         inner = next((inner._modules[name] for name in names if name in inner._modules), None)
-    return inner if isinstance(inner, Model) else None
+    return inner if isinstance(inner, Model) and not inner.computes_otherwise() else None
 
 
 def own_task(model: nn.Module, setting: str) -> Model:

@@ -240,8 +240,11 @@ class TrainerBase(TrainerData):
             task: Any = task_of(model)
             if "decoder_input_ids" not in inputs and hasattr(task, "prepare_decoder_input_ids_from_labels"):
                 inputs["decoder_input_ids"] = task.prepare_decoder_input_ids_from_labels(labels)
-        with contextlib.nullcontext() if return_outputs or labels is not None else loss_alone():
+        is_ours = task_of(model) is not None
+        with loss_alone() if is_ours and not return_outputs and labels is None else contextlib.nullcontext():
             outputs = model(**inputs)
+        if not is_ours and getattr(outputs, "loss_terms", None) is not None:
+            outputs.loss_terms = None  # a user's loss may be another than that of the task within
         if function is not None:
             loss = function(outputs, labels, **with_items(function, items))
         elif labels is not None:
@@ -320,7 +323,8 @@ class TrainerBase(TrainerData):
         replaces_loss = not {"compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
         is_other = replaces_loss or bool(self.args.label_smoothing_factor)  # than the loss of the model's own task
         loss = None
-        only_loss = loss_alone() if prediction_loss_only and not is_other else contextlib.nullcontext()
+        is_alone = prediction_loss_only and not is_other and task_of(model) is not None
+        only_loss = loss_alone() if is_alone else contextlib.nullcontext()
         with torch.no_grad(), self.compute_loss_context_manager(), only_loss:
             if has_loss:
                 self.share.parts = 1

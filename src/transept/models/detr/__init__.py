@@ -178,8 +178,8 @@ class _Detector(ImageBackbone):
         features = names.below("features", "backbone.conv_encoder.model", tree="backbone.model")
         return super().names_of(config) | Names(ignore=("num_batches_tracked",)) | features
 
-    def built(self) -> None:
-        super().built()
+    def ready(self) -> None:
+        super().ready()
         # `backbone` is the model itself, as that of each model without a head; so `backbone.model` has to be its part here.
         holder = self._modules["backbone"]
         assert holder is not None

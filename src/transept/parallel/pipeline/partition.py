@@ -19,7 +19,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from transept.checkpoint.load import put, share
-from transept.core.model import Backbone, Model, own_forward
+from transept.core.classes import own_forward
+from transept.core.model import Backbone, Model
 from transept.core.pixels import PatchBackbone
 from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.core.spectrograms import SpectrogramBackbone
