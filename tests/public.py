@@ -100,7 +100,7 @@ SINGLE = {
         "WatermarkLogitsProcessor",
     ],
     "layers.cache": ["Cache", "DynamicCache"],
-    "layers.caches": ["OffloadedCache", "SlidingWindowCache", "StaticCache"],
+    "layers.caches": ["EncoderDecoderCache", "OffloadedCache", "SlidingWindowCache", "StaticCache"],
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as reference
 
 import transept
 from transept.config import Config
-from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError
+from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.models.bart import BartConfig
 from transept.models.bert import BertConfig, BertModel
 from transept.models.encoder_decoder import EncoderDecoderConfig
@@ -63,19 +64,19 @@ def write(directory: Path, document: Any) -> Path:
         ({"num_labels": 10**9}, r"in \[0, 1000000\]"),
         ({"num_labels": -1}, r"in \[0, "),
         ({"id2label": {"zero": "x"}}, "id2label"),
-        ({"id2label": {0: 1}}, "id2label"),
+        ({"id2label": {0: [1]}}, "id2label"),
+        ({"label2id": {"x": "one"}}, "label2id"),
         ({"label2id": ["x"]}, "label2id"),
         ({"pad_token_id": "x"}, "pad_token_id"),
         ({"eos_token_id": [1, "x"]}, "eos_token_id"),
         ({"add_cross_attention": True}, "needs `is_decoder`"),
-        ({"hidden_sise": 8}, "no setting 'hidden_sise'.*'hidden_size'"),
     ],
     ids=str,
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         BertConfig(**settings)
-    if "hidden_sise" not in settings and not any(isinstance(v, float) and v != v for v in settings.values()):
+    if not any(isinstance(v, float) and v != v for v in settings.values()):
         with pytest.raises(ConfigError, match=said) as caught:
             BertConfig.from_dict(settings, path="some/config.json")
         assert caught.value.path == "some/config.json"
@@ -85,6 +86,22 @@ def test_numbers_as_json_writes_them() -> None:
     config = BertConfig(hidden_size=8.0, num_attention_heads=2, hidden_dropout_prob=0)
     assert (type(config.hidden_size), type(config.hidden_dropout_prob)) == (int, float)
     assert BertConfig(eos_token_id=[1, 2]).eos_token_id == [1, 2]
+
+
+def test_labels_as_guides_write_them(tmp_path: Path) -> None:
+    names = ["no", "yes"]
+    label2id, id2label = ({label: str(i) for i, label in enumerate(names)}, {str(i): label for i, label in enumerate(names)})
+    for settings in ({"label2id": label2id}, {"id2label": id2label}, {"id2label": id2label, "label2id": label2id}):
+        config = BertConfig(**settings)
+        assert (config.id2label, config.label2id, config.num_labels) == ({0: "no", 1: "yes"}, {"no": 0, "yes": 1}, 2)
+    config = BertConfig(label2id={5: 0, 7: 1})
+    assert (config.id2label, config.label2id) == ({0: 5, 1: 7}, {5: 0, 7: 1})
+    config.save_pretrained(tmp_path)
+    assert BertConfig.from_pretrained(tmp_path).id2label == {0: 5, 1: 7}
+    with pytest.warns(TranseptWarning, match="`num_labels` of BertConfig is 3, but `id2label` names 2"):
+        config = BertConfig(num_labels=3, id2label=id2label, label2id=label2id)
+    assert config.id2label == reference.BertConfig(num_labels=3, id2label=id2label).id2label
+    assert (config.num_labels, len(config.label2id or ())) == (3, 3)
 
 
 def test_one_of_the_labels_settings_gives_the_others() -> None:
@@ -125,6 +142,35 @@ def test_what_the_class_does_not_know_is_kept(tmp_path: Path) -> None:
     assert again.extra == {key: value for key, value in document.items() if key != "model_type"}
     with pytest.raises(AttributeError, match="no setting 'nothing'"):
         _ = config.nothing
+
+
+def test_unknown_settings_are_kept_with_one_warning(tmp_path: Path) -> None:
+    with pytest.warns(TranseptWarning) as caught:
+        config = BertConfig(hidden_sise=8, foo=[1])
+    (warning,) = caught
+    said = (
+        "BertConfig has no setting 'hidden_sise' (did you mean 'hidden_size'?), 'foo': kept as an attribute that nothing reads."
+    )
+    assert str(warning.message) == said
+    assert warning.filename == __file__
+    assert (config.hidden_sise, config.foo, config.to_dict()["foo"]) == (8, [1], [1])
+    config.save_pretrained(tmp_path)
+    with pytest.warns(TranseptWarning, match=r"'hidden_sise' \(did you mean 'hidden_size'\?\): kept") as caught:
+        assert BertConfig.from_pretrained(tmp_path).foo == [1]  # of a file only what is almost one of ours
+    assert len(caught) == 1
+    with pytest.raises(ConfigError, match="no setting 'hidden_sise'"):
+        BertConfig().with_settings(hidden_sise=8)
+
+
+def test_where_a_config_is_from(tmp_path: Path) -> None:
+    assert BertConfig().name_or_path == ""
+    for name in ("name_or_path", "_name_or_path"):
+        config = BertConfig(**{name: "x"})
+        assert config.name_or_path == config._name_or_path == "x"
+    config.save_pretrained(tmp_path)
+    for loader in (BertConfig, transept.AutoConfig):
+        config = loader.from_pretrained(pretrained_model_name_or_path=tmp_path)
+        assert config.name_or_path == config._name_or_path == str(tmp_path)
 
 
 def test_both_names_of_the_type(tmp_path: Path) -> None:
@@ -347,7 +393,7 @@ def test_constructors_of_subclasses(tmp_path: Path) -> None:
     assert (again.extra_size, again.early, again.hidden_size, again.num_labels, again.later) == (5, 6, 24, 3, 1)
     assert WithSettings(**config.to_dict()) == config
     assert BertModel(config.with_settings(num_hidden_layers=1)).config.extra_size == 5
-    with pytest.raises(ConfigError, match="no setting 'hidden_sise'"):
+    with pytest.warns(TranseptWarning, match="no setting 'hidden_sise'"):
         WithSettings(hidden_sise=3)
 
 
@@ -401,7 +447,7 @@ def test_settings_that_every_config_once_took() -> None:
     config = GPT2Config(**settings)
     assert {name: getattr(config, name) for name in settings} == settings
     assert settings.items() <= config.to_dict().items()
-    with pytest.raises(ConfigError, match="no setting 'max_lenght'"):
+    with pytest.warns(TranseptWarning, match="no setting 'max_lenght'"):
         GPT2Config(max_lenght=30)
     with pytest.raises(ConfigError, match="type 'llama', but GPT2Config"):
         GPT2Config(model_type="llama")

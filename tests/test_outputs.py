@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -119,3 +120,55 @@ def test_names_of_the_reference_have_its_fields() -> None:
     assert modeling_outputs.SequenceClassifierOutput is outputs.LogitsOutput
     with pytest.raises(AttributeError, match="no name 'Nothing'"):
         _ = modeling_outputs.Nothing
+
+
+# --- outputs of users, decorated as dataclasses ----------------------------------------------------------------------------
+
+
+@dataclass
+class Decorated(ModelOutput):
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    states: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass
+class DecoratedAgain(Decorated):
+    more: torch.Tensor | None = None
+
+
+@dataclass
+class OfOurs(modeling_outputs.BaseModelOutputWithPooling):  # whose first field has no default
+    extra: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.seen = True
+
+
+def test_a_decorated_output_is_as_any_other() -> None:
+    output = Decorated(logits=LOGITS)
+    assert output.loss is None
+    assert Decorated.loss is None
+    assert output.logits is output["logits"] is output[0] is LOGITS
+    assert list(output) == ["logits"]
+    assert output.to_tuple() == (LOGITS,)
+    output.loss = LOSS
+    assert output[:2] == (LOSS, LOGITS)
+    assert list(Decorated(LOSS, LOGITS)) == list(Decorated({"logits": LOGITS, "loss": LOSS})) == ["loss", "logits"]
+    assert [field.name for field in fields(Decorated)] == ["loss", "logits", "states"]
+    changed = replace(output, states=(LOSS,))
+    assert (type(changed), list(changed)) == (Decorated, ["loss", "logits", "states"])
+    assert list(DecoratedAgain(LOSS, more=LOGITS)) == ["loss", "more"]
+    with pytest.raises(InputTypeError, match="Decorated has no field 'logit'"):
+        Decorated(logit=LOGITS)  # type: ignore[call-arg]
+
+
+def test_a_decorated_output_is_copied_pickled_and_a_tree() -> None:
+    output = OfOurs(last_hidden_state=LOGITS, extra=LOSS)
+    assert (list(output), output.seen, output.pooler_output) == (["last_hidden_state", "extra"], True, None)
+    for twin in (copy.deepcopy(output), pickle.loads(pickle.dumps(output)), pytree.tree_map(torch.clone, output)):
+        assert type(twin) is OfOurs
+        assert list(twin) == ["last_hidden_state", "extra"]
+        assert torch.equal(twin.extra, LOSS)
+        assert torch.equal(twin[0], LOGITS)

@@ -199,6 +199,7 @@ from transept.layers.cache import (
     DynamicCache as DynamicCache,
 )
 from transept.layers.caches import (
+    EncoderDecoderCache as EncoderDecoderCache,
     OffloadedCache as OffloadedCache,
     SlidingWindowCache as SlidingWindowCache,
     StaticCache as StaticCache,

@@ -11,10 +11,11 @@ import copy
 import os
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from transept.errors import ConfigError
+from transept.errors import ConfigError, TranseptWarning
 from transept.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
 from transept.settings import Settings
 
@@ -63,7 +64,8 @@ class Config(Settings):
         dtype: the weights' type in the checkpoint (``torch_dtype`` in older files); its name, such as ``"float32"``, or a
             ``torch.dtype``.
         chunk_size_feed_forward: positions per chunk in the feed-forward layers; 0 for all at once.
-        num_labels, id2label, label2id: the classes of a task head; any one of them gives the others.
+        num_labels, id2label, label2id: the classes of a task head; any one of them gives the others. Numbers may be written as
+            text, as in JSON. A ``num_labels`` that is not the number of the names counts, with a warning.
         problem_type: how a sequence classifier reads its labels; inferred from them when absent.
         attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``; not read from or written to files.
 
@@ -89,8 +91,8 @@ class Config(Settings):
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     num_labels: int = 2
-    id2label: dict[int, str] | None = None
-    label2id: dict[str, int] | None = None
+    id2label: dict[int, str | int] | None = None
+    label2id: dict[str | int, int] | None = None
     problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
     attn_implementation: str | None = None
 
@@ -110,11 +112,16 @@ class Config(Settings):
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
         own = specs(type(self)).keys() | self.aliases.keys()
-        values = {name: value for name, value in values.items() if name[:1] != "_" or name in own}
+        values = {name: value for name, value in values.items() if not keep or name[:1] != "_" or name in own}
         model_type = values.pop("model_type", self.model_type)
         if self.model_type and model_type != self.model_type:
             wrong = f"holds a model of type {model_type!r}, but {type(self).__name__} is for {self.model_type!r}."
             raise ConfigError(wrong, hint="Load it with AutoConfig, AutoModel or the class of its own family.")
+        count, names = values.get("num_labels"), values.get("id2label")
+        if count is not None and isinstance(names, Mapping) and len(names) != count:
+            what = f"`num_labels` of {type(self).__name__} is {count}, but `id2label` names {len(names)}"
+            warnings.warn(f"{what}: the names are left out.", TranseptWarning, stacklevel=4)
+            values = {name: value for name, value in values.items() if name not in ("id2label", "label2id")}
         super().fill_in(values, keep=keep)
 
     @classmethod
@@ -142,15 +149,17 @@ class Config(Settings):
         return found  # type: ignore[no-any-return]
 
     def knows(self, name: str) -> bool:
-        return name in _ONCE or super().knows(name)
+        return name in _ONCE or name == "_name_or_path" or super().knows(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
         if name not in _LABELS:
             super().__setattr__(name, str(value) if name == "_name_or_path" else value)
         elif value is not None or not self.__dict__.get(name):  # `num_labels` makes the others
-            if name == "id2label" and isinstance(value, dict):
-                value = {int(k) if _NUMBER.fullmatch(str(k)) else k: v for k, v in value.items()}
+            if name == "id2label" and isinstance(value, Mapping):
+                value = {_number(index): label for index, label in value.items()}
+            elif name == "label2id" and isinstance(value, Mapping):
+                value = {label: _number(index) for label, index in value.items()}
             super().__setattr__(name, value)
             if value is not None:
                 self._follow(name)
@@ -247,6 +256,11 @@ PretrainedConfig = PreTrainedConfig = Config
 
 def _unnamed(count: int) -> dict[int, str]:
     return {i: f"LABEL_{i}" for i in range(count)}
+
+
+def _number(index: Any) -> Any:
+    """The number of a class, which JSON and older guides write as a text."""
+    return int(index) if _NUMBER.fullmatch(str(index)) else index
 
 
 _SHARED = ("rope_theta", "partial_rotary_factor")  # what stood beside ``rope_scaling`` in older files

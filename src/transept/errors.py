@@ -78,7 +78,7 @@ class FormatError(TranseptError, ValueError):
     code = "format"
 
 
-class CheckpointError(FormatError):
+class CheckpointError(FormatError, RuntimeError):
     """Weights that do not fit the model; ``missing``, ``unexpected`` and ``mismatched`` list all of them."""
 
     code = "checkpoint"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from transept.checkpoint.load import check, plan
-from transept.checkpoint.store import check_header, open_store
+from transept.checkpoint.store import TensorStore, check_header, open_store
 from transept.config import CONFIG_NAME, Config
 from transept.core.auto import AutoConfig, AutoModel, family
 from transept.core.loading import Unfilled
@@ -47,8 +47,8 @@ def examine(source: Source) -> Report:
     found |= {"dtypes": {}, "stored_bytes": 0, "preprocessing": {}, "files": files, "findings": [], "loadable": True}
     pickles = [name for name in files if name.endswith(PICKLES)]
     if pickles and not any(name.endswith(".safetensors") for name in files):
-        hint = "load it once with use_safetensors=False and save it with save_pretrained."
-        _find(found, ERROR, f"its weights are pickles only ({', '.join(pickles)}), which are read on request alone: {hint}")
+        what = f"its weights are pickles only ({', '.join(pickles)}), which are read as plain tensors, and slowly:"
+        _find(found, WARNING, f"{what} load it once and save it with save_pretrained.")
     try:
         config = AutoConfig.from_pretrained(path)
         _examine_config(found, config)
@@ -124,9 +124,11 @@ def _part(name: str, tensors: Tensors, seen: set[int], depth: int) -> Report:
 def _examine_weights(found: Report, model: Model, source: Source) -> None:
     kind, kinds = type(model).__name__, Counter[str]()
     try:
-        store = open_store(source)
-        for path in store.files:
-            found["stored_bytes"] += path.stat().st_size
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TranseptWarning)  # of pickles, which is among the findings
+            store = open_store(source)
+        found["stored_bytes"] = sum(path.stat().st_size for path in store.files)
+        for path in store.files if isinstance(store, TensorStore) else ():
             for entry in check_header(path).values():
                 kinds[entry["dtype"]] += math.prod(entry["shape"])
         found["dtypes"] = dict(kinds.most_common())

@@ -12,8 +12,10 @@ _NAMES = {
     " BaseModelOutputWithPastAndCrossAttentions BaseModelOutputWithPoolingAndNoAttention",
     "LogitsOutput": "CausalLMOutput CausalLMOutputWithPast CausalLMOutputWithCrossAttentions MaskedLMOutput"
     " SequenceClassifierOutput SequenceClassifierOutputWithPast MultipleChoiceModelOutput TokenClassifierOutput"
-    " NextSentencePredictorOutput ImageClassifierOutput ImageClassifierOutputWithNoAttention",
-    "SparseOutput": "MoEModelOutput MoeModelOutputWithPast",
+    " NextSentencePredictorOutput ImageClassifierOutput ImageClassifierOutputWithNoAttention SemanticSegmenterOutput",
+    "FeatureMapOutput": "BackboneOutput",
+    "DepthOutput": "DepthEstimatorOutput",
+    "SparseOutput": "MoEModelOutput MoeModelOutput MoeModelOutputWithPast",
     "SparseLogitsOutput": "MoeCausalLMOutputWithPast MoECausalLMOutputWithPast",
     "QuestionAnsweringOutput": "QuestionAnsweringModelOutput",
     "AudioOutput": "Wav2Vec2BaseModelOutput",

@@ -8,13 +8,13 @@ Shapes: B batch, T positions, D hidden size, V vocabulary, C classes, H heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.errors import InputTypeError, nearest
+from transept.errors import InputTypeError, MissingNameError, nearest
 from transept.objectives.terms import LossTerm
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ModelOutput(dict[str, Any]):
 
     An output is made of values by name, of values in the order of the fields, of one mapping, or of pairs of name and value,
     as ``torch.nn.DataParallel`` passes. A subclass is defined with ``cache``, what its cache is called among the keys (and as
-    an attribute, beside ``past_key_values``).
+    an attribute, beside ``past_key_values``). It is a dataclass already, and may be decorated as one again.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -49,13 +49,17 @@ class ModelOutput(dict[str, Any]):
 
     def __init_subclass__(cls, cache: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        dataclass(eq=False, init=False)(cls)
+        # Keywords alone, so that fields without a default may stand anywhere; constructors in the class's own body are kept.
+        dataclass(eq=False, init=False, kw_only=True)(cls)
+        if "__init__" not in cls.__dict__:
+            type.__setattr__(cls, "__init__", ModelOutput.__init__)
         declared = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        defaults = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
         cls.names = tuple(sorted(declared, key=lambda name: cls._ranks.get(name, 0)))
         cls.cache_name = cache or cls.cache_name
         cls._order = tuple(cls._key(name) for name in cls.names if name not in _OUTSIDE)
         for name in {*cls.names, cls.cache_name} - _OUTSIDE:
-            setattr(cls, name, _stored(cls._key(name)))
+            setattr(cls, name, _Stored(cls._key(name), defaults.get(name)))
         more: Any = {"flatten_with_keys_fn": _flatten_with_keys, "serialized_type_name": f"{cls.__module__}.{cls.__qualname__}"}
         pytree.register_pytree_node(cls, _flatten, lambda values, names: cls(**dict(zip(names, values, strict=True))), **more)
 
@@ -74,6 +78,10 @@ class ModelOutput(dict[str, Any]):
                 super().__setitem__(key, given[key])
         for key in given.keys() - set(self._order):
             self[key] = given[key]
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Nothing: what subclasses do beside, once the values are there."""
 
     @classmethod
     def _key(cls, name: str) -> str:
@@ -108,9 +116,17 @@ class ModelOutput(dict[str, Any]):
                     super().__setitem__(later, self.pop(later))
 
 
-def _stored(key: str) -> property:
-    """A field as an attribute: its value is stored in the dictionary alone."""
-    return property(lambda output: output.get(key), lambda output, value: output.__setitem__(key, value))
+class _Stored(property):
+    """A field as an attribute: its value is stored in the dictionary alone. The class shows its default, as dataclasses ask."""
+
+    def __init__(self, key: str, default: Any) -> None:
+        super().__init__(lambda output: output.get(key), lambda output, value: output.__setitem__(key, value))
+        self.default = default
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None and self.default is MISSING:
+            raise MissingNameError("the field has no default.")
+        return self.default if instance is None else super().__get__(instance, owner)
 
 
 def _flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:

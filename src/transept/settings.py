@@ -9,22 +9,27 @@ other names for the same value. Keys of a file that the class does not know, and
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 import json
 import os
 import typing
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from transept.errors import ConfigError, InputTypeError, nearest
+from transept.errors import ConfigError, InputTypeError, TranseptWarning, nearest
 from transept.fields import Spec, checked, plain, specs
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.publish import Pushable
 from transept.source import Source, model_name, take_source_options
 
 MAX_BYTES = 4 * 2**20
+# How like one of ours an unknown name must be to be shown with it: one that the caller wrote, and one of a file, where most
+# are of other libraries and versions; a slip of the pen adds or drops a character or two.
+_LIKE, _ALMOST, _SLIP = 0.5, 0.85, 2
 
 
 @dataclass_transform(kw_only_default=True)
@@ -55,20 +60,20 @@ class Settings(Pushable):
         self.validate()
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
-        """Set all fields, from ``values`` or else to their defaults; unknown names are kept or refused."""
+        """Set all fields, from ``values`` or else to their defaults; unknown names are kept, and with ``keep`` are a file's."""
         values = self.upgrade(dict(values))
         for name, spec in specs(type(self)).items():
             if name in values:
                 setattr(self, name, values.pop(name))
             elif name not in self.__dict__ and spec.derived is None:
                 setattr(self, name, spec.default())
+        unknown = [name for name in values if not self.knows(name)]
         for name, value in values.items():
-            if not keep:
-                self.need_known(name)
-            if keep and name[:1] != "_" and self._property(name) is None:
+            if (keep or name in unknown) and name[:1] != "_" and self._property(name) is None:
                 self.extra[name] = value
             elif not self._is_computed(name):
                 setattr(self, name, value)
+        self.warn_of(unknown, _ALMOST if keep else None)
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +99,18 @@ class Settings(Pushable):
         if not self.knows(name):
             names = [*specs(type(self)), *self.aliases]
             raise ConfigError(f"{type(self).__name__} has no setting {name!r}.", hint=nearest(name, names))
+
+    def warn_of(self, unknown: Sequence[str], likeness: float | None = None) -> None:
+        """Warn once of names that are only kept; with ``likeness``, of those that are so like one of ours."""
+        names = [*specs(type(self)), *self.aliases]
+        said = []
+        for name in unknown:
+            like = difflib.get_close_matches(name, names, n=1, cutoff=likeness or _LIKE)
+            if not likeness or (like and abs(len(like[0]) - len(name)) <= _SLIP):
+                said.append(f"{name!r}" + (f" (did you mean {like[0]!r}?)" if like else ""))
+        if said:
+            what = f"{type(self).__name__} has no setting {', '.join(said)}: kept as an attribute that nothing reads."
+            warnings.warn(what, TranseptWarning, stacklevel=5)
 
     def _property(self, name: str) -> property | None:
         found = inspect.getattr_static(type(self), name, None)

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning, UnsupportedError, refuse
 from transept.files import plain_name, reason, safe_join
 
 LIBRARY = "transept"
@@ -32,8 +32,37 @@ _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
 
+# Arguments of the reference's ``from_pretrained`` that change nothing: memory is always saved, downloads always resume, the
+# environment tells proxies and mirrors, code of a repository has no revision since it is never run, and there is one
+# implementation of tokenizers and image processors.
+_NEEDLESS = """
+_commit_hash _fast_init _from_auto _from_pipeline code_revision disable_mmap experts_implementation from_slow low_cpu_mem_usage
+max_memory mirror offload_buffers offload_folder offload_state_dict proxies resume_download use_fast weights_only
+"""
+# Those that ask for what is not here, unless they are empty, and what to do without.
+_ABSENT = {
+    "from_tf": "Convert the weights to safetensors with a version 4 of the reference, once.",
+    "from_flax": "Convert the weights to safetensors with a version 4 of the reference, once.",
+    "adapter_kwargs": "Load the adapter behind the model, with PeftModel.from_pretrained().",
+    "gguf_file": "Load a repository with safetensors.",
+    "key_mapping": "Rename the tensors, and pass them as state_dict.",
+    "kernel_config": "Leave it out: PyTorch's kernels are used.",
+    "use_kernels": "Leave it out: PyTorch's kernels are used.",
+    "fusion_config": "Leave it out.",
+}
+
+
 def take_source_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments that say where to look out of all those of a call."""
+    """Take the arguments that say where to look out of all those of a call, and those of the reference that change nothing.
+
+    ``use_auth_token`` is an older name of ``token``. One that asks for what is not here is an ``UnsupportedError``.
+    """
+    for name, remedy in _ABSENT.items():
+        refuse(options.pop(name, None), f"`{name}` is not supported.", remedy, UnsupportedError)
+    for name in _NEEDLESS.split():
+        options.pop(name, None)
+    if (token := options.pop("use_auth_token", None)) is not None:
+        options.setdefault("token", token)
     return {name: options.pop(name) for name in OPTIONS if name in options}
 
 

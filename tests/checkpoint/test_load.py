@@ -13,9 +13,12 @@ from torch import Tensor
 
 from tests.pace import within
 from transept import memory
+from transept.core.auto import AutoConfig, AutoModelForMaskedLM
 from transept.core.model import Model
-from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning
+from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning, UnsupportedError
+from transept.generation.config import GenerationConfig
 from transept.models.bert import (
+    BertConfig,
     BertForMaskedLM,
     BertForMultipleChoice,
     BertForPreTraining,
@@ -25,6 +28,7 @@ from transept.models.bert import (
     BertLMHeadModel,
     BertModel,
 )
+from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
 from .small import config, equal, store, stored
 
@@ -218,6 +222,40 @@ def test_a_head_of_another_size(tmp_path: Path) -> None:
     with pytest.warns(TranseptWarning, match="newly initialised"):
         model = BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True)
     assert model.head.out_proj.weight.shape == (5, 8)
+
+
+def test_sizes_that_differ_are_told_and_raise_what_pytorch_raises(tmp_path: Path) -> None:
+    BertForSequenceClassification(config(num_labels=3)).save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="mismatched"):
+        BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
+    with pytest.warns(TranseptWarning, match=r"other sizes: \S+weight \(\(3, 8\) in the file, \(5, 8\) in the model\)"):
+        BertForSequenceClassification.from_pretrained(tmp_path, num_labels=5, ignore_mismatched_sizes=True)
+
+
+@pytest.mark.parametrize(
+    "loader", [AutoConfig, AutoModelForMaskedLM, BertConfig, BertForMaskedLM], ids=lambda loader: loader.__name__
+)
+def test_arguments_of_the_reference_that_change_nothing(language_model: Path, loader: Any) -> None:
+    needless = {"from_tf": False, "from_flax": False, "low_cpu_mem_usage": True, "_fast_init": True, "mirror": "tuna"}
+    needless |= {"resume_download": True, "use_auth_token": None, "proxies": {}, "code_revision": None, "weights_only": True}
+    needless |= {"adapter_kwargs": None, "gguf_file": None, "key_mapping": None, "use_kernels": False, "_commit_hash": None}
+    loaded = loader.from_pretrained(pretrained_model_name_or_path=language_model, **needless)
+    assert loaded.name_or_path == str(language_model)
+    for name, value in {"from_tf": True, "from_flax": True, "gguf_file": "x.gguf", "key_mapping": {"a": "b"}}.items():
+        with pytest.raises(UnsupportedError, match=f"`{name}` is not supported"):
+            loader.from_pretrained(language_model, **{name: value})
+    with pytest.raises(InputError, match="`token` holds spaces"):
+        loader.from_pretrained(str(language_model), use_auth_token="a b")
+
+
+def test_empty_arguments_of_the_reference_for_models(tmp_path: Path) -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=10))
+    model.save_pretrained(tmp_path)
+    options: dict[str, Any] = {"quantization_config": None, "load_in_8bit": False, "load_in_4bit": False, "device_map": None}
+    model = GPT2LMHeadModel.from_pretrained(
+        tmp_path, **options, torch_dtype="auto", generation_config=GenerationConfig(max_length=3)
+    )
+    assert model.generation_config.max_length == 3
 
 
 def test_older_spellings(language_model: Path) -> None:

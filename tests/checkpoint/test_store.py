@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transept.checkpoint import store
 from transept.checkpoint.store import TensorStore, check_header, open_store, read_index
-from transept.errors import FileError, FormatError, InputError
+from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.models.bert import BertModel
 from transept.source import Source
 
@@ -142,15 +142,17 @@ def test_variants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("archive", [True, False])
-def test_pickled_weights_only_when_asked_for(tmp_path: Path, archive: bool) -> None:
+def test_pickled_weights_where_there_are_no_others(tmp_path: Path, archive: bool) -> None:
     model = BertModel(config())
     model.save_pretrained(tmp_path)
     state = model.checkpoint_names().keys.save(model.state_dict())
     (tmp_path / "model.safetensors").unlink()
     torch.save(state, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
-    for options in ({}, {"use_safetensors": True}, {"use_safetensors": None}):
-        with pytest.raises(FileError, match="use_safetensors=False"):
-            BertModel.from_pretrained(tmp_path, **options)
+    with pytest.raises(FileError, match="leave use_safetensors out to read it"):
+        BertModel.from_pretrained(tmp_path, use_safetensors=True)
+    for options in ({}, {"use_safetensors": None}):
+        with pytest.warns(TranseptWarning, match=r"has no model\.safetensors; its pickle pytorch_model\.bin is read"):
+            assert equal(BertModel.from_pretrained(tmp_path, **options), model)
     assert equal(BertModel.from_pretrained(tmp_path, use_safetensors=False), model)
 
 
@@ -159,11 +161,12 @@ def test_pickled_shards(tmp_path: Path) -> None:
     torch.save({"b": torch.ones(2)}, tmp_path / "two.bin")
     index = {"weight_map": {"a": "one.bin", "b": "two.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    opened = open_store(Source(str(tmp_path)), pickle=True)
+    with pytest.warns(TranseptWarning, match=r"its pickle pytorch_model\.bin\.index\.json is read"):
+        opened = open_store(Source(str(tmp_path)))
     assert {name: float(opened.passing(name).sum()) for name in opened} == {"a": 0, "b": 2}
     torch.save({"a": torch.zeros(2)}, tmp_path / "two.bin")
     with pytest.raises(FormatError, match="'a', which another file holds too"):
-        open_store(Source(str(tmp_path)), pickle=True)
+        open_store(Source(str(tmp_path)), safe=False)
 
 
 class Planted:
@@ -188,7 +191,7 @@ class Planted:
 def test_a_pickle_of_anything_but_weights(tmp_path: Path, content: Any, archive: bool, capsys: Any) -> None:
     torch.save(content, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
     with pytest.raises(FormatError) as caught:
-        open_store(Source(str(tmp_path)), pickle=True)
+        open_store(Source(str(tmp_path)), safe=False)
     assert "weights_only" not in str(caught.value)  # PyTorch's advice to switch its check off
     assert "executed" not in capsys.readouterr().out
 

@@ -21,7 +21,7 @@ from tests.hostile.watch import refused
 from tests.pace import slowness
 from transept.checkpoint import store
 from transept.checkpoint.store import MAX_HEADER_BYTES, MAX_TENSORS, TensorStore, check_header
-from transept.errors import CheckpointError, FileError, FormatError
+from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
 from transept.models.bert import BertModel
 
 FLOAT = b"\0\0\0\0"
@@ -243,8 +243,8 @@ def test_cve_2024_11392_pickles_beside_the_weights_are_never_opened(model: Path,
     monkeypatch.setattr(torch, "load", lambda *arguments, **options: pytest.fail("opened a pickle"))
     BertModel.from_pretrained(model)
     (model / "model.safetensors").unlink()
-    with pytest.raises(FileError, match="use_safetensors=False"):
-        BertModel.from_pretrained(model)
+    with pytest.raises(FileError, match="leave use_safetensors out"):
+        BertModel.from_pretrained(model, use_safetensors=True)
     assert not (tmp_path / "executed").exists()
 
 
@@ -267,6 +267,9 @@ def test_cve_2025_32434_a_planted_pickle_is_not_run_even_when_asked_for(
     torch.save(state, model / "pytorch_model.bin", _use_new_zipfile_serialization=archive)
     error = refused(lambda: BertModel.from_pretrained(model, use_safetensors=False), model, monkeypatch)
     assert isinstance(error, FormatError)
+    (model / "model.safetensors").unlink()  # where nothing else is there, it is read without being asked for
+    with pytest.raises(FormatError, match="holds more than weights"), pytest.warns(TranseptWarning, match="its pickle"):
+        BertModel.from_pretrained(model)
     assert not (tmp_path / "executed").exists()
 
 

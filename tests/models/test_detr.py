@@ -169,7 +169,7 @@ def test_inputs_and_settings_that_cannot_be() -> None:
         model(position_embedding_type="learned")(pixels(32, 52 * 32))
     with pytest.raises(ConfigError, match="d_model"):
         DetrConfig(**TINY | {"d_model": 30}, backbone_config=BACKBONE)
-    with pytest.raises(InputError, match="maps of four stages"):
+    with pytest.raises(InputError, match="maps of three stages"):
         DetrForSegmentation(DetrConfig(**TINY, backbone_config=BACKBONE | {"out_indices": [4]}))
 
 

@@ -63,13 +63,17 @@ def test_by_position_and_by_name_are_the_same() -> None:
     ("inputs", "message"),
     [
         ({"token_type_id": None}, "takes no input `token_type_id`.*token_type_ids"),
-        ({"cache_position": None}, "positions follow from the cache"),
         ({"head_mask": None}, "heads cannot be masked"),
     ],
 )
 def test_unknown_inputs_say_what_to_do(inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(InputTypeError, match=message):
         BertModel(CONFIG)(torch.tensor([[5, 6]]), **inputs)
+
+
+def test_places_in_the_cache_are_taken_and_follow_from_it() -> None:
+    model, ids = BertModel(CONFIG).eval(), torch.tensor([[5, 6]])
+    assert torch.equal(model(ids, cache_position=torch.arange(2))[0], model(ids)[0])
 
 
 def test_too_many_inputs_and_one_given_twice() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,27 @@ def test_short_sounds_are_written_as_the_reference_writes_them(name: str, times:
     for seed in range(2):
         ours, reference = both(seed, input_features=sounds(2), **SHORT[name] | (TIMES if times else TEXT_ONLY))
         assert torch.equal(ours, reference)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")
+def test_settings_of_speech_are_set_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    for model in pair(0, generation="{}"):
+        settings = copy.deepcopy(model.generation_config)
+        monkeypatch.setattr(model, "generation_config", settings)
+        settings.language, settings.task, settings.forced_decoder_ids = "french", "translate", None
+        written.append(model.generate(input_features=sounds(2), **TEXT_ONLY))
+    assert torch.equal(*written)
+
+
+def test_what_old_files_force_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = pair(0, generation=json.dumps({"lang_to_id": None, "task_to_id": None}))
+    expected = model.generate(input_features=sounds(1), **TEXT_ONLY)
+    monkeypatch.setitem(model.config.extra, "forced_decoder_ids", [[1, 9], [2, TRANSCRIBE]])
+    assert not torch.equal(model.generate(input_features=sounds(1), **TEXT_ONLY), expected)
+    monkeypatch.setattr(model, "generation_config", copy.deepcopy(model.generation_config))
+    model.generation_config.forced_decoder_ids = None
+    assert torch.equal(model.generate(input_features=sounds(1), **TEXT_ONLY), expected)
 
 
 @pytest.mark.parametrize("name", LONG)

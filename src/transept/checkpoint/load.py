@@ -171,8 +171,12 @@ def _listed(wrong: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def _notes(report: LoadReport, ties: Mapping[str, str]) -> Iterator[str]:
-    if names := ", ".join(name for name in report.new if name not in ties and name not in report.fixed):
-        yield f"newly initialised, since the checkpoint does not have them: {names}. Train the model before you use it."
+    new = "Train the model before you use it."
+    if names := ", ".join(name for name in report.missing if name not in ties):
+        yield f"newly initialised, since the checkpoint does not have them: {names}. {new}"
+    differ = [(name, sizes) for name, *sizes in report.mismatched if name not in ties]
+    if names := ", ".join(f"{name} ({stored} in the file, {ours} in the model)" for name, (stored, ours) in differ):
+        yield f"newly initialised, since the checkpoint has them in other sizes: {names}. {new}"
     if report.untied:
         names = ", ".join(report.untied)
         yield f"stored with values of their own although the config ties them, so they are kept apart: {names}."

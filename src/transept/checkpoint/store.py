@@ -1,13 +1,15 @@
 """Weights in files: safetensors, whole or in shards, checked before anything is allocated.
 
 Tensors are mapped from the file, so that loading costs the parameters' bytes once; what is converted on the way is mapped for a
-short while only, so that the file's own pages are not held beside the result. Pickles are read only when asked for.
+short while only, so that the file's own pages are not held beside the result. Pickles are read as plain tensors, where a model
+has nothing else or they are asked for.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from transept.checkpoint.writing import write_stream
 from transept.directory import replace_directory
-from transept.errors import FileError, FormatError, InputError
+from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
 from transept.schema import Length, read_typed
 from transept.source import Source
@@ -218,37 +220,48 @@ def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
     return (f"{stem}.{variant}.{suffix}", f"{name}.index.{variant}.json") if variant else (name, f"{name}.index.json")
 
 
-def open_store(source: Source, *, variant: str | None = None, pickle: bool = False) -> Store:
-    """Find and open a model's weights: safetensors, or with ``pickle`` the older ``pytorch_model.bin``.
+def open_store(source: Source, *, variant: str | None = None, safe: bool | None = None) -> Store:
+    """Find and open a model's weights: safetensors, or the older ``pytorch_model.bin``.
+
+    With ``safe`` only the first counts, with ``safe=False`` only the second, and else the second where there is no first, with
+    a warning.
 
     Raises:
         InputError: ``variant``, which becomes a part of the file names such as ``fp16``, is not a plain word.
         FileError: there are no weights; says which ones of another kind are there.
         FormatError: a corrupt file or index.
     """
-    single, index = file_names(variant, pickle=pickle)
-    if (path := source.find(single)) is not None:
-        return PickleStore([path]) if pickle else TensorStore([path])
-    if (path := source.find(index)) is not None:
+    for pickle in (False, True):
+        if safe is not None and safe is pickle:
+            continue
+        single, index = file_names(variant, pickle=pickle)
+        path = source.find(single)
+        if path is None and (path := source.find(index)) is None:
+            continue
+        if pickle and safe is None:
+            what = f"{source.name} has no {file_names(variant)[0]}; its pickle {path.name} is read, as tensors alone."
+            warnings.warn(f"{what} save_pretrained() writes safetensors.", TranseptWarning, stacklevel=3)
+        if path.name == single:
+            return PickleStore([path]) if pickle else TensorStore([path])
         weight_map = read_index(path)
         files = {file: source.need(file) for file in dict.fromkeys(weight_map.values())}
         mapped = {tensor: files[file] for tensor, file in weight_map.items()}
         return PickleStore(files.values()) if pickle else TensorStore(files.values(), mapped)
-    raise source.missing(single, hint=_other_weights(source, variant, pickle))
+    raise source.missing(file_names(variant, pickle=safe is False)[0], hint=_other_weights(source, variant, safe))
 
 
-def _other_weights(source: Source, variant: str | None, pickle: bool) -> str | None:
+def _other_weights(source: Source, variant: str | None, safe: bool | None) -> str | None:
     """What to do where the wanted weights are not there but others are."""
-    if variant is not None and any(source.find(name) is not None for name in file_names(None, pickle=pickle)):
+    if variant is not None and any(source.find(name) is not None for name in file_names(None, pickle=safe is False)):
         return "It has weights without a variant; leave `variant` out to read them."
-    if pickle:
+    if safe is False:
         return None
     files = sorted(path.name for path in source.directory.glob("model.*.safetensors")) if source.directory else []
     found = (re.fullmatch(r"model\.([A-Za-z0-9_-]{1,64}?)(?:-\d{5}-of-\d{5})?\.safetensors", name) for name in files)
     if variant is None and (name := next((match[1] for match in found if match), None)):
         return f"It has weights of the variant {name!r}; pass variant={name!r} to read them."
     if any(source.find(name) is not None for name in file_names(variant, pickle=True)):
-        return f"It has {PICKLE_NAME}, a pickle; pass use_safetensors=False to read it, or convert it."
+        return f"It has {PICKLE_NAME}, a pickle; leave use_safetensors out to read it, or convert it."
     return None
 
 

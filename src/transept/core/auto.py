@@ -131,7 +131,10 @@ class AutoConfig:
         type that is not one of ours is an ``UnsupportedError``.
         """
         values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
-        return read_config(values, path).from_dict(values, path=path, **options)
+        read: Any = read_config(values, path).from_dict(values, path=path, **options)
+        config = read[0] if isinstance(read, tuple) else read  # with return_unused_kwargs
+        config.name_or_path = pretrained_model_name_or_path
+        return read  # type: ignore[no-any-return]
 
 
 # The endings of the classes that a family is pretrained as.

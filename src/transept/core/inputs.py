@@ -31,7 +31,6 @@ ENCODER = ("encoder_hidden_states", "encoder_attention_mask")
 BOUNDS = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 # What was an argument of the reference once, and what to do in its place.
 GONE = {
-    "cache_position": "Leave it out: positions follow from the cache, or pass `position_ids`.",
     "head_mask": "Leave it out: heads cannot be masked; remove their weights in place of it.",
 }
 
@@ -45,6 +44,7 @@ def explicit(forward: Callable[..., Any], names: Sequence[str], more: Sequence[s
 
     @functools.wraps(forward)
     def call(self: Any, *args: Any, **inputs: Any) -> Any:
+        inputs.pop("cache_position", None)  # the reference took it once: the cache tells
         if len(args) > most:
             raise InputTypeError(f"{type(self).__name__} takes {most} inputs by position, but got {len(args)}.")
         for name, value in zip(names, args):

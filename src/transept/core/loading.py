@@ -16,15 +16,13 @@ from transept.checkpoint.load import LoadReport, check, everything, fill, plan, 
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config import CONFIG_NAME, Config
 from transept.core.half_precision import guard
+from transept.core.resizing import resize_rows
 from transept.core.training import ForLibraries
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.publish import Pushable, pipeline_tag
 from transept.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
-# Arguments of the reference that change nothing: memory is always saved, and the environment tells the proxies.
-_NEEDLESS: tuple[str, ...] = ("low_cpu_mem_usage", "max_memory", "proxies", "resume_download", "weights_only")
-_NEEDLESS += ("offload_folder", "offload_state_dict", "offload_buffers")
 # How several processes share a model, which the room for that knows; by name, since it stands above.
 _SHARING, _SHARED = ("tp_plan", "tp_size", "distributed_config"), "transept.parallel.files"
 
@@ -48,6 +46,8 @@ class Pretrained(ForLibraries, Pushable):
             overrides["dtype"] = dtype_named(wanted, config, {})
         model = cls(config.with_settings(**overrides) if overrides else config)
         return model if wanted is None else model.to(overrides["dtype"])
+
+    _from_config = from_config
 
     @overload
     @classmethod
@@ -91,7 +91,8 @@ class Pretrained(ForLibraries, Pushable):
             device_map: the same under the reference's name: a device, ``"auto"``, or ``{"": device}``.
             strict: whether weights that are missing or in excess (beyond heads and poolers) are an error.
             ignore_mismatched_sizes: initialise weights of another shape anew.
-            use_safetensors: ``False`` reads ``pytorch_model.bin``, and only then.
+            use_safetensors: ``False`` reads ``pytorch_model.bin``, and ``None`` reads it where there is nothing else, with a
+                warning; ``True`` never does.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
             options: where to look (see :class:`transept.source.Source`), settings that replace the config's, arguments of the
@@ -105,8 +106,8 @@ class Pretrained(ForLibraries, Pushable):
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
-        options = {name: value for name, value in options.items() if name not in _NEEDLESS}
         hub = take_source_options(options)
+        generation = options.pop("generation_config", None)
         split, device = cls._split(options, device, device_map)
         dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
         own = set(inspect.signature(cls.__init__).parameters) - {"self", "config"}  # such as `add_pooling_layer`
@@ -119,7 +120,7 @@ class Pretrained(ForLibraries, Pushable):
                 split.divide(model)
             return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
-        store = open_store(source, variant=variant, pickle=use_safetensors is False)
+        store = open_store(source, variant=variant, safe=use_safetensors)
         try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
             report, names = plan(model, model.checkpoint_names(), store)
@@ -136,6 +137,8 @@ class Pretrained(ForLibraries, Pushable):
         model.load_report = report
         guard(model.eval())
         model.loaded(source)
+        if generation is not None:
+            model.generation_config = generation
         return (model, report.as_dict()) if output_loading_info else model
 
     @staticmethod
@@ -153,7 +156,7 @@ class Pretrained(ForLibraries, Pushable):
         for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
             what = f"`{name}` is not supported: models are quantized after loading."
             hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-            refuse(options.get(name), what, hint, UnsupportedError)
+            refuse(options.pop(name, None), what, hint, UnsupportedError)
         if config is None or isinstance(config, str | os.PathLike):
             return cls.config_class.from_pretrained(path if config is None else config, overrides=options, **hub)
         return check_config(config).with_settings(**options)
@@ -289,22 +292,23 @@ class Pretrained(ForLibraries, Pushable):
         share(self, self.checkpoint_names().tied)
 
     def resize_token_embeddings(
-        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None
+        self: Any, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Grow or shrink the vocabulary: its embeddings, its output layer and ``config.vocab_size``.
 
-        New rows are the mean of the old ones, so that new tokens start out as likely as an average one. The number of rows is
-        rounded up to ``pad_to_multiple_of``, for fast matrix units. A number below one, or a model without token embeddings,
-        is an ``InputError``.
+        New rows are the mean of the old ones, so that new tokens start out as likely as an average one, or those of a new model
+        with ``mean_resizing=False``. The number of rows is rounded up to ``pad_to_multiple_of``, for fast matrix units. A
+        number below one, a multiple that is no integer, or a model without token embeddings, is an ``InputError``.
         """
         table = self.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             raise InputError(f"{type(self).__name__} has no token embeddings, but {type(table).__name__}.")
         size = table.num_embeddings if new_num_tokens is None else new_num_tokens
         multiple = 1 if pad_to_multiple_of is None else pad_to_multiple_of
-        refuse(size < 1 or multiple < 1, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
+        wrong = type(multiple) is not int or size < 1 or multiple < 1
+        refuse(wrong, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
-        resize_rows(self.vocabulary_layers(), size)
+        resize_rows(self.vocabulary_layers(), size, None if mean_resizing else self.initialize_module)
         self.config.get_text_config().vocab_size = size
         self.tie_weights()
         return table
@@ -337,24 +341,6 @@ def initialize_module(module: nn.Module, std: float) -> None:
             nn.init.zeros_(module.weight[module.padding_idx])
     elif (module._parameters or module._buffers) and inspect.ismethod(getattr(module, "reset_parameters", None)):
         module.reset_parameters()  # type: ignore[operator]
-
-
-def resize_rows(layers: Iterable[nn.Embedding | nn.Linear], rows: int) -> None:
-    """Give layers so many rows; a tensor that several share is made once."""
-    fresh: dict[int, nn.Parameter] = {}
-    for layer in layers:
-        old = layer.weight
-        layer.weight = fresh[id(old)] if id(old) in fresh else fresh.setdefault(id(old), _resized(old, rows))
-        setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
-        if getattr(layer, "bias", None) is not None:
-            layer.bias = _resized(layer.bias, rows)  # type: ignore[arg-type]
-
-
-def _resized(old: Tensor, rows: int) -> nn.Parameter:
-    kept = old.detach().to_dense()[:rows]  # packed layers have theirs in another layout
-    mean = kept.float().mean(0).to(kept.dtype)
-    grown = torch.cat([kept, mean.expand(rows - len(kept), *mean.shape)])
-    return nn.Parameter(grown, requires_grad=old.requires_grad)
 
 
 def check_config(config: Any) -> Config:

@@ -198,6 +198,11 @@ class Backbone(Model):
         self.norm: nn.Module | None = None
         self.pooler: nn.Module | None = None
 
+    def built(self) -> None:
+        for layer, heads in (self.config.extra.get("pruned_heads") or {}).items():
+            self.layers[int(layer)].self_attn.prune_heads(heads)  # type: ignore[union-attr, operator]
+        super().built()
+
     def deviation(self, module: nn.Module) -> float:
         adds = self.scales_residual and adds_to_stream(module, self.layers)
         return super().deviation(module) / (math.sqrt(2 * len(self.layers)) if adds else 1.0)

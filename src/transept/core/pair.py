@@ -158,7 +158,7 @@ class Pair(Generates, Composite):
     def get_output_embeddings(self) -> nn.Linear | None:
         return self.decoder.get_output_embeddings()
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
         """Nothing but an error, since the vocabulary is the decoder's, or there are two."""
         hint = "Use model.encoder.resize_token_embeddings() or model.decoder.resize_token_embeddings()."
         raise InputError("the encoder and the decoder have vocabularies of their own.", hint=hint)

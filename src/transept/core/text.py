@@ -28,6 +28,7 @@ from transept.core.inputs import (
 from transept.core.packing import PackableBackbone
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.layers.cache import Cache, DynamicCache
+from transept.layers.caches import EncoderDecoderCache
 from transept.layers.context import Context, Rows, reaching, read_mask
 from transept.layers.positions import CountedPositions
 
@@ -160,7 +161,8 @@ class TextBackbone(PackableBackbone):
         cache = self._check_cache(options.get("past_key_values"), batch)
         ctx.texts = options.get("seq_idx")
         if cache is None and ctx.texts is None and self.makes_cache(options.get("use_cache")):
-            cache = self.cache_class()
+            reads_encoder = options.get("encoder_hidden_states") is not None and self.cache_class is DynamicCache
+            cache = EncoderDecoderCache() if reads_encoder else self.cache_class()
         past, keys = (0, length) if cache is None else cache.span(length)
         if mask is None and ids is not None and keys == length:
             mask = self.infer_mask(ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transept.checkpoint.load import Loadable
 from transept.config import Config
 from transept.core.half_precision import guard
-from transept.errors import InputError, UnsupportedError
+from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
 
@@ -108,6 +108,41 @@ class ForLibraries(Loadable):
     def disable_input_require_grads(self) -> None:
         for handle in self.__dict__.pop("_grad_hooks", ()):
             handle.remove()
+
+    def get_extended_attention_mask(
+        self, attention_mask: Tensor, input_shape: Sequence[int], device: Any = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """What a mask (B, S), or (B, T, S), of ones and zeros adds to scores: (B, 1, 1 or T, S) of 0 and the lowest number.
+
+        Where the config is a decoder's, a mask (B, S) is made causal for ``input_shape`` (B, T).
+        """
+        if attention_mask.ndim == 2 and getattr(self.config, "is_decoder", False):
+            queries, keys = input_shape[1], attention_mask.shape[1]
+            seen = torch.ones(queries, keys, device=attention_mask.device).tril(keys - queries)
+            attention_mask = seen * attention_mask[:, None]
+        return self.invert_attention_mask(attention_mask, dtype)
+
+    def invert_attention_mask(self, encoder_attention_mask: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The same of an encoder's mask, whatever the config is."""
+        given, dtype = encoder_attention_mask, dtype or self.dtype
+        refuse(given.ndim not in (2, 3), f"a mask is (B, S) or (B, T, S), but has the shape {tuple(given.shape)}.")
+        shown = given[:, None, None] if given.ndim == 2 else given[:, None]
+        return (1.0 - shown.to(dtype)) * torch.finfo(dtype).min
+
+    def prune_heads(self: Any, heads_to_prune: Mapping[int, Iterable[int]]) -> None:
+        """Remove heads of attention layers, by their numbers at first, with their weights; ``config.pruned_heads`` keeps them.
+
+        A model of several stacks, or one whose heads share weights, is refused.
+        """
+        what = f"{type(self).__name__} is made of several stacks, of which no heads are removed."
+        refuse(len(self.stacks) != 1, what, "Call prune_heads() of one of them.", UnsupportedError)
+        gone = {int(layer): {*heads} for layer, heads in (self.config.extra.get("pruned_heads") or {}).items()}
+        for layer, heads in heads_to_prune.items():
+            before = gone.setdefault(int(layer), set())
+            places = [head - sum(other < head for other in before) for head in {*heads} - before]
+            self.stacks[0].layers[int(layer)].self_attn.prune_heads(places)
+            before |= {*heads}
+        self.config.pruned_heads = {layer: sorted(heads) for layer, heads in gone.items()}
 
     def init_weights(self: Any) -> None:
         self.initialize()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import enum
 import warnings
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transept.config import Config
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, refuse
 from transept.fields import Range, checked, plain, specs
+from transept.files import PathName
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
 from transept.settings import Settings
@@ -89,6 +90,7 @@ class GenerationConfig(Settings):
 
     file_name = GENERATION_CONFIG_NAME
     unread = frozenset({"compile_config"})  # it chooses how code runs, not what comes out
+    _beside: ClassVar[frozenset[str]] = frozenset()  # settings that the model reads beside those of all models
 
     max_length: Annotated[int | None, ONE] = None
     max_new_tokens: Annotated[int | None, Range(1, remedy="To only read the prompt call the model itself.")] = None
@@ -164,9 +166,9 @@ class GenerationConfig(Settings):
         if name in UNSUPPORTED:
             refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
-        elif name not in specs(GenerationConfig) and name not in self.extra and name[:1] != "_":
-            self.need_known(name)
         else:
+            if not self.knows(name) and name[:1] != "_":
+                self.warn_of([name])
             if name == "watermarking_config" and isinstance(value, Mapping | rules.Watermark):
                 value = rules.watermark(checked(plain(value), dict, name, type(self).__name__))
             super().__setattr__(name, value)
@@ -228,8 +230,19 @@ class GenerationConfig(Settings):
         return name in UNSUPPORTED or super().knows(name)
 
     def need_known(self, name: str) -> None:
-        refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
+        _refuse_arguments([name])
         super().need_known(name)
+
+    def warn_of(self, unknown: Sequence[str], likeness: float | None = None) -> None:
+        if likeness is None:
+            _refuse_arguments(unknown)
+        super().warn_of([name for name in unknown if name not in self._beside], likeness)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name: PathName, config_file_name: str | None = None, **options: Any
+    ) -> Self:
+        return super().from_pretrained(pretrained_model_name, config_file_name, **options)
 
     def fill(self, model: GenerationConfig | None = None) -> None:
         """Set what is not set: from the model's own settings, then from the usual ones of all models.
@@ -291,6 +304,11 @@ class GenerationConfig(Settings):
         return isinstance(other, GenerationConfig) and self.to_dict() | silent == other.to_dict() | silent
 
     __hash__ = None
+
+
+def _refuse_arguments(names: Iterable[str]) -> None:
+    for name in names:
+        refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
 
 
 DEFAULTS: dict[str, Any] = {name: usual.value for name, spec in specs(GenerationConfig).items() if (usual := spec.find(Usual))}

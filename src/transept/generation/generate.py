@@ -11,7 +11,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Generates:
     _generation_config: GenerationConfig | None = None
     _source: Source | None = None
     _own_tokenizer: Any = None
+    settings_beside: ClassVar[frozenset[str]] = frozenset()  # of generation, which this kind of model reads from ``extra``
 
     def loaded(self, source: Source) -> None:
         """Read ``generation_config.json`` where the checkpoint has it."""
@@ -57,6 +58,7 @@ class Generates:
         """The checkpoint's settings for generation, made of the model's config where it has none."""
         if self._generation_config is None:
             self._generation_config = GenerationConfig.from_model_config(self.config)
+        self._generation_config.__dict__["_beside"] = self.settings_beside
         return self._generation_config
 
     @generation_config.setter

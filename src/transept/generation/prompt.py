@@ -89,7 +89,7 @@ def read_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, inpu
     Raises:
         InputError, InputTypeError: naming what is wrong with which argument.
     """
-    for name in ("logits_to_keep", "return_dict", "cache_position"):  # what each step decides itself
+    for name in ("logits_to_keep", "return_dict", "cache_position", "trust_remote_code"):  # what is decided without the caller
         inputs.pop(name, None)
     if model.config.is_encoder_decoder:
         return _decoder_prompt(model, settings, ids, inputs)

@@ -100,8 +100,8 @@ class DualEncoder(Composite):
     def set_input_embeddings(self, table: nn.Module) -> None:
         self.text_model.set_input_embeddings(table)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        return self.text_model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        return self.text_model.resize_token_embeddings(*args, **options)
 
     def text_vector(self, pooled: Tensor) -> Tensor:
         """The pooled states (N, D) of texts in the space that is compared in, (N, P)."""

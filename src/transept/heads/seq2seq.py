@@ -81,6 +81,8 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
         """What the decoder reads to write these labels: (B, T) -> (B, T)."""
         return self.model.shifted(labels)
 
+    _shift_right = prepare_decoder_input_ids_from_labels
+
     def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
         return labels
 
@@ -107,8 +109,8 @@ class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):
     def score(self, hidden: Tensor) -> Tensor:
         return super().score(hidden) + self.final_bias
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **options)
         self.resize_bias()
         return table
 

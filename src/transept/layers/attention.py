@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import ClassVar
 
@@ -242,6 +242,19 @@ class Attention(nn.Module):
         if (shared := shared_product(*projections)) is None:
             return tuple(each(x) for each in projections)
         return shared(x).split([each.out_features for each in projections], dim=-1)
+
+    @torch.no_grad()
+    def prune_heads(self, heads: Iterable[int]) -> None:
+        """Remove heads, of those that are there by their places from 0 on, with their weights (``InputError``: they share)."""
+        count, removed = self.q_proj.out_features // self.head_dim, {*heads}
+        if self.k_proj.out_features != self.q_proj.out_features or not removed <= {*range(count)} or len(removed) == count:
+            raise InputError(f"the heads {sorted(removed)} of {count} cannot be removed.", hint="Leave one, which is its own.")
+        kept = [place for place in range(self.q_proj.out_features) if place // self.head_dim not in removed]
+        places = torch.tensor(kept, device=self.q_proj.weight.device)
+        for layer, axis in ((self.q_proj, 0), (self.k_proj, 0), (self.v_proj, 0), (self.o_proj, 1)):
+            for name, old in list(layer.named_parameters(recurse=False))[: 1 if axis else 2]:
+                setattr(layer, name, nn.Parameter(old.index_select(axis, places), requires_grad=old.requires_grad))
+            setattr(layer, "in_features" if axis else "out_features", len(places))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
         """What queries (B, H, T, E) gather from keys and values (B, K, S, E), and the weights where the kernel shows them."""

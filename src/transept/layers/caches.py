@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transept.config import Config
 from transept.errors import InputError, UnsupportedError
-from transept.layers.cache import Cache, KeyValues, Pair
+from transept.layers.cache import Cache, DynamicCache, KeyValues, Pair
 from transept.memory import check_memory
 from transept.units import size
 
@@ -118,7 +118,8 @@ class StaticCache(Cache):
     In compiled graphs an ``attention_mask`` may reach over all ``max_cache_len`` positions, so that it too is of one size; 1
     stands for positions that are yet to come. Layers with windows keep all positions, and mask them.
 
-    ``config`` is needed for :meth:`early_initialization` alone; ``offloading`` is refused.
+    ``config`` is needed for :meth:`early_initialization` alone; ``offloading`` is refused. Rows, device and type are those of
+    what is cached first, whatever ``max_batch_size`` (or ``batch_size``), ``device``, ``layer_device_map`` and ``dtype`` say.
     """
 
     layers: list[StaticKeyValues]  # type: ignore[assignment]
@@ -130,6 +131,12 @@ class StaticCache(Cache):
         max_cache_len: int | None = None,
         offloading: bool = False,
         offload_only_non_sliding: bool = True,
+        *,
+        max_batch_size: int | None = None,
+        batch_size: int | None = None,
+        device: Any = None,
+        layer_device_map: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if isinstance(max_cache_len, bool) or not isinstance(max_cache_len, int) or max_cache_len < 1:
@@ -172,6 +179,37 @@ class StaticCache(Cache):
         self.layer(layers - 1)
         for layer in self.layers:
             layer.allocate(like, like)
+
+
+class EncoderDecoderCache(DynamicCache):
+    """A cache of a decoder's positions and of an encoder's states, in the two that it is made of; dynamic ones by default."""
+
+    def __init__(self, self_attention_cache: Cache | None = None, cross_attention_cache: Cache | None = None) -> None:
+        super().__init__()
+        self.self_attention_cache: Cache = DynamicCache() if self_attention_cache is None else self_attention_cache
+        self.cross_attention_cache: Cache = DynamicCache() if cross_attention_cache is None else cross_attention_cache
+        self.layers, self.cross = self.self_attention_cache.layers, self.cross_attention_cache.layers
+
+    @property
+    def is_compileable(self) -> bool:  # type: ignore[override]
+        return self.self_attention_cache.is_compileable
+
+    @property
+    def is_updated(self) -> dict[int, bool]:
+        """Which layers hold an encoder's states."""
+        return {index: layer.length > 0 for index, layer in enumerate(self.cross)}
+
+    def make(self) -> KeyValues:
+        return self.self_attention_cache.make()
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.self_attention_cache.get_max_length(layer_idx)
+
+    def span(self, new: int) -> tuple[int | Tensor, int]:
+        return self.self_attention_cache.span(new)
+
+    def footprint_at(self, positions: int) -> int:
+        return self.self_attention_cache.footprint_at(positions) + self.cross_attention_cache.get_memory_footprint()
 
 
 class SlidingKeyValues(KeyValues):

@@ -103,7 +103,7 @@ class Neck(nn.Module):
         fitted: bool = False,
     ) -> None:
         super().__init__()
-        pairs = zip(sizes, factors, strict=True)
+        pairs = zip(sizes, factors, strict=False)  # further factors are of no map
         self.reassemble = nn.ModuleList(Reassemble(dim, size, factor, readout, act) for size, factor in pairs)
         self.convs = nn.ModuleList(nn.Conv2d(size, channels, 3, padding=1, bias=False) for size in sizes)
         self.fusions = nn.ModuleList(Fusion(channels, norm, bias) for _ in sizes)

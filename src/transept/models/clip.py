@@ -5,6 +5,7 @@ Shapes: B batch, C channels, H height, W width, N patches, T positions, D hidden
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Unpack
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names, Table
 from transept.config import Config
 from transept.core.composite import CompositeConfig, PartConfig
-from transept.core.inputs import RecordOptions
+from transept.core.inputs import RecordOptions, readable
 from transept.core.model import Backbone
 from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.core.text import CausalBackbone, TextBackbone
-from transept.errors import InputError
+from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Layers, Multiple, Share
 from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
 from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
@@ -28,8 +29,7 @@ from transept.objectives.contrastive import softmax_pairs
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
 
-_VOCAB = 49408  # of OpenAI's CLIP, whose first files name a wrong end token
-_WRONG_END = 2
+_WRONG_END = 2  # what the first files of CLIP name as the end token
 
 
 class TowerConfig(PartConfig):
@@ -64,7 +64,7 @@ class CLIPTextConfig(TowerConfig):
     model_type = "clip_text_model"
     section = "text_config"
 
-    vocab_size: int = _VOCAB
+    vocab_size: int = 49408
     max_position_embeddings: Count = 77
     projection_dim: Count = 512
     initializer_range: Deviation = 0.02
@@ -249,7 +249,10 @@ class EndContext(Context):
 
 
 class CLIPTextModel(TextTower, CausalBackbone):
-    """CLIP's text network: ``pooler_output`` (B, D) is the normed state of the first end token of each text."""
+    """CLIP's text network: ``pooler_output`` (B, D) is the normed state of the first end token of each text.
+
+    Where a text has none, it is the first state, with a warning.
+    """
 
     config_class = CLIPTextConfig
     context_class = EndContext
@@ -258,7 +261,7 @@ class CLIPTextModel(TextTower, CausalBackbone):
         return super().deviations() | dict.fromkeys((self.embed_tokens, self.embed_positions), 0.02)
 
     def begin(self, input_ids: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Context]:  # type: ignore[override]
-        """Embed texts (B, T), each of which has an end token (``InputError``)."""
+        """Embed texts (B, T), and note where they end."""
         x, ctx = super().begin(input_ids, **inputs)
         assert isinstance(ctx, EndContext)
         assert input_ids is not None
@@ -269,13 +272,12 @@ class CLIPTextModel(TextTower, CausalBackbone):
         """(B) places of the ends of texts (B, T)."""
         end = self.config.eos_token_id
         end = next(iter(end), None) if isinstance(end, list) else end
-        if end == _WRONG_END and self.config.vocab_size == _VOCAB:
-            return ids.argmax(dim=-1)  # OpenAI's end token is the largest id, whatever the config says
+        if end == _WRONG_END:
+            return ids.argmax(dim=-1)  # the end token is the largest id then
         marked = ids == (-1 if end is None else end)
-        if not torch.compiler.is_compiling() and ids.device.type == "cpu" and not (has := marked.any(dim=-1)).all():
-            row = int((~has).nonzero()[0])
-            wrong = f"row {row} of `input_ids` has no end token ({end}), whose state stands for the text."
-            raise InputError(wrong, hint="Use this model's tokenizer, with its special tokens.")
+        if readable(ids) and not (has := marked.any(dim=-1)).all():
+            what = f"row {int((~has).nonzero()[0])} of `input_ids` has no end token ({end}), whose state stands for the text"
+            warnings.warn(f"{what}: the first state is taken.", TranseptWarning, stacklevel=2)
         return marked.int().argmax(dim=-1)
 
     def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:

@@ -59,6 +59,7 @@ class DepthAnythingForDepthEstimation(ForDepthEstimation[Dinov2Backbone]):
     def __init__(self, config: DepthAnythingConfig) -> None:
         super().__init__(config)
         c = config
+        c.check_read()
         self.neck = Neck(self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors, fitted=True)
         bounded = c.depth_estimation_type == "metric"
         self.head = DepthHead(c.fusion_hidden_size, c.head_hidden_size, bounded=bounded, unit=c.max_depth or 1)

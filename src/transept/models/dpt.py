@@ -63,6 +63,11 @@ class NeckConfig(CompositeConfig):
         assert self.backbone_config is not None
         return len(self.backbone_config.out_indices)
 
+    def check_read(self) -> None:
+        """Require what a model needs: a size for each of the states that are read."""
+        if len(self.neck_hidden_sizes) != self.states_read:
+            self.fail("neck_hidden_sizes", f"must have as many numbers as states are read ({self.states_read})")
+
     def validate(self) -> None:
         super().validate()
         factors = self.reassemble_factors
@@ -73,9 +78,8 @@ class NeckConfig(CompositeConfig):
             self.fail("backbone_config", f"must be of a family that gives feature maps, not of {inner.model_type!r}")
         if inner is not None and getattr(inner, "reshape_hidden_states", True):
             self.fail("backbone_config", "must have `reshape_hidden_states=False`", "Other networks than DINOv2 are not read.")
-        if not maps == len(factors) == self.states_read:
-            rule = f"must have as many numbers as `reassemble_factors` ({len(factors)}) and as states are read"
-            self.fail("neck_hidden_sizes", f"{rule} ({self.states_read})")
+        if maps > len(factors):
+            self.fail("neck_hidden_sizes", f"must have no more numbers than `reassemble_factors` ({len(factors)})")
         if not -maps <= self.head_in_index < maps:
             self.fail("head_in_index", f"must be the number of one of {maps} maps")
 
@@ -202,6 +206,7 @@ class _DPTTask(Task[_DPTStates]):
         return resolve(inner.model_type, "Backbone"), inner, "backbone"  # type: ignore[return-value]
 
     def make_neck(self, c: DPTConfig) -> Neck:
+        c.check_read()
         norm, bias = c.use_batch_norm_in_fusion_residual, c.use_bias_in_fusion_residual
         sizes = self.model.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors
         bias = not norm if bias is None else bias

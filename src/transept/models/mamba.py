@@ -29,7 +29,7 @@ from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 class MambaConfig(Config):
     """Settings of Mamba; the defaults are those of its smallest checkpoint, but for the number of layers.
 
-    ``intermediate_size`` is ``expand`` times ``hidden_size``, whatever a file says, and ``time_step_rank`` is a sixteenth of
+    ``intermediate_size`` is ``expand`` times ``hidden_size`` unless it is given, and ``time_step_rank`` is a sixteenth of
     ``hidden_size`` when ``"auto"``. Other ``time_step_...`` settings and ``rescale_prenorm_residual`` are for weights before
     training. ``use_mambapy`` and ``use_associative_scan`` have no effect: they choose between equal computations.
     """
@@ -45,7 +45,7 @@ class MambaConfig(Config):
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 0
     expand: int = 2
-    intermediate_size: Count = derived(lambda c: c.expand * c.hidden_size, fixed=True)
+    intermediate_size: Count = derived(lambda c: c.expand * c.hidden_size)
     conv_kernel: Count = 4
     use_bias: bool = False
     use_conv_bias: bool = True

@@ -6,13 +6,14 @@ The two languages share a table of embeddings, or each has a vocabulary of its o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config import Config
-from transept.core.loading import resize_rows
+from transept.core.resizing import resize_rows
 from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
 from transept.fields import derived
@@ -95,8 +96,8 @@ class MarianModel(Seq2SeqBackbone):
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **options)
         if "decoder" in self.model.sharing:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table

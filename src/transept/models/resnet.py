@@ -42,8 +42,8 @@ class ResNetConfig(StagedConfig):
         super().validate()
         if len(self.depths) != len(self.hidden_sizes):
             self.fail("depths", f"must have as many numbers as `hidden_sizes` ({len(self.hidden_sizes)})")
-        if self.layer_type == "bottleneck" and any(size % 4 for size in self.hidden_sizes):
-            self.fail("hidden_sizes", "must be multiples of 4 for blocks of the type 'bottleneck'")
+        if self.layer_type == "bottleneck" and min(self.hidden_sizes, default=4) < 4:
+            self.fail("hidden_sizes", "must be at least 4 for blocks of the type 'bottleneck'")
 
 
 class ResidualBlock(nn.Module):

@@ -94,8 +94,8 @@ class _Blip(Composite):
         for part in self.models()[1:]:
             part.set_input_embeddings(table)
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        tables = [part.resize_token_embeddings(new_num_tokens, pad_to_multiple_of) for part in self.models()[1:]]
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        tables = [part.resize_token_embeddings(*args, **options) for part in self.models()[1:]]
         return tables[0]
 
     def see(self, pixel_values: Tensor | None, interpolate: bool | None, asked: dict[str, Any]) -> BackboneOutput:

@@ -375,8 +375,8 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
 
     def __init__(self, config: DetrConfig) -> None:
         super().__init__(config)
-        if len(self.model.features.channels) < 4:
-            raise InputError("masks need the maps of four stages.", hint="Set `out_features` of `backbone_config`.")
+        if len(self.model.features.channels) < 3:
+            raise InputError("masks need the maps of three stages.", hint="Set `out_features` of `backbone_config`.")
         if config.d_model % 16 or (config.d_model + config.encoder_attention_heads) % 8:
             raise InputError(f"masks need a `d_model` of a multiple of 16, and of 8 with the heads, not {config.d_model}.")
         sizes = config.d_model, config.encoder_attention_heads
@@ -395,5 +395,5 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         output, features = super().predict(states, inputs), states.features
         attention = self.attention(states.last_hidden_state, states.encoder_last_hidden_state, features.real)
-        output["pred_masks"] = self.masks(features.projected, attention, features.maps[:-1])
+        output["pred_masks"] = self.masks(features.projected, attention, features.maps)
         return output

@@ -60,14 +60,14 @@ class ReformerConfig(Config):
     initializer_range: Deviation = 0.02
     is_decoder: bool = False
     layer_norm_eps: float = 1e-12
-    local_num_chunks_before: int = 1
-    local_num_chunks_after: int = 0
+    local_num_chunks_before: int | None = 1
+    local_num_chunks_after: int | None = 0
     local_attention_probs_dropout_prob: Share = 0.05
-    local_attn_chunk_length: Count = 64
-    lsh_attn_chunk_length: Count = 64
+    local_attn_chunk_length: Count | None = 64
+    lsh_attn_chunk_length: Count | None = 64
     lsh_attention_probs_dropout_prob: Share = 0.0
-    lsh_num_chunks_before: int = 1
-    lsh_num_chunks_after: int = 0
+    lsh_num_chunks_before: int | None = 1
+    lsh_num_chunks_after: int | None = 0
     max_position_embeddings: int = 4096
     num_attention_heads: Count = 12
     num_hidden_layers: Layers = derived(lambda c: len(c.attn_layers), fixed=True)
@@ -82,6 +82,10 @@ class ReformerConfig(Config):
         super().validate()
         if not self.attn_layers:
             self.fail("attn_layers", "must name at least one layer")
+        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after")
+        for name in (f"{kind}_{name}" for kind in {*self.attn_layers} for name in names):
+            if getattr(self, name) is None:
+                self.fail(name, "must be a number, since `attn_layers` names layers of its kind")
         if any(factor < 2 or factor % 2 for factor in self.bucket_factors) or math.prod(self.bucket_factors) > MAX_BUCKETS:
             self.fail("num_buckets", f"must be even, and of 2 to {MAX_BUCKETS} in all")
         if self.axial_pos_embds:
@@ -288,8 +292,8 @@ class _ScoresInChunks(language.LanguageTask[ReformerModel]):
         head: Any = self.lm_head
         return self.output_class(logits=Unscored(head.decoder, states.last_hidden_state))  # which are in parts of their own
 
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None) -> nn.Embedding:
-        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of)
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **options)
         assert isinstance(self.lm_head, ReformerVocabulary)
         old = self.lm_head.bias[: table.num_embeddings]
         self.lm_head.bias = F.pad(old, (0, table.num_embeddings - old.shape[0]))

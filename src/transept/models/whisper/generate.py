@@ -12,14 +12,18 @@ import torch
 from torch import Tensor
 
 from transept.errors import UnsupportedError, refuse
+from transept.fields import specs
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.models.whisper.segments import STRIDE, LazyFeatures, Segment
+from transept.models.whisper.settings import SpeechSettings
 from transept.models.whisper.transcription import PIECES, Transcription
 
 
 class Transcribes(Generates):
     """Mixed into models that write what is said in a spectrogram."""
+
+    settings_beside = frozenset(specs(SpeechSettings))
 
     @torch.no_grad()
     def generate(  # type: ignore[override]

@@ -62,7 +62,7 @@ class SpeechSettings(Settings):
     def of(cls, settings: GenerationConfig, config: Any, asked: Mapping[str, Any]) -> Self:
         """What the caller asked for, then what the model's files say; ``ConfigError`` or ``InputError`` for what cannot be."""
         known = [name for name in specs(cls) if name != "time_precision"]
-        old = {"forced_decoder_ids": config.extra.get("forced_decoder_ids")}
+        old = {name: config.extra.get(name) for name in ("forced_decoder_ids",) if name not in settings.extra}
         stated = old | {name: settings.extra[name] for name in known if settings.extra.get(name) is not None}
         found = cls(**stated | {name: value for name, value in asked.items() if value is not None})
         found.check_model(config, english_only=stated.get("is_multilingual") is False and asked.get("is_multilingual") is None)

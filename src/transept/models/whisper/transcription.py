@@ -31,6 +31,7 @@ from transept.outputs import ModelOutput
 # A window goes on from the text before it unless that was drawn at this temperature, or above.
 _COOL = 0.5
 _ASKED = tuple(specs(SpeechSettings))
+_NEEDLESS = ("time_precision_features", "num_segment_frames", "force_unique_generate_call", "synced_gpus", "trust_remote_code")
 PIECES = "Call generate_segments(), or stream() of the pipeline: they give each piece as soon as it is written."
 
 
@@ -59,7 +60,7 @@ class Transcription:
         self.model, self.features = model, features
         take: Callable[[str], Any] = lambda name: options.pop(name, None)  # noqa: E731
         check_arguments(options | {"generation_config": config})
-        for name in ("time_precision_features", "num_segment_frames", "force_unique_generate_call", "synced_gpus"):
+        for name in _NEEDLESS:
             take(name)
         self.encoded, self.mask, self.prompt_ids = take("encoder_outputs"), take("attention_mask"), take("prompt_ids")
         self.monitor, seed, self.begin_at = take("monitor_progress"), take("seed"), take("begin_at") or 0

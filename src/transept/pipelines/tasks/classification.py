@@ -120,7 +120,7 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
         return [(check_text(item["text"]), None if second is None else check_text(second))]
 
 
-def label_of(config: Config, index: int) -> str:
+def label_of(config: Config, index: int) -> str | int:
     """The name of a class."""
     return (config.id2label or {}).get(index, f"LABEL_{index}")
 
@@ -207,7 +207,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
         found = _entailment(config)
         self.entailment = config.num_labels - 1 if found is None else found
         if found is None:
-            named = ", ".join((config.id2label or {}).values())
+            named = ", ".join(map(str, (config.id2label or {}).values()))
             told = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
             warnings.warn(told, TranseptWarning, stacklevel=4)
 
@@ -240,7 +240,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
 def _entailment(config: Config) -> int | None:
     """The class that is named so."""
     labels = (config.id2label or {}).items()
-    return next((index for index, label in labels if label.lower().startswith("entail")), None)
+    return next((index for index, label in labels if str(label).lower().startswith("entail")), None)
 
 
 class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
