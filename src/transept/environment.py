@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from functools import cache, partial
 from importlib.util import find_spec
@@ -46,3 +47,25 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
     numpy.random.seed(seed)  # noqa: NPY002 (what callers draw from)
     if deterministic:
         torch.use_deterministic_algorithms(True)
+
+
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """Set the seed, and let PyTorch use algorithms alone that give the same numbers again."""
+    import torch
+
+    set_seed(seed)
+    names = ("CUDA_LAUNCH_BLOCKING", "FLASH_ATTENTION_DETERMINISTIC")
+    os.environ |= {**dict.fromkeys(names, "1"), "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+
+def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
+    """Seed a worker of a loader of one's own, by ``worker_init_fn=partial(seed_worker, num_workers=..., rank=...)``."""
+    import torch
+
+    set_seed((num_workers * rank + torch.initial_seed()) % 2**32)
+
+
+def is_main_process(local_rank: int) -> bool:
+    return local_rank in (-1, 0)

@@ -13,7 +13,7 @@ from transept.source import LIBRARY, cause, check_id
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
-CARD_NAME = "README.md"
+CARD_NAME, PLOT_NAME = "README.md", "plot.png"
 # How the names of task classes end, and what the hub calls the task.
 PIPELINE_TAGS = {
     "ForSequenceClassification": "text-classification",

@@ -87,6 +87,7 @@ FORMS = {
     "stage-2": {"fsdp": "shard_grad_op"},
     "stage-3": {"fsdp": "full_shard"},
     "offload": {"fsdp": "full_shard offload"},
+    "deepspeed": {"deepspeed": {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}},
 }
 
 
@@ -419,3 +420,35 @@ def write(name: str, beams: int) -> tuple[Any, Any]:
 def test_shards_of_weights_write_texts_of_other_lengths(name: str, beams: int, ranks: Ranks) -> None:
     for found, expected in ranks.run(2, write, name, beams):
         assert found == expected
+
+
+def view(folder: str) -> dict[str, Any]:
+    """What a loop of one's own asks of the accelerator, in one of two processes."""
+    trainer = Trainer(ours(head("BertForSequenceClassification")), TrainingArguments(**quiet(Path(folder))))
+    here, order = trainer.accelerator, []
+    rank = here.process_index
+    with here.main_process_first():
+        path = Path(folder, "first")
+        order.append(path.exists())
+        path.touch()
+    here.wait_for_everyone()
+    with pytest.raises(UnsupportedError, match="not divided among processes"):
+        here.prepare(torch.utils.data.DataLoader([1]))
+    ids = torch.full((2, 2 + rank), rank)
+    return {
+        "order": order,
+        "gathered": here.gather_for_metrics(torch.tensor(float(rank))).tolist(),
+        "padded": here.gather(here.pad_across_processes(ids, dim=1, pad_index=-1)).tolist(),
+        "mean": float(here.reduce(torch.tensor(float(rank)), "mean")),
+        "objects": here.gather_for_metrics([rank], use_gather_object=True),
+        "main": here.is_main_process,
+    }
+
+
+def test_processes_are_seen_through_the_accelerator(ranks: Ranks, tmp_path: Path) -> None:
+    first, second = ranks.run(2, view, str(tmp_path))
+    assert (first["order"], second["order"]) == ([False], [True])
+    assert first["padded"] == [[0, 0, -1]] * 2 + [[1, 1, 1]] * 2
+    assert (first["gathered"], first["mean"], first["objects"]) == ([0.0, 1.0], 0.5, [0, 1])
+    assert (first.pop("main"), second.pop("main")) == (True, False)
+    assert {**first, "order": 0} == {**second, "order": 0}

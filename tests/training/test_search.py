@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,10 +91,57 @@ def test_objectives_are_the_references() -> None:
         assert default_compute_objective(metrics) == theirs(dict(metrics))
 
 
+class Pruned(Exception):
+    pass
+
+
+class Study:
+    """As Optuna's: it calls an objective with trials, and leaves out those that are pruned."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.values = options, list[Any]()
+
+    def optimize(self, objective: Any, n_trials: int, **options: Any) -> None:
+        self.options |= options
+        for number in range(n_trials):
+            trial: Any = Trial(number, 3)
+            asked = SimpleNamespace(number=number, params=trial.params, suggest_float=trial.suggest_float, reported=[])
+            asked.report = lambda value, step, asked=asked: asked.reported.append((step, value))
+            asked.should_prune = lambda asked=asked: asked.number == 1 and len(asked.reported) == 1
+            with contextlib.suppress(Pruned):
+                self.values.append(objective(asked))
+            assert [step for step, _ in asked.reported] == ([1] if number == 1 else [1, 2])
+
+
+def test_optuna_chooses_and_prunes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    studies: list[Study] = []
+    module: Any = ModuleType("optuna")
+    module.create_study = lambda **options: studies.append(Study(**options)) or studies[-1]  # type: ignore[func-returns-value]
+    module.TrialPruned = Pruned
+    monkeypatch.setitem(sys.modules, "optuna", module)
+    made, seen = trainer(tmp_path, eval_strategy="steps", eval_steps=1), list[Any]()
+    made.model_init = lambda trial: seen.append(trial) or ours(CASE)  # type: ignore[func-returns-value]
+    best = made.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)},
+        n_trials=3,
+        backend="optuna",
+        study_name="mine",
+        timeout=60,
+    )
+    assert studies[0].options == {"direction": "minimize", "study_name": "mine", "timeout": 60}
+    assert best.objective == min(studies[0].values)
+    assert [run.run_id for run in best.run_summary] == ["0", "2"]
+    assert [trial.number for trial in seen] == [0, 1, 2]
+    assert made.state.trial_params == best.run_summary[-1].hyperparameters
+    assert not any(type(callback).__name__ == "Pruning" for callback in made.callback_handler.callbacks)
+
+
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
         ({"backend": "optuna"}, UnsupportedError),
+        ({"backend": "ray"}, UnsupportedError),
+        ({"study_name": "mine"}, UnsupportedError),
         ({"backend": "grid"}, InputError),
         ({"hp_space": {"seed": []}, "backend": "grid"}, InputError),
         ({"hp_space": {"seed": []}}, InputError),
@@ -101,7 +151,8 @@ def test_objectives_are_the_references() -> None:
         ({"hp_space": {"learning_rate": [-1.0]}}, TranseptError),
     ],
 )
-def test_searches_that_cannot_be(given: dict[str, Any], kind: type[TranseptError], tmp_path: Path) -> None:
+def test_searches_that_cannot_be(given: dict[str, Any], kind: type[TranseptError], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)  # it is not installed
     with pytest.raises(kind):
         trainer(tmp_path).hyperparameter_search(**given)
     with pytest.raises(InputError, match="model_init"):

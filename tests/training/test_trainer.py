@@ -150,20 +150,41 @@ class Foreign(nn.Module):
 
 class Mean(Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        assert num_items_in_batch is None
+        assert num_items_in_batch is not None  # and not read
         outputs = model(**inputs)
         loss = nn.functional.cross_entropy(outputs["logits"].flatten(0, 1), inputs["labels"].flatten())
         return (loss, outputs) if return_outputs else loss
 
 
-class Divides(Trainer):
-    loss_is_scaled_for_ga = True
+class Plain(Mean):
+    """As it was written before there was a number to divide by."""
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        outputs, labels = model(**inputs), inputs["labels"]
-        items = (labels != -100).sum() if num_items_in_batch is None else sum(num_items_in_batch.values())
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:  # type: ignore[override]
+        return super().compute_loss(model, inputs, return_outputs, 1)
+
+
+class Divides(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        labels = inputs.pop("labels")
+        outputs, items = model(**inputs), kwargs["num_items_in_batch"]
         loss = nn.functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten(), reduction="sum") / items
         return (loss, outputs) if return_outputs else loss
+
+
+class Says(Divides):
+    loss_is_scaled_for_ga = True
+
+
+class Steps(Divides):
+    """As people write a step of their own."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        with self.compute_loss_context_manager():
+            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        self.accelerator.backward(loss)
+        return torch.as_tensor(loss).detach()
 
 
 def plain(outputs: Any, labels: Any) -> Any:
@@ -176,7 +197,8 @@ def divided(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("cls", "function"), [(Trainer, None), (Mean, None), (Divides, None), (Trainer, plain), (Trainer, divided)]
+    ("cls", "function"),
+    [*((cls, None) for cls in (Trainer, Mean, Plain, Divides, Says, Steps)), (Trainer, plain), (Trainer, divided)],
 )
 def test_losses_of_others_accumulate_too(cls: Any, function: Any, tmp_path: Path) -> None:
     found = []

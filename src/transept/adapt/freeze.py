@@ -6,6 +6,7 @@ modules stay in evaluation mode. The parts are those of :func:`layer_groups`: em
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,21 @@ from transept.errors import InputError, InputTypeError
 What = str | int | Iterable[str]
 # What a stack has behind its layers; all else beside them is before.
 _BEHIND = ("norm", "pooler", "project_out", "adapter", "map_norms", "head")
+
+
+def get_parameter_names(
+    model: nn.Module, forbidden_layer_types: Iterable[type[nn.Module]], forbidden_layer_names: Iterable[str] | None = None
+) -> list[str]:
+    """Names of the parameters in no module of these types, of which no end, in lower case, has one of these patterns."""
+    kinds, patterns = tuple(forbidden_layer_types), [re.compile(pattern) for pattern in forbidden_layer_names or ()]
+
+    def names(module: nn.Module) -> list[str]:
+        children = [(path, child) for path, child in module.named_children() if not isinstance(child, kinds)]
+        inner = [f"{path}.{name}" for path, child in children for name in names(child)]
+        inner += [name for name, weight in module._parameters.items() if weight is not None]
+        return [name for name in inner if not any(pattern.search(name.lower()) for pattern in patterns)]
+
+    return names(model)
 
 
 def layer_groups(model: Model) -> list[list[str]]:

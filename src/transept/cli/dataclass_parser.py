@@ -17,7 +17,7 @@ from typing import Any, Literal
 from transept.errors import FormatError, InputError, InputTypeError, nearest
 from transept.fields import UNIONS, Derived
 from transept.files import PathName, load_object, parse_json, read_text
-from transept.training.arguments.yaml_file import load_yaml
+from transept.yaml_file import load_yaml
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
@@ -129,7 +129,7 @@ class HfArgumentParser(ArgumentParser):
         return self.parse_dict(load_object(json_file), allow_extra_keys)
 
     def parse_yaml_file(self, yaml_file: PathName, allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """Like :meth:`parse_dict` for a YAML file; it raises the errors of ``arguments.yaml_file.load_yaml`` too."""
+        """Like :meth:`parse_dict` for a YAML file; it raises the errors of ``yaml_file.load_yaml`` too."""
         values = load_yaml(yaml_file)
         if not isinstance(values, dict):
             raise FormatError(f"must hold values by name, but holds {type(values).__name__}.", path=yaml_file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial, singledispatch
@@ -120,6 +120,21 @@ def cross_entropy(
     flat, labels = widened(logits).reshape(-1, classes), labels.reshape(-1).to(logits.device)
     loss = F.cross_entropy(flat, labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing)
     return LossTerm(loss, counted(labels, ignore_index))
+
+
+@dataclass
+class LabelSmoother:
+    """The reference's loss with smoothed labels, of a model's outputs; ``shift_labels`` for a language model's."""
+
+    epsilon: float = 0.1
+    ignore_index: int = IGNORED
+
+    def __call__(self, model_output: Any, labels: Tensor, shift_labels: bool = False, num_items_in_batch: Any = None) -> Tensor:
+        logits = model_output["logits"] if isinstance(model_output, Mapping) else model_output[0]
+        if shift_labels:
+            logits, labels = logits[..., :-1, :], labels[..., 1:]
+        term = cross_entropy(logits, labels, ignore_index=self.ignore_index, smoothing=self.epsilon)
+        return term.mean if num_items_in_batch is None else term.sum / torch.as_tensor(num_items_in_batch).to(term.sum)
 
 
 def counted(labels: Tensor, ignore_index: int = IGNORED) -> Tensor:

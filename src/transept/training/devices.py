@@ -17,6 +17,7 @@ from transept.files import dump_json, load_object
 from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import Replicas, gather_objects, join, world_size
+from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.loss import precision
@@ -43,7 +44,7 @@ _COMPARED = 16  # values of each weight that processes compare
 class Fsdp:
     """What ``fsdp`` and ``fsdp_config`` ask for; by default nothing is sharded."""
 
-    stage: Literal[2, 3] | None = None
+    stage: Literal[1, 2, 3] | None = None
     offload: bool = False
     recompute: bool = False
     writes_shards: bool = False
@@ -90,7 +91,7 @@ def distributed_config(args: Any, fsdp: Fsdp, world: int) -> DistributedConfig:
         fsdp_size=sharded,
         zero_stage=stage,
         fsdp_cpu_offload=fsdp.offload,
-        fsdp_mixed_precision=fsdp.stage is not None and args.bf16,
+        fsdp_mixed_precision=fsdp.stage in (2, 3) and args.bf16,
     )
 
 
@@ -103,6 +104,10 @@ class Devices:
         self.kind = "cuda" if args.device.type == "cuda" else "cpu"
         join(args.ddp_backend, args.ddp_timeout, self.kind)
         world, fsdp = world_size(), Fsdp.of(args.fsdp, args.fsdp_config)
+        if args.deepspeed:
+            refuse(fsdp.stage, "`deepspeed` and `fsdp` contradict each other.", "Pass one of them.", ConfigError)
+            stage, offload = read_deepspeed(args)
+            fsdp = Fsdp(cast(Any, stage or None), offload)
         self.config = distributed_config(args, fsdp, world)
         self.recomputes = fsdp.recompute  # whether `fsdp_config` asks to, as `gradient_checkpointing` does
         self.writes_shards = fsdp.writes_shards and world > 1  # each process its part of a checkpoint

@@ -15,17 +15,16 @@ from transept.parallel.processes import gather_numbers, gather_tensors
 from transept.training.callbacks.base import length_of
 from transept.training.data.loader import first_batch, source_of
 from transept.training.data.order import EpochBatches
-from transept.training.run import Hooks
 from transept.training.state import EvalLoopOutput, EvalPrediction, Prediction
 
 
-def speed(
-    split: str, began: float, *, rows: float | None = None, steps: float | None = None, tokens: int | None = None
+def speed_metrics(
+    split: str, start_time: float, num_samples: Any = None, num_steps: Any = None, num_tokens: Any = None
 ) -> dict[str, Any]:
-    """The time since ``began``, and what was done in a second of it, under the reference's names."""
-    seconds = time.time() - began
+    """The time since ``start_time``, and what was done in a second of it, under the reference's names."""
+    seconds = time.time() - start_time
     figures = {f"{split}_runtime": round(seconds, 4)}
-    for name, number in (("samples", rows), ("steps", steps), ("tokens", tokens)):
+    for name, number in (("samples", num_samples), ("steps", num_steps), ("tokens", num_tokens)):
         if number is not None and seconds > 0:
             figures[f"{split}_{name}_per_second"] = round(number / seconds, 3)
     return figures
@@ -34,7 +33,7 @@ def speed(
 class Evaluation:
     """One pass over a loader: additive terms of the loss are summed over all items, others are means of batches."""
 
-    def __init__(self, trainer: Hooks, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
+    def __init__(self, trainer: Any, loss_only: bool, ignored: list[str] | None, is_prediction: bool) -> None:
         self.trainer, self.args, self.loss_only, self.ignored = trainer, trainer.args, loss_only, ignored
         self.keeps = is_prediction or not self.args.batch_eval_metrics
         every = self.args.eval_accumulation_steps

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import shlex
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from transept.checkpoint.store import is_weights, save_checkpoint
 from transept.core.model import Model
-from transept.errors import FileError
-from transept.files import PathName, write_text
+from transept.errors import FileError, TranseptWarning
+from transept.files import PathName, write_file, write_text
 from transept.parallel.forms import Form
 from transept.parallel.streams import ModelFiles
-from transept.publish import CARD_NAME, Pushable
-from transept.training.callbacks.reports import LOG_NAME, PLOT_NAME
+from transept.publish import CARD_NAME, PLOT_NAME, Pushable
+from transept.training.callbacks.reports import LOG_NAME
 from transept.training.checkpoint.directory import MANIFEST_NAME, only_run, remove_checkpoint
 from transept.training.recipes.settings import RUN_NAME
 
-ARGUMENTS_NAME = "training_args.json"
+ARGUMENTS_NAME, PICKLED_NAME = "training_args.json", "training_args.bin"  # the second is never read here
 _SHOWN = 5  # names of files in a message
 Weights = ModelFiles | dict[str, Any] | None
 
@@ -46,7 +51,7 @@ def whole_weights(model: Any, form: Form, average: Any, *, elsewhere: bool = Fal
     return ModelFiles(form.pieces(untied), names.keys, order=form.stored)
 
 
-def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: Any, arguments: str) -> None:
+def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: Any, arguments: Any) -> None:
     """Write a model with these weights or its own, what prepares its inputs, and the arguments of its training."""
     if weights == {}:
         for name, text in (model.texts() if isinstance(model, Model) else {}).items():
@@ -61,7 +66,16 @@ def write_model(folder: Path, model: Any, form: Form, weights: Weights, reader: 
         save_checkpoint(weights or model.state_dict(), {}, folder)
     if hasattr(reader, "save_pretrained"):
         reader.save_pretrained(folder)
-    write_text(folder / ARGUMENTS_NAME, arguments)
+    write_text(folder / ARGUMENTS_NAME, arguments.to_json_string())
+    pickled, content = copy.copy(arguments), io.BytesIO()
+    pickled.hub_token = None
+    try:
+        torch.save(pickled, content)
+    except Exception as error:  # those of pickling have no common class
+        what = f"{PICKLED_NAME} is not written: {type(arguments).__name__} cannot be pickled ({error})."
+        warnings.warn(what, TranseptWarning, stacklevel=2)
+    else:
+        write_file(folder / PICKLED_NAME, content.getvalue())
 
 
 class TrainedModel(Pushable):
@@ -101,7 +115,7 @@ def check_empty(folder: Path, model: Any, reader: Any, *, force: bool) -> str | 
     present = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if not present:
         return None
-    written = {RUN_NAME, LOG_NAME, PLOT_NAME, CARD_NAME, ARGUMENTS_NAME, *model.texts()}
+    written = {RUN_NAME, LOG_NAME, PLOT_NAME, CARD_NAME, ARGUMENTS_NAME, PICKLED_NAME, *model.texts()}
     if hasattr(reader, "save_pretrained"):
         with tempfile.TemporaryDirectory() as scratch:
             reader.save_pretrained(scratch)

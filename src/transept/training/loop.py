@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from typing import Any
 
 from transept.adapt.freeze import unfreeze_until
 from transept.errors import TranseptWarning, refuse
 from transept.training.callbacks.base import metric_name
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import begin_epoch
-from transept.training.evaluation import speed
+from transept.training.evaluation import speed_metrics
 from transept.training.objective import own_task
 from transept.training.optim.optimizers import copy_weights
-from transept.training.run import Hooks, Place, TrainingRun
+from transept.training.run import Place, TrainingRun
 from transept.training.state import SaveStrategy, TrainOutput
 from transept.training.update import Updates
 
@@ -21,7 +22,7 @@ from transept.training.update import Updates
 class Loop:
     """Runs the epochs and the updates of a run; the trainer is asked for passes, evaluations and saves."""
 
-    def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
+    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         self.updates = Updates(run, trainer, saved)
 
@@ -124,7 +125,7 @@ class Loop:
         rows = run.length.rows * args.num_train_epochs if args.max_steps <= 0 else 0
         rows_of_update = args.train_batch_size * args.gradient_accumulation_steps * run.devices.replicas.size
         rows = rows or max_steps * rows_of_update
-        metrics = speed("train", run.began, rows=rows * steps / max(1, max_steps), steps=steps)
+        metrics = speed_metrics("train", run.began, rows * steps / max(1, max_steps), steps)
         train_loss = run.tally.total_loss / max(1, run.tally.all_learned)
         metrics |= {"total_flos": state.total_flos, "train_loss": train_loss}
         trainer.log(metrics)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from transept import tiles
@@ -25,14 +26,54 @@ class PassShare:
     """What the pass that is being made counts for in its update."""
 
     parts: int = 1  # M, the micro-batches of all processes
-    loss: float = 1.0  # the factor of its loss: 1 where the update's items divide it, 0 where it changes nothing
     batch: float = 1.0  # the micro-batch's share of the items
+    is_real: bool = True  # else it only keeps processes in step, and changes nothing
+    is_divided: bool = False  # whether its loss was divided by the items of the whole update
     rows_are_divided: bool = False  # whether micro-batches were halved after running out of memory
 
+    @property
+    def loss(self) -> float:
+        """The factor of its loss."""
+        return float(self.is_real) if self.is_divided else self.batch
 
-def takes_items(function: Callable[..., Any]) -> bool:
-    """Whether a function names ``num_items_in_batch`` among its arguments: then it divides by it."""
-    return "num_items_in_batch" in inspect.signature(function).parameters
+    def counts(self, items: Any) -> Any:
+        """The items by term, as far as they are known, for a loss that is divided by them."""
+        self.is_divided = items is not None
+        return items.terms if isinstance(items, NumItems) else items
+
+
+class NumItems(Tensor):
+    """``num_items_in_batch`` as losses of users get it: the items of the whole update, a scalar.
+
+    A loss that reads it is divided by it, and is added up as it is; one that does not is the mean of its micro-batch, of
+    which the trainer takes a share. Where a loss has several terms, it is the number of the one with most items.
+    """
+
+    terms: Counts
+    share: PassShare
+
+    @classmethod
+    def of(cls, terms: Counts | None, share: PassShare, device: torch.device) -> NumItems | None:
+        if not terms:
+            return None
+        number = torch.tensor(max(1.0, *terms.values()), device=device).as_subclass(cls)
+        number.terms, number.share = terms, share
+        return number
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in pytree.tree_leaves((args, kwargs)):
+            if isinstance(value, NumItems) and hasattr(value, "share"):
+                value.share.is_divided = True
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def with_items(function: Callable[..., Any], items: Any) -> dict[str, Any]:
+    """``num_items_in_batch`` for a function that takes it."""
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {"num_items_in_batch": items} if takes_any or "num_items_in_batch" in parameters else {}
 
 
 def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -> dict[str, LossTerm]:
@@ -46,11 +87,11 @@ def smoothed(model: nn.Module, outputs: Any, labels: Tensor, smoothing: float) -
     return {name: cross_entropy(logits, labels if targets is None else targets(labels, logits), smoothing=smoothing)}
 
 
-def loss_of(outputs: Any, inputs: Batch, items: Counts | None, parts: int) -> Tensor:
-    """The loss in a model's outputs (``InputError``: there is none), divided by the items of the update if given."""
+def loss_of(outputs: Any, inputs: Batch, items: Any, share: PassShare) -> Tensor:
+    """The loss in a model's outputs (``InputError``: there is none), divided by the items of the update if it can be."""
     terms = getattr(outputs, "loss_terms", None) if isinstance(outputs, Mapping) else None
     if terms is not None and items is not None:
-        return total(terms, items, parts=parts)
+        return total(terms, share.counts(items), parts=share.parts)
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
     if not isinstance(loss, Tensor):
         raise InputError(f"the model gave no loss; the inputs were {', '.join(inputs)}.", hint=LABELS_NEEDED)

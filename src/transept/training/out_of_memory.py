@@ -17,10 +17,7 @@ from transept.training.objective import Batch, count_rows, tensors_in
 R = TypeVar("R")
 Divide = Callable[[Batch], tuple[Batch, Batch] | str]
 
-_NO_MEMORY = (
-    *("out of memory", "DefaultCPUAllocator", "not enough memory"),
-    *("can't allocate memory", "STATUS_ALLOC_FAILED"),
-)
+_NO_MEMORY = (*("out of memory", "DefaultCPUAllocator", "not enough memory"), *("can't allocate memory", "STATUS_ALLOC_FAILED"))
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""A run: its parts, its length, what it asks of the trainer, and how the model is while it lasts."""
+"""A run: its parts, its length, and how the model is while it lasts. Users override what it asks of the trainer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,60 +19,16 @@ from transept.adapt.neftune import add_embedding_noise
 from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.processes import gather_numbers
-from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
-from transept.training.callbacks.base import CallbackHandler, DefaultFlowCallback, length_of
+from transept.training.callbacks.base import DefaultFlowCallback, length_of
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.data.loader import source_of
 from transept.training.data.order import EpochBatches
 from transept.training.devices import Devices
 from transept.training.loss import PassShare
-from transept.training.objective import Counts, Objective, own_task, task_of
+from transept.training.objective import Objective, own_task, task_of
 from transept.training.optim.greedy import GreedyLR
-from transept.training.optim.optimizers import WeightAverage
-from transept.training.state import Prediction, TrainerControl, TrainerState
-
-
-class Hooks(Protocol):
-    """What a run, its updates and its evaluations ask of the trainer: its parts, and methods that users override."""
-
-    args: TrainingArguments
-    model: Any
-    model_wrapped: Any
-    form: Form
-    devices: Devices
-    objective: Objective
-    share: PassShare
-    optimizer: Any
-    lr_scheduler: Any
-    scaler: Any
-    average: WeightAverage | None
-    state: TrainerState
-    control: TrainerControl
-    callback_handler: CallbackHandler
-    processing_class: Any
-    perturbation: Perturbation | None
-    compute_loss_func: Callable[..., Tensor] | None
-    compute_metrics: Callable[..., dict[str, Any]] | None
-    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
-    main_input_name: str
-    replaced_passes: list[str]
-    may_cut: bool
-    loss_is_scaled_for_ga: ClassVar[bool | None]
-    current_gradient_accumulation_steps: int
-
-    def event(self, name: str, **kwargs: Any) -> None: ...
-    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Counts | None = None) -> Tensor: ...
-    def compute_loss_context_manager(self) -> AbstractContextManager[Any]: ...
-    def floating_point_ops(self, inputs: Mapping[str, Any]) -> float: ...
-    def evaluate(self, eval_dataset: Any = None, ignore_keys: list[str] | None = None) -> dict[str, Any]: ...
-    def prediction_step(self, model: Any, inputs: Any, loss_only: bool, /, ignore_keys: Any) -> tuple[Any, ...]: ...
-    def predict_batch(self, model: nn.Module, inputs: Any, loss_only: bool, ignored: Any, /) -> Prediction: ...
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None: ...
-    def _prepare_inputs(self, inputs: Any) -> Any: ...
-    def _get_learning_rate(self) -> float: ...
-    def _save_checkpoint(self, model: Any, trial: Any = None) -> None: ...
-    def _load_best_model(self) -> None: ...
+from transept.training.state import TrainerState
 
 
 @dataclass
@@ -151,12 +106,14 @@ class Tally:
 class TrainingRun:
     """One call of ``train()``: what is trained, by what, on what, and how far it is."""
 
-    def __init__(self, trainer: Hooks, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
+    def __init__(self, trainer: Any, loader: Any, length: RunLength, ignored: list[str] | None) -> None:
         self.args, self.state, self.average = trainer.args, trainer.state, trainer.average
         self.model: nn.Module = trainer.model  # as it is saved
         self.wrapped: nn.Module = trainer.model_wrapped  # as it is called in training
-        self.form, self.devices = trainer.form, trainer.devices
-        self.objective, self.share = trainer.objective, trainer.share
+        self.form: Form = trainer.form
+        self.devices: Devices = trainer.devices
+        self.objective: Objective = trainer.objective
+        self.share: PassShare = trainer.share
         self.optimizer, self.scheduler, self.scaler = trainer.optimizer, trainer.lr_scheduler, trainer.scaler
         self.follows_metric = isinstance(self.scheduler, ReduceLROnPlateau | GreedyLR)  # of evaluations, not updates
         self.loader, self.length = loader, length

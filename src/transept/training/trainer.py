@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
-from transept.environment import set_seed
+from transept.environment import enable_full_determinism, set_seed
 from transept.errors import UnsupportedError, refuse
 from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
+from transept.model_card import card_of, write_card
 from transept.parallel.processes import naming_lost_processes
 from transept.parallel.streams import ModelFiles, written_together
 from transept.training.arguments.training import TrainingArguments
@@ -26,10 +27,9 @@ from transept.training.checkpoint.contents import load_best
 from transept.training.checkpoint.resume import keep_update_size
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import computed_once, ending_workers
-from transept.training.evaluation import Evaluation, speed
+from transept.training.evaluation import Evaluation, speed_metrics
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
-from transept.training.model_card import card_of, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
 from transept.training.optim.optimizers import WeightAverage
@@ -51,7 +51,7 @@ class Trainer(TrainerBase):
         eval_dataset: rows that are evaluated, or several sets by name.
         processing_class: a tokenizer or processor, which is saved with the model.
         model_init: makes the model at the beginning of each ``train()``, in place of ``model``.
-        compute_loss_func: outputs, labels (and ``num_items_in_batch``, which it then divides by) -> the loss.
+        compute_loss_func: outputs, labels (and ``num_items_in_batch``) -> the loss.
         compute_metrics: :class:`EvalPrediction` -> metrics by name.
         callbacks: beside those that the trainer brings.
         optimizers: an optimizer and a schedule, where they are not those of the arguments.
@@ -59,16 +59,13 @@ class Trainer(TrainerBase):
         preprocess_logits_for_metrics: logits, labels -> what is kept of the logits of a batch.
         tokenizer: an older name of ``processing_class``.
 
-    An overridden ``compute_loss`` gives the mean over its micro-batch, and is passed ``num_items_in_batch=None``; the
-    trainer weights it by the micro-batch's share of the update. One that divides by the items of the whole update
-    itself sets ``loss_is_scaled_for_ga = True``, and is passed their number by term.
+    An overridden ``compute_loss`` gives the mean over its micro-batch, of which the trainer takes the micro-batch's share
+    of the update; or it divides a sum by ``num_items_in_batch``, where it takes it, and is added up as it is. The trainer
+    sees whether the number was read; ``loss_is_scaled_for_ga`` says it in its place.
     """
 
     def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: list[str] | None = None
     ) -> TrainOutput:
         """Train to the end; returns the number of updates, the mean loss, and the figures of the run.
 
@@ -81,7 +78,7 @@ class Trainer(TrainerBase):
         self.is_in_train = True
         try:
             if self.model_init is not None:
-                set_seed(self.args.seed, self.args.full_determinism)
+                (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
                 self.model = self.call_model_init(trial)
                 self._place_model()
                 self.optimizer = self.lr_scheduler = None
@@ -90,7 +87,7 @@ class Trainer(TrainerBase):
             keep_update_size(self.args, resume_from_checkpoint, self.devices.replicas.size)
             self.state = self._new_state()
             self.state.is_hyper_param_search = trial is not None
-            self.state.trial_name, self.state.trial_params = self.trial_name, trial
+            self.state.trial_name, self.state.trial_params = self.trial_name, getattr(trial, "params", trial)
             with prepared(self.model, self.args, recomputes=self.devices.recomputes):
                 run = self.training = self._make_run(self.get_train_dataloader(), ignore_keys_for_eval)
                 with SavedRun(run, self, resume_from_checkpoint) as saved:
@@ -189,7 +186,7 @@ class Trainer(TrainerBase):
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
     def _speed(self, prefix: str, began: float, rows: int) -> dict[str, Any]:
-        return speed(prefix, began, rows=rows, steps=math.ceil(rows / self.args.eval_batch_size))
+        return speed_metrics(prefix, began, rows, math.ceil(rows / self.args.eval_batch_size))
 
     def evaluation_loop(
         self,
@@ -215,7 +212,7 @@ class Trainer(TrainerBase):
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None and self.training is not None:
                 seen = self.state.num_input_tokens_seen - self.training.first_tokens
-                logs |= speed("train", start_time, tokens=seen)
+                logs |= speed_metrics("train", start_time, num_tokens=seen)
         entry = {name: json_value(value, name) for name, value in logs.items()}
         self.state.log_history.append({**entry, "step": self.state.global_step})
         self.event("on_log", logs=logs)
@@ -232,12 +229,12 @@ class Trainer(TrainerBase):
     def _save(self, output_dir: PathName | None = None, state_dict: Any = None) -> None:
         """Write the model with these weights, or its own, and what belongs to it."""
         reader = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args.to_json_string()
+        folder, arguments = make_directory(output_dir or self.args.output_dir or "."), self.args
         average = self.average if state_dict is None else None
         with contextlib.nullcontext() if average is None else average.applied(self.model):
             write_model(folder, self.model, self.form, state_dict, reader, arguments)
 
-    def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
         assert self.saved is not None
         self.saved.save()
         if self.args.push_to_hub and self.args.hub_strategy == "every_save":
@@ -260,7 +257,8 @@ class Trainer(TrainerBase):
             lines = [f"  {name: <{width}} = {texts[name]:>{right}}" for name in sorted(texts)]
             tqdm.write("\n".join([f"***** {split} metrics *****", *lines]))
 
-    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
         """Metrics for people: times as hours, minutes and seconds, operations in 2^30."""
         formatted = dict(metrics)
         for name, value in metrics.items():
@@ -314,6 +312,7 @@ class Trainer(TrainerBase):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Publish the model, what prepares its inputs, the settings and a card as one commit; see ``Pushable``."""
@@ -325,7 +324,7 @@ class Trainer(TrainerBase):
         card = card_of(self.model, self.args.to_dict(), self.state.log_history)
         return TrainedModel(partial(self.save_model, _internal_call=True), card.text()).push_to_hub(
             self.args.hub_model_id or Path(self.args.output_dir or ".").resolve().name,
-            private=self.args.hub_private_repo,
+            private=self.args.hub_private_repo if private is None else private,
             commit_message=commit_message,
             token=token or self.args.hub_token,
             revision=revision or self.args.hub_revision,
@@ -340,6 +339,7 @@ class Trainer(TrainerBase):
         direction: str = "minimize",
         backend: str | None = None,
         hp_name: Any = None,
+        **kwargs: Any,
     ) -> BestRun:
         """Train with different settings, each from ``model_init``, and give the best.
 
@@ -349,9 +349,10 @@ class Trainer(TrainerBase):
             compute_objective: metrics of the evaluation -> a number; by default the sum of metrics, or the loss.
             n_trials: how many are tried at random.
             direction: ``minimize`` or ``maximize``.
-            backend: ``random``, or ``grid`` for all combinations of a mapping's values.
+            backend: ``random``, ``grid`` for all combinations of a mapping's values, or ``optuna``, if it is installed.
             hp_name: a trial -> the name of its directory, below ``output_dir``.
+            kwargs: those of Optuna's ``create_study`` and ``Study.optimize``.
 
         ``InputError``: there is no ``model_init``, or the space is none; ``UnsupportedError``: another backend.
         """
-        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name)
+        return search(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)

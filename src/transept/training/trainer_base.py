@@ -4,43 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Sampler
 
 from transept.core.text import unpadded
-from transept.environment import set_seed
+from transept.environment import enable_full_determinism, set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError, refuse
 from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
-from transept.tables.dataset import TableDataset
+from transept.training.accelerator import Accelerator
 from transept.training.adversarial import Perturbation
 from transept.training.arguments.training import TrainingArguments
-from transept.training.callbacks.base import CallbackHandler, TrainerCallback, length_of
+from transept.training.callbacks.base import CallbackHandler, TrainerCallback
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.collate.padding import DataCollatorWithPadding, default_data_collator
-from transept.training.data.loader import Columns, check_rows, lengths_of, make_loader, reads_by_number, source_of
-from transept.training.data.order import EpochSampler, TokenBudgetSampler, by_falling_length, grouped_by_length
 from transept.training.devices import Devices
 from transept.training.length_cuts import Ragged
-from transept.training.loss import PassShare, check_sums, loss_of, precision, smoothed, takes_items
+from transept.training.loss import NumItems, PassShare, check_sums, loss_of, precision, smoothed, with_items
 from transept.training.objective import Counts, Objective, task_of, to_device
 from transept.training.optim.optimizers import WeightAverage
 from transept.training.run import TrainingRun, all_callbacks
 from transept.training.state import ExportableState, Prediction, SaveStrategy, TrainerControl, TrainerState
+from transept.training.trainer_data import TrainerData
 from transept.training.update import backward
 
-WORKERS_PER_CORE = 8  # at most; more only take turns, and each holds a copy of this process
+# Methods of the reference's trainer for which there is no place here.
+UNCALLED = (
+    *("_inner_training_loop", "_run_epoch", "_prepare_for_training", "_init_training_state", "_finalize_training"),
+    *("set_initial_training_values", "get_batch_samples", "_get_num_items_in_batch", "_get_dataloader"),
+    *("_maybe_log_save_evaluate", "_evaluate", "_determine_best_metric", "_clip_grad_norm", "_get_grad_norm"),
+    *("_load_from_checkpoint", "_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler", "_save_rng_state"),
+    *("_load_rng_state", "_save_scaler", "_load_scaler", "_push_from_checkpoint", "_get_output_dir"),
+    *("_track_num_input_tokens", "_move_model_to_device", "_build_accelerator_args", "create_accelerator_and_postprocess"),
+    *("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint", "_validate_args", "init_hf_repo"),
+)
 
 
-class TrainerBase:
+class TrainerBase(TrainerData):
     """A trainer's model, data, callbacks and passes; see :class:`transept.training.trainer.Trainer`."""
 
     loss_is_scaled_for_ga: ClassVar[bool | None] = None
@@ -63,10 +69,10 @@ class TrainerBase:
         tokenizer: Any = None,
     ) -> None:
         self.args = args = args or TrainingArguments("tmp_trainer")
-        self.devices = Devices(args)
+        self.devices, self.accelerator = Devices(args), Accelerator(self)
         if (level := args.get_process_log_level()) != get_verbosity():
             set_verbosity(level)
-        set_seed(args.seed, args.full_determinism)
+        (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
         refuse((model is None) == (model_init is None), "a trainer needs either a `model` or a `model_init`.")
         self.model_init, self.train_dataset, self.eval_dataset = model_init, train_dataset, eval_dataset
         self.processing_class = processing_class if processing_class is not None else tokenizer
@@ -121,6 +127,9 @@ class TrainerBase:
         refuse(is_missing, "save_strategy='best' needs `metric_for_best_model`.", kind=ConfigError)
         are_two = self.optimizer_cls_and_kwargs is not None and self.optimizer is not None
         refuse(are_two, "pass either `optimizers` or `optimizer_cls_and_kwargs`.")
+        for name in UNCALLED:
+            what = f"{type(self).__name__} overrides `{name}`, which is not called here."
+            refuse(hasattr(type(self), name), what, "Use a callback, or a method of Trainer.", UnsupportedError)
         are_others = self.model_init is not None and self.passed_optimizers != (None, None)
         refuse(are_others, "`optimizers` hold another model's weights where `model_init` makes the model.")
 
@@ -148,7 +157,7 @@ class TrainerBase:
             self.model.config.use_cache = True
         task: Any = task_of(self.model)
         inputs = inspect.signature((self.model if task is None else task).forward).parameters
-        self._signature_columns = list(inputs)
+        self._inputs, self._signature_columns = list(inputs), None
         self._takes_any = all(parameter.kind is parameter.VAR_KEYWORD for parameter in inputs.values())
         spans = ("start_positions", "end_positions")
         labels = getattr(task, "labels", None) or [name for name in inputs if "label" in name or name in spans]
@@ -193,85 +202,6 @@ class TrainerBase:
     def remove_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         self.callback_handler.pop_callback(callback)
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        check_rows(self.train_dataset, "train_dataset")
-        sampler = self._get_train_sampler(self.train_dataset) if reads_by_number(self.train_dataset) else None
-        return self._loader(self.train_dataset, sampler, self.args.train_batch_size, self.args.dataloader_drop_last)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """The loader of a set, of the one of that name, or of ``eval_dataset``."""
-        if eval_dataset is None or isinstance(eval_dataset, str):
-            eval_dataset = self.eval_dataset if eval_dataset is None else self.eval_dataset[eval_dataset]
-        return self.get_test_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
-        check_rows(test_dataset, "eval_dataset")
-        sampler = self._get_eval_sampler(test_dataset) if reads_by_number(test_dataset) else None
-        return self._loader(test_dataset, sampler, self.args.eval_batch_size, False)
-
-    def _loader(self, dataset: Any, sampler: Any, batch_size: int, drop_last: bool) -> DataLoader[Any]:
-        """A loader of a data set as the arguments say, of the columns that the model takes."""
-        args, cores, workers = self.args, os.cpu_count() or 1, self.args.dataloader_num_workers
-        most = WORKERS_PER_CORE * cores
-        what = f"`dataloader_num_workers` is {workers}, but this machine has {cores} cores."
-        refuse(workers > most, what, f"Pass {most} at most: {WORKERS_PER_CORE} a core.", ConfigError)
-        columns = None
-        if args.remove_unused_columns and not self._takes_any:
-            columns = frozenset([*self._signature_columns, *self.label_names, "label", "label_ids"])
-        if columns is not None and hasattr(dataset, "select_columns") and getattr(dataset, "column_names", None):
-            dataset = dataset.select_columns([name for name in dataset.column_names if name in columns])
-        options: dict[str, Any] = {"num_workers": workers, "in_order": args.dataloader_in_order}
-        if workers:
-            options["persistent_workers"] = args.dataloader_persistent_workers
-            options["prefetch_factor"] = args.dataloader_prefetch_factor
-            options["multiprocessing_context"] = args.dataloader_multiprocessing_context
-        return make_loader(
-            dataset,
-            sampler,
-            self.data_collator,
-            Columns(columns),
-            seed=self._data_seed,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            rank=self.devices.replicas.rank,
-            ranks=self.devices.replicas.size,
-            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-            **options,
-        )
-
-    @property
-    def _data_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
-        """The order of the rows in training, by ``train_sampling_strategy``; ``None`` for an iterable."""
-        dataset, args = self.train_dataset if train_dataset is None else train_dataset, self.args
-        if (size := length_of(dataset)) is None:
-            return None
-        if args.train_sampling_strategy in ("random", "sequential"):
-            return EpochSampler(size, self._data_seed, shuffle=args.train_sampling_strategy == "random")
-        lengths = lengths_of(dataset, args.length_column_name, self.main_input_name)
-        if args.max_tokens_per_batch is not None:
-            return TokenBudgetSampler(lengths, self._data_seed, args.max_tokens_per_batch)
-        rows_of_update = args.train_batch_size * args.gradient_accumulation_steps * self.devices.replicas.size
-        by_length = partial(grouped_by_length, lengths, rows_of_update)
-        return EpochSampler(len(lengths), self._data_seed, order=by_length)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        """The order of the rows in an evaluation: by length where rows are at hand; answers are put back in order."""
-        column = self.args.length_column_name
-        has_lengths = column in (getattr(eval_dataset, "column_names", None) or ())
-        at_hand = has_lengths or isinstance(eval_dataset, list | tuple | TableDataset)
-        if at_hand and self.args.eval_do_concat_batches:
-            with contextlib.suppress(InputTypeError):
-                lengths = lengths_of(eval_dataset, column, self.main_input_name)
-                return EpochSampler(len(lengths), 0, order=lambda _: by_falling_length(lengths))
-        return EpochSampler(len(eval_dataset), 0, shuffle=False)
-
-    def num_examples(self, dataloader: DataLoader[Any]) -> int:
-        """The number of rows behind a loader, as far as it is known."""
-        return length_of(source_of(dataloader)) or (length_of(dataloader) or 0) * self.args.train_batch_size
-
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Counts | None = None) -> Tensor:
         """The forward and the backward pass of a micro-batch; returns its part of the update's loss."""
         if not model.training:
@@ -282,12 +212,17 @@ class TrainerBase:
         inputs = self._prepare_inputs(inputs)
         only_loss = loss_alone() if self.may_cut else contextlib.nullcontext()
         with without_padding, self.compute_loss_context_manager(), only_loss:
-            answer = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            again: Any = partial(self.compute_loss, **with_items(self.compute_loss, num_items_in_batch))
+            answer = again(model, inputs)
+            if self.loss_is_scaled_for_ga is not None:
+                self.share.is_divided = self.loss_is_scaled_for_ga and num_items_in_batch is not None
             loss: Tensor = (answer[0] if isinstance(answer, tuple) else answer) * self.share.loss
             if self.perturbation is not None:
-                again = partial(self.compute_loss, num_items_in_batch=num_items_in_batch)
                 weight = self.share.loss if self.perturbation.by_row else self.share.batch
                 loss = loss + self.perturbation(model, inputs, again) * weight
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0 and torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
         backward(loss, self.devices.replicas.size, self.scaler)
         return loss.detach()
 
@@ -296,7 +231,7 @@ class TrainerBase:
     ) -> Any:
         """The loss of a micro-batch, with the model's outputs where they are wanted.
 
-        ``num_items_in_batch`` has the items of each term in the whole update, where the loss is divided by them.
+        ``num_items_in_batch`` has the items of the whole update, by which a sum is divided; else the loss is a mean.
         """
         function, items, labels = self.compute_loss_func, num_items_in_batch, None
         if "labels" in inputs and (self.args.label_smoothing_factor or function is not None):
@@ -308,27 +243,35 @@ class TrainerBase:
         with contextlib.nullcontext() if return_outputs or labels is not None else loss_alone():
             outputs = model(**inputs)
         if function is not None:
-            number = None if items is None else torch.tensor(max(1.0, sum(items.values())), device=self.args.device)
-            loss = function(outputs, labels, **({"num_items_in_batch": number} if takes_items(function) else {}))
+            loss = function(outputs, labels, **with_items(function, items))
         elif labels is not None:
             terms = smoothed(model, outputs, labels, self.args.label_smoothing_factor)
-            loss = total(terms, items, self.share.parts)
+            loss = total(terms, self.share.counts(items), self.share.parts)
         else:
             if self.share.rows_are_divided:
                 check_sums(getattr(outputs, "loss_terms", None) or {})
-            loss = loss_of(outputs, inputs, items, self.share.parts)
+            loss = loss_of(outputs, inputs, items, self.share)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """The mixed precision of a forward pass."""
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager[Any]:
         return precision(self.args)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """A batch with its tensors on the model's device."""
         if not inputs:
-            what = f"a batch is empty: the model takes {', '.join(self._signature_columns)}."
+            what = f"a batch is empty: the model takes {', '.join(self._signature_columns or self._inputs)}."
             raise InputError(what, hint="Rows need columns of these names; or pass remove_unused_columns=False.")
-        return to_device(inputs, self.args.device)
+        return self._prepare_input(inputs)
+
+    def _prepare_input(self, data: Any) -> Any:
+        return to_device(data, self.args.device)
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> Any:
+        return self.model_wrapped if training and model is self.model else self.accelerator.prepare(model)
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> float:
         """About how many operations the passes over these inputs take: six for each weight and item."""
@@ -354,6 +297,13 @@ class TrainerBase:
     def get_learning_rates(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
+    def get_optimizer_group(self, param: Any = None) -> Any:
+        """The group of a parameter; without one, the parameters of all groups."""
+        groups = self.optimizer.param_groups
+        if param is None:
+            return [group["params"] for group in groups]
+        return next(group for group in groups if any(weight is param for weight in group["params"]))
+
     def _get_learning_rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
@@ -361,18 +311,22 @@ class TrainerBase:
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> Prediction:
         """The loss of a batch where there are labels, and the model's outputs but for those that are ignored."""
-        names = self.label_names
+        names, counts = self.label_names, self.objective.count(inputs)
         has_loss = all(inputs.get(name) is not None for name in names)
         if not names:  # some tasks learn without labels
-            has_loss = bool(inputs.get("return_loss")) or bool(self.objective.count(inputs))
+            has_loss = bool(inputs.get("return_loss")) or bool(counts)
         inputs = self._prepare_inputs(inputs)
+        labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
         replaces_loss = not {"compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
         is_other = replaces_loss or bool(self.args.label_smoothing_factor)  # than the loss of the model's own task
         loss = None
         only_loss = loss_alone() if prediction_loss_only and not is_other else contextlib.nullcontext()
         with torch.no_grad(), self.compute_loss_context_manager(), only_loss:
             if has_loss:
-                loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+                self.share.parts = 1
+                items = NumItems.of(counts, self.share, self.args.device) if replaces_loss else None
+                options = with_items(self.compute_loss, items)
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **options)
             else:
                 outputs = model(**inputs)
         terms = None if is_other or not isinstance(outputs, Mapping) else getattr(outputs, "loss_terms", None)
@@ -384,13 +338,12 @@ class TrainerBase:
             logits: Any = tuple(value for name, value in outputs.items() if name not in left_out)
         else:
             logits = tuple(outputs if loss is None else outputs[1:])
-        labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
         single = [parts[0] if parts is not None and len(parts) == 1 else parts for parts in (logits, labels)]
         return Prediction(loss, terms, *single)
 
     def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None, **gen_kwargs: Any
     ) -> tuple[Tensor | None, Any, Any]:
         """The mean loss, the logits and the labels of a batch; an overriding method's loss is weighted by items."""
-        prediction = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys)
+        prediction = self.predict_batch(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
         return None if prediction.loss is None else prediction.loss.detach(), prediction.logits, prediction.labels

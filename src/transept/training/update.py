@@ -17,16 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.errors import TrainingError, refuse
 from transept.parallel.forms import local
 from transept.parallel.processes import gather_numbers, gather_objects
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import first_batch
 from transept.training.length_cuts import cost_of_pass, cut
-from transept.training.loss import takes_items
+from transept.training.loss import LESS_MEMORY, NumItems, with_items
 from transept.training.not_finite import not_finite
 from transept.training.objective import Batch, Counts, task_of
 from transept.training.out_of_memory import Halving
-from transept.training.run import Hooks, TrainingRun
+from transept.training.run import TrainingRun
 
 MOST_WAITING = 1024  # losses that are not added up yet
 
@@ -55,7 +56,7 @@ class Update:
 
 
 class Updates:
-    def __init__(self, run: TrainingRun, trainer: Hooks, saved: SavedRun) -> None:
+    def __init__(self, run: TrainingRun, trainer: Any, saved: SavedRun) -> None:
         self.run, self.trainer, self.saved = run, trainer, saved
         args = run.args
         self.terms = list[str]()  # of the loss, the same in all processes
@@ -65,12 +66,14 @@ class Updates:
         halves = args.device.type == "cuda" if args.find_batch_size is None else args.find_batch_size
         halves = halves and run.devices.alone  # halving in one process would leave the others waiting
         self.halving = Halving(self._divide, run.objective.rows) if halves else None
-        self.divides_by_items = trainer.loss_is_scaled_for_ga  # of the whole update; else by those of a micro-batch
-        if self.divides_by_items is None:
+        # Whether losses of halves of a micro-batch add up to its own.
+        self.is_sum = trainer.loss_is_scaled_for_ga
+        if self.is_sum is None:
             function = trainer.compute_loss_func
-            divides = task_of(run.model) is not None if function is None else takes_items(function)
-            self.divides_by_items = divides and "compute_loss" not in trainer.replaced_passes
-        self.items: Counts | None = None  # of the update that is being made, where its losses are divided by them
+            self.is_sum = task_of(run.model) is not None if function is None else bool(with_items(function, None))
+            self.is_sum = self.is_sum and "compute_loss" not in trainer.replaced_passes
+        self.gives_number = bool({"training_step", "compute_loss", "compute_loss_func"} & {*trainer.replaced_passes})
+        self.items: Counts | NumItems | None = None  # of the update that is being made
         self.spare: Batch | None = None  # stands in where others have one more
         self.substeps = 0  # the micro-batches of this update that callbacks have heard of; it may be made again
 
@@ -145,7 +148,9 @@ class Updates:
         may_cut = trainer.may_cut and run.objective.rows_apart and not run.form.same_passes
         if may_cut and update.real == len(batches):
             parts = cut(run.wrapped, batches, self.cost, ragged=self.ragged)
-        self.items, self.substeps = update.items if self.divides_by_items else None, 0
+        self.items, self.substeps = update.items, 0
+        if self.gives_number:
+            self.items = NumItems.of(update.items, run.share, run.args.device)
         trainer.current_gradient_accumulation_steps = len(batches)
         self.saved.check_signals()
         trainer.event("on_step_begin")
@@ -161,7 +166,7 @@ class Updates:
         is_finite = math.isfinite(run.tally.grad_norm) or run.scaler is not None
         if not is_finite and run.args.nan_policy == "error":
             where, generators = self.saved.save_before_update(), self.saved.rewind.generators
-            step = partial(trainer.training_step, run.model, num_items_in_batch=self.items)
+            step = partial(trainer.training_step, run.model, **with_items(trainer.training_step, self.items))
             raise not_finite(run, step, parts, generators, where)
         self._apply(changes=is_finite or run.args.nan_policy == "ignore")
         if update.items is None or not update.is_shared or any(update.items.values()):  # else no term has an item
@@ -175,8 +180,7 @@ class Updates:
         share, number, loss = self.run.share, len(update.batches), None
         for index in range(number):
             self.saved.check_signals()
-            share.parts, share.batch = update.parts, update.share(index)
-            share.loss = 1.0 if index < update.real and self.items is not None else share.batch
+            share.parts, share.batch, share.is_real = update.parts, update.share(index), index < update.real
             for place in range(index * len(parts) // number, (index + 1) * len(parts) // number):
                 part = self.passes(parts[place], update.passes, is_last=place == len(parts) - 1).double()
                 loss = part if loss is None else loss + part
@@ -194,14 +198,18 @@ class Updates:
         """
         run, trainer, model, share = self.run, self.trainer, self.run.wrapped, self.run.share
         if number == 1:
+            share.is_divided = run.devices.is_staged and self.items is not None  # by the form; else by `compute_loss`
             with run.form.gradient_sync(model, is_last):
-                usual = partial(trainer.training_step, model, batch, self.items)
-                return run.form.passes(usual, batch, self.items, share.parts, share.loss)
+                usual = partial(trainer.training_step, model, batch, **with_items(trainer.training_step, self.items))
+                loss: Tensor = run.form.passes(usual, batch, self.items, share.parts, share.loss)
+            what = "there is too little memory for a micro-batch, and its loss is no sum over rows."
+            refuse(share.rows_are_divided and not share.is_divided, what, LESS_MEMORY, TrainingError)
+            return loss
         if not model.training:
             model.train()
         inputs = trainer._prepare_inputs(batch)
         with trainer.compute_loss_context_manager():
-            loss, losses = run.objective.begin(model, inputs, self.items, share.parts, number)
+            loss, losses = run.objective.begin(model, inputs, share.counts(self.items), share.parts, number)
         for place in range(number):
             with run.form.gradient_sync(model, is_last and place == number - 1):
                 with trainer.compute_loss_context_manager():
@@ -214,7 +222,7 @@ class Updates:
         perturbation = self.trainer.perturbation
         if "training_step" in self.trainer.replaced_passes:
             return "`training_step` is overridden, which may need all of them"
-        if self.items is None:
+        if self.items is None or not self.is_sum:
             return "its loss is not known to be a sum over rows"
         if perturbation is not None and not perturbation.by_row:
             return f"the loss of {perturbation.kind!r} adversarial training is no sum over rows"

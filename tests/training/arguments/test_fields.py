@@ -15,6 +15,8 @@ from tests.training.small import head, ours, quiet
 from transept import Seq2SeqTrainingArguments, Trainer, TrainingArguments, logging
 from transept.training.arguments.base import LIMITS
 
+from .test_every_field import EFFECTS
+
 SOURCE = Path(transept.__file__).parent
 # The trainer does not read them, nor does the reference's: scripts do, and launchers set `local_rank`.
 OF_SCRIPTS = {"do_train", "do_eval", "do_predict", "local_rank", "resume_from_checkpoint"}
@@ -74,7 +76,7 @@ def places() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)])
 def test_a_setting_is_honoured_or_refused(name: str) -> None:
-    assert name in OF_SCRIPTS or name in LIMITS or places().get(SAME.get(name, name)), (
+    assert name in OF_SCRIPTS or name in LIMITS or name in EFFECTS or places().get(SAME.get(name, name)), (
         f"{name!r} is never read, and not refused"
     )
     assert name not in OF_SCRIPTS or not places().get(name), f"{name!r} is read, and so not one of scripts"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import sys
 from collections.abc import Iterable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from transept.errors import InputError, UnsupportedError
 from transept.training.optim.adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
 from transept.training.optim.optimizers import (
     OPTIMIZERS,
+    PACKAGED,
     OptimizerNames,
     WeightAverage,
     get_decay_parameter_names,
@@ -152,8 +154,26 @@ def test_all_names_of_the_reference_are_known() -> None:
     assert {each.value for each in Reference} == {each.value for each in OptimizerNames}
     for each in OptimizerNames:
         if each not in OPTIMIZERS:
-            with pytest.raises(UnsupportedError, match=f"{each.value!r}` is an optimizer of another package"):
+            why = f"needs the package '{PACKAGED[each][0]}'" if each in PACKAGED else "is an optimizer of a package that"
+            with pytest.raises(UnsupportedError, match=f"{each.value!r}` {why}"):
                 get_optimizer_cls_and_kwargs(arguments(each.value))
+
+
+@pytest.mark.parametrize("name", [*PACKAGED])
+def test_optimizers_of_packages_are_made_as_by_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, kind = PACKAGED[name]
+    module: Any = ModuleType(f"{package}.optim")
+    for other in ("AdamW", "Lion", "RMSprop", "AdamW4bit", "AdamW8bit", "AdEMAMix"):
+        setattr(module, other, type(other, (torch.optim.SGD,), {}))
+    monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    monkeypatch.setitem(sys.modules, f"{package}.optim", module)
+    for there in ("bitsandbytes", "torchao"):
+        monkeypatch.setattr(f"transformers.trainer_optimizer.is_{there}_available", lambda: True)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
+    found = get_optimizer_cls_and_kwargs(arguments(name))
+    _, theirs = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments(name))
+    theirs.pop("alpha", None)  # the default
+    assert found == (getattr(module, kind), theirs)
 
 
 @pytest.mark.parametrize(

@@ -28,15 +28,7 @@ from transept.parallel.files import Division
 from transept.parallel.forms import local
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.pipeline.partition import initialize, partition
-from transept.parallel.pipeline.stage import (
-    ScheduledStage,
-    Stage,
-    States,
-    joined,
-    padded_rows,
-    rows_of,
-    spread_texts,
-)
+from transept.parallel.pipeline.stage import ScheduledStage, Stage, States, joined, padded_rows, rows_of, spread_texts
 from transept.parallel.streams import ModelFiles, Piece, whole
 
 

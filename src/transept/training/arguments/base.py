@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Self, get_args
 from transept.errors import ConfigError, UnsupportedError, naming, nearest
 from transept.fields import HIDDEN, Spec, checked, plain, specs, without_secrets
 from transept.files import PathName, dump_json, load_object, parse_json
-from transept.training.optim.optimizers import OPTIMIZERS
+from transept.training.optim.optimizers import OPTIMIZERS, PACKAGED
 from transept.training.state import HubStrategy, IntervalStrategy, SaveStrategy
 
 # Older names of fields -> today's.
@@ -29,27 +29,24 @@ RENAMED = {
 }
 # Settings that may be given as JSON texts.
 _JSON = {"lr_scheduler_kwargs", "activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "adversarial"}
+_FILES = {"deepspeed", "fsdp_config"}  # or the name of a file that has it
+_JSON |= _FILES
 
 _LIGER = ("the Liger kernels are not used.", "Leave it out; losses over vocabularies are computed in parts anyway.")
 _TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _OPTIMIZER = "optimizers=(optimizer, None)"
 # Settings that cannot be honoured: why, and what to do instead. Defaults and empty values are never refused.
 LIMITS = {
-    "deepspeed": ("DeepSpeed is not used.", "Train without it."),
     "parallelism_config": ("it is an object of accelerate's.", "Set tp_size, pp_size, fsdp or zero_stage."),
     "accelerator_config": ("accelerate is not used.", "Leave it out; `data_seed` seeds the order of rows."),
     "use_liger_kernel": _LIGER,
     "liger_kernel_config": _LIGER,
-    "enable_jit_checkpoint": ("there is another setting for it.", "Use save_on_signal, which is on by default."),
     "skip_memory_metrics": ("memory is not measured.", "Leave it out."),
     "debug": ("there are no debug modes.", 'nan_policy="error" names the module whose output is not finite.'),
     **dict.fromkeys(_TRACKIO, ("Trackio is not among the reports.", "Choose another in `report_to`.")),
     "train_sampling_strategy": ("batches are not rebalanced.", 'Use "group_by_length" or "token_budget".'),
     "sortish_sampler": ("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
     "hub_strategy": ("checkpoints are not published.", 'Use "every_save" or "end".'),
-    "tf32": ("it is PyTorch's own setting.", 'Call torch.set_float32_matmul_precision("high").'),
-    "torch_empty_cache_steps": ("caches are emptied when memory runs out.", "Leave it out."),
-    "hub_always_push": ("every upload is waited for.", "Leave it out."),
     "packing": ("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
     "average_tokens_across_devices": ("a loss is divided by the items of all processes.", "Leave it out."),
     "optim_target_modules": (
@@ -60,8 +57,7 @@ LIMITS = {
         "all processes write one checkpoint together.",
         "Leave it out, and let `output_dir` be a folder that all machines share.",
     ),
-    "eval_use_gather_object": ("evaluations gather whatever a model gives.", "Leave it out."),
-    "optim": ("it is an optimizer of another package.", f"Pass an instance of it to the trainer: {_OPTIMIZER}."),
+    "optim": ("it is an optimizer of a package that is not used.", f"Pass an instance of it: {_OPTIMIZER}."),
 }
 # Which values of a setting are refused; of other settings, those that are true.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
@@ -69,8 +65,8 @@ _REFUSED: dict[str, Callable[[Any], bool]] = {
     "average_tokens_across_devices": operator.not_,
     "train_sampling_strategy": lambda value: value == "batch_rebalance",
     "hub_strategy": lambda value: "checkpoint" in value,
-    "optim": lambda value: value not in OPTIMIZERS,
-    **dict.fromkeys(("parallelism_config", "trackio_static_space_id", "tf32"), lambda value: True),
+    "optim": lambda value: value not in OPTIMIZERS and value not in PACKAGED,
+    **dict.fromkeys(("parallelism_config", "trackio_static_space_id"), lambda value: True),
 }
 # Names in groups for evaluations -> names of fields.
 _EVALUATION = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
@@ -111,7 +107,7 @@ class ArgumentsBase(metaclass=_Renaming):
             return
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if name in _JSON and isinstance(value, str):
+        if name in _JSON and isinstance(value, str) and (name not in _FILES or value.lstrip().startswith("{")):
             value = parse_json(value)
         if value is not None and (enum := _enum(spec.kind)) is not None:
             value = enum(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -16,7 +18,9 @@ from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
+from transept.parallel.processes import gather_objects, join
 from transept.training.arguments.base import SettingGroups, programs
+from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.optim.optimizers import OptimizerNames
 from transept.training.optim.schedules import SchedulerType
 from transept.training.state import HubStrategy, IntervalStrategy, ParallelMode, SaveStrategy
@@ -204,6 +208,12 @@ class TrainingArguments(SettingGroups):
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         if self.eval_strategy == IntervalStrategy.STEPS and not self.eval_steps:
             self.eval_steps = self.logging_steps
+        self.save_on_signal = self.save_on_signal or self.enable_jit_checkpoint
+        if self.tf32 is not None:
+            has_tf32 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+            if self.tf32 and not has_tf32:
+                self.fail("tf32", "needs a GPU of NVIDIA's Ampere or a newer one", "Leave it out.")
+            setattr(torch.backends, "fp32_precision", "tf32" if self.tf32 else "ieee")  # noqa: B010
         self.check()
         uses_bf16 = self.bf16 or self.bf16_full_eval
         if (uses_bf16 or self.fp16 or self.fp16_full_eval) and self.device.type == "cpu":
@@ -245,6 +255,8 @@ class TrainingArguments(SettingGroups):
             self.fail("dataloader_prefetch_factor", "needs workers", "Pass dataloader_num_workers=1 or more.")
         if (self.train_sampling_strategy == "token_budget") != (self.max_tokens_per_batch is not None):
             self.fail("max_tokens_per_batch", "and train_sampling_strategy='token_budget' need each other")
+        if self.deepspeed:
+            read_deepspeed(self)
         moves = self.unfreeze_schedule or self.adversarial or self.neftune_noise_alpha
         if self.precompute and (self.freeze != "backbone" or moves):
             self.fail("precompute", "needs freeze='backbone', and nothing that unfreezes it or moves its embeddings")
@@ -278,6 +290,19 @@ class TrainingArguments(SettingGroups):
     ddp_timeout_delta = property(lambda self: timedelta(seconds=self.ddp_timeout))
     should_save = property(lambda self: self.process_index == 0)
     should_log = property(lambda self: self.local_process_index == 0 if self.log_on_each_node else self.should_save)
+
+    @contextlib.contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """Let the first process, of each machine where ``local``, do something before the others do it."""
+        join(self.ddp_backend, self.ddp_timeout, self.device.type)
+        is_first = (self.local_process_index if local else self.process_index) == 0
+        if not is_first:
+            gather_objects(desc)
+        try:
+            yield
+        finally:
+            if is_first:
+                gather_objects(desc)
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""

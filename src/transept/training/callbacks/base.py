@@ -12,14 +12,7 @@ from functools import partialmethod
 from typing import Any
 
 from transept.errors import ConfigError, TranseptWarning
-from transept.training.state import (
-    ExportableState,
-    IntervalStrategy,
-    SaveStrategy,
-    TrainerControl,
-    TrainerState,
-    is_better,
-)
+from transept.training.state import ExportableState, IntervalStrategy, SaveStrategy, TrainerControl, TrainerState, is_better
 
 
 def _event(doc: str) -> Any:
@@ -141,6 +134,10 @@ def length_of(sized: Any) -> int | None:
         return len(sized)
     except (TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def has_length(dataset: Any) -> bool:
+    return length_of(dataset) is not None
 
 
 def metric_name(args: Any) -> str:

@@ -17,12 +17,13 @@ import numpy as np
 
 from transept import errors
 from transept.files import PathName, append_text, make_directory, parse_json, read_text, write_file, write_text
+from transept.publish import PLOT_NAME
 from transept.schema import typed
 from transept.training.callbacks.base import TrainerCallback
 from transept.training.callbacks.progress import TIMINGS, ConsoleCallback
 from transept.training.state import TrainerState
 
-LOG_NAME, PLOT_NAME = "log.jsonl", "plot.png"
+LOG_NAME = "log.jsonl"
 BLUE, ORANGE, GREY = "#1f6fb4", "#d9601a", "#8a8a8a"
 COLOURS = (ORANGE, "#2c8c4a", "#7d4cb0", "#b03060", BLUE, "#8a6d1d")
 # Seconds between two drawings, each of which takes about half of one.

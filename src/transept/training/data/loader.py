@@ -42,6 +42,9 @@ class Columns:
             return row
         return {name: value for name, value in row.items() if name in self.kept}
 
+    def collate(self, collate: Collate, rows: list[Any]) -> Any:
+        return collate([self(row) for row in rows])
+
 
 class _Rows(torch.utils.data.Dataset[Any]):
     """A data set that is read by batches with a place."""
@@ -85,7 +88,7 @@ def _collate(collate: Any, columns: Columns, seed: int, placed: Placed) -> Any:
             generator.manual_seed(own_seed)
         elif isinstance(generator, np.random.Generator):
             collate.generator = np.random.default_rng(own_seed)
-        return collate([columns(row) for row in rows])
+        return columns.collate(collate, rows)
 
 
 def make_loader(

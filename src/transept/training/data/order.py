@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from transept.errors import ConfigError
+from transept.errors import ConfigError, refuse
 
 Numbers = NDArray[np.int64]
 Lengths = Sequence[int] | NDArray[Any]
@@ -76,7 +76,7 @@ class Batches:
         return map(self.__getitem__, range(len(self)))
 
 
-def shuffled(size: int, generator: torch.Generator) -> Numbers:
+def shuffled(size: int, generator: torch.Generator | None) -> Numbers:
     rows: Numbers = torch.randperm(size, generator=generator).numpy()
     return rows
 
@@ -85,7 +85,7 @@ def by_falling_length(lengths: Lengths) -> Numbers:
     return np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
 
 
-def grouped_by_length(lengths: Lengths, batch_size: int, generator: torch.Generator) -> Numbers:
+def grouped_by_length(lengths: Lengths, batch_size: int, generator: torch.Generator | None) -> Numbers:
     """All rows, shuffled, then sorted by falling length inside groups of 50 batches; the longest row comes first.
 
     For fewer rows there are four groups. The order is the reference's for the same generator.
@@ -98,7 +98,7 @@ def grouped_by_length(lengths: Lengths, batch_size: int, generator: torch.Genera
     return rows
 
 
-def _sorted_in_groups(lengths: NDArray[Any], size: int, generator: torch.Generator) -> Numbers:
+def _sorted_in_groups(lengths: NDArray[Any], size: int, generator: torch.Generator | None) -> Numbers:
     rows = shuffled(len(lengths), generator)
     for start in range(0, len(rows), size):
         group = rows[start : start + size]
@@ -128,6 +128,24 @@ def token_budget(lengths: Lengths, budget: int, seed: int, epoch: int) -> Batche
     order = shuffled(len(starts), generator)
     mixed = np.concatenate([rows[bounds[batch] : bounds[batch + 1]] for batch in order])
     return Batches(mixed, np.append(0, np.diff(bounds)[order].cumsum()))
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """The reference's sampler of rows of like length, for loaders of one's own."""
+
+    def __init__(
+        self, batch_size: int, dataset: Any = None, lengths: Any = None, model_input_name: Any = None, generator: Any = None
+    ) -> None:
+        refuse(dataset is None and lengths is None, "a sampler by length needs a `dataset`, or `lengths`.")
+        name = model_input_name or "input_ids"
+        self.lengths = [len(row[name]) for row in dataset] if lengths is None else [int(length) for length in lengths]
+        self.batch_size, self.generator = batch_size, generator
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(int, grouped_by_length(self.lengths, self.batch_size, self.generator))
 
 
 class EpochSampler(Sampler[int]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from transept.training.optim.adafactor import Adafactor
 
 
 class OptimizerNames(StrEnum):
-    """Names of optimizers, as ``optim`` takes them. Those below ``RMSPROP`` are of other packages, and refused."""
+    """Names of optimizers, as ``optim`` takes them. Those below ``RMSPROP`` are of other packages."""
 
     ADAMW_TORCH = "adamw_torch"
     ADAMW_TORCH_FUSED = "adamw_torch_fused"
@@ -82,6 +83,16 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     OptimizerNames.ADAGRAD: (Adagrad, {}),
     OptimizerNames.RMSPROP: (RMSprop, {}),
 }
+# A name -> the package that has it, and its class there.
+PACKAGED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"), ("bitsandbytes", "AdamW")),
+    **dict.fromkeys(("lion_8bit", "lion_32bit", "paged_lion_32bit", "paged_lion_8bit"), ("bitsandbytes", "Lion")),
+    **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), ("bitsandbytes", "RMSprop")),
+    **dict.fromkeys(("ademamix", "ademamix_8bit"), ("bitsandbytes", "AdEMAMix")),
+    **dict.fromkeys(("paged_ademamix_32bit", "paged_ademamix_8bit"), ("bitsandbytes", "AdEMAMix")),
+    "adamw_torch_4bit": ("torchao", "AdamW4bit"),
+    "adamw_torch_8bit": ("torchao", "AdamW8bit"),
+}
 # Kinds of devices whose AdamW PyTorch can do in one kernel.
 FUSED = frozenset({"cpu", "cuda", "hpu", "mps", "mtia", "xpu"})
 # What weight decay leaves out: parameters with such a name, in lower case, and those of such modules.
@@ -92,17 +103,32 @@ NORMS = (RMSNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._
 def get_optimizer_cls_and_kwargs(args: Any) -> tuple[type[Optimizer], dict[str, Any]]:
     """The class that ``args.optim`` names, and its arguments beside the groups of parameters.
 
-    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: one of other packages.
+    ``InputError``: an unknown name, or argument in ``args.optim_args``. ``UnsupportedError``: its package is missing.
     """
     name = OptimizerNames(args.optim)
-    if name not in OPTIMIZERS:
+    if name not in PACKAGED and name not in OPTIMIZERS:
         hint = "Pass an instance of it to the trainer: optimizers=(optimizer, None)."
-        raise UnsupportedError(f"`optim={name.value!r}` is an optimizer of another package.", hint=hint)
-    cls, fixed = OPTIMIZERS[name]
-    options = {"lr": args.learning_rate, **fixed}
-    if cls is AdamW:
-        options |= {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+        raise UnsupportedError(f"`optim={name.value!r}` is an optimizer of a package that is not used.", hint=hint)
+    cls, fixed = _of_package(name) if name in PACKAGED else OPTIMIZERS[name]
+    options, betas = {"lr": args.learning_rate, **fixed}, (args.adam_beta1, args.adam_beta2)
+    if cls.__name__ in ("AdEMAMix", "Lion"):
+        options["betas"] = betas if cls.__name__ == "Lion" else (*betas, 0.9999)
+    if cls.__name__.startswith(("AdamW", "AdEMAMix")):
+        options = {"betas": betas, "eps": args.adam_epsilon} | options
     return cls, options | _read_optim_args(args.optim_args, cls)
+
+
+def _of_package(name: str) -> tuple[type[Optimizer], dict[str, Any]]:
+    package, kind = PACKAGED[name]
+    try:
+        cls = getattr(importlib.import_module(f"{package}.optim"), kind)
+    except ImportError as error:
+        what = f"`optim={str(name)!r}` needs the package {package!r}."
+        raise UnsupportedError(what, hint=f"Install it: pip install {package}.") from error
+    if package == "torchao":
+        return cls, {"block_size": 256, "bf16_stochastic_round": False}
+    fixed = {"optim_bits": 8 if "8bit" in name else 32}
+    return cls, fixed | ({"is_paged": "paged" in name} if kind != "RMSprop" else {})
 
 
 def _read_optim_args(settings: str | Mapping[str, Any] | None, cls: type[Optimizer]) -> dict[str, Any]:

@@ -130,11 +130,7 @@ def get_linear_schedule_with_warmup(
 
 
 def get_cosine_schedule_with_warmup(
-    optimizer: Optimizer,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    num_cycles: float = 0.5,
-    last_epoch: int = -1,
+    optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
 ) -> LambdaLR:
     """A straight rise from 0, then ``num_cycles`` waves of a cosine; half a wave ends at 0 (arXiv 1608.03983)."""
     return _schedule(optimizer, num_warmup_steps, last_epoch, _cosine, total=num_training_steps, cycles=num_cycles)

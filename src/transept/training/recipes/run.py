@@ -22,6 +22,7 @@ from transept.environment import set_seed
 from transept.errors import ConfigError, TranseptWarning, nearest, refuse
 from transept.fields import specs, without_secrets
 from transept.files import PathName, dump_json, write_text
+from transept.model_card import Card, write_card
 from transept.parallel.processes import gather_objects, join, same_on_all
 from transept.preprocess.text.tokenizer import character_tokenizer
 from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
@@ -30,7 +31,6 @@ from transept.training.callbacks.progress import PrinterCallback, ProgressCallba
 from transept.training.callbacks.reports import PlotCallback
 from transept.training.data.checks import warn_of_equal_rows, warn_of_truncation
 from transept.training.files import check_empty, free_directory, run_directory
-from transept.training.model_card import Card, write_card
 from transept.training.recipes import recipe_named
 from transept.training.recipes.base import Recipe, TextRecipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings
@@ -324,7 +324,7 @@ def measure_pass(trainer: Any, rows: list[Row], loader: Any) -> tuple[int, float
 
     def loss_of(batch: Any) -> Any:
         if not trainer._takes_any:
-            names = {*trainer._signature_columns, *trainer.label_names}
+            names = {*trainer._inputs, *trainer.label_names}
             batch = {name: value for name, value in batch.items() if name in names}
         return trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch))
 

@@ -12,7 +12,7 @@ from transept.errors import ConfigError, naming, nearest
 from transept.fields import SECRETS, checked, specs, without_secrets
 from transept.files import PathName
 from transept.schema import read_typed
-from transept.training.arguments.yaml_file import load_yaml
+from transept.yaml_file import load_yaml
 
 RUN_NAME = "run.json"
 # Settings that name where something is written or sent to. Only the command line says them, and no file.

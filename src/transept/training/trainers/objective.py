@@ -46,7 +46,7 @@ class ObjectiveTrainer(Trainer, Objective):
         terms = self.objective.terms(model, inputs)
         if self.share.rows_are_divided:
             check_sums(terms)
-        loss = total(terms, num_items_in_batch, parts=self.share.parts)
+        loss = total(terms, self.share.counts(num_items_in_batch), parts=self.share.parts)
         return (loss, {"loss": loss}) if return_outputs else loss
 
     def predict_batch(

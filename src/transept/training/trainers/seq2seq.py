@@ -62,7 +62,7 @@ class Seq2SeqTrainer(Trainer):
             self._gen_kwargs.setdefault("num_beams", beams)
 
     def predict_batch(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None, **gen_kwargs: Any
     ) -> Prediction:
         if prediction_loss_only or not getattr(self.args, "predict_with_generate", False):
             return super().predict_batch(model, inputs, prediction_loss_only, ignore_keys)
@@ -74,7 +74,7 @@ class Seq2SeqTrainer(Trainer):
             left_out |= {"decoder_input_ids", "decoder_attention_mask"}  # which are made of labels
         with torch.no_grad(), self.compute_loss_context_manager():
             prompts = {name: value for name, value in inputs.items() if name not in left_out}
-            written = self.model.generate(**prompts, **self._gen_kwargs)
+            written = self.model.generate(**prompts, **(gen_kwargs or self._gen_kwargs))
         padded_labels = None if labels is None else self._padded(labels)
         return Prediction(losses.loss, losses.terms, self._padded(written), padded_labels)
 
@@ -84,11 +84,12 @@ class Seq2SeqTrainer(Trainer):
         longest, new = getattr(settings, "max_length", None), getattr(settings, "max_new_tokens", None)
         widths = (LONGEST if longest is None else longest, 0 if new is None else new + 1)
         width = next((width for width in widths if ids.shape[-1] < width), None)
-        if width is None:
-            return ids
+        return ids if width is None else self._pad_tensors_to_max_len(ids, width)
+
+    def _pad_tensors_to_max_len(self, tensor: Tensor, max_length: int) -> Tensor:
         reader = self.processing_class if hasattr(self.processing_class, "pad_token_id") else self.model.config
         tokens = (getattr(reader, name, None) for name in ("pad_token_id", "eos_token_id"))
         fill: Any = next((token for token in tokens if token is not None), None)
         what = "texts of different lengths cannot be joined: there is no padding token."
         refuse(not isinstance(fill, int), what, "Set `pad_token_id`.")
-        return F.pad(ids, (0, width - ids.shape[-1]), value=fill)
+        return F.pad(tensor, (0, max_length - tensor.shape[-1]), value=fill)

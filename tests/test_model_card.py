@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from transept.training.model_card import Answers, Card, wilson, write_card
+from transept.model_card import Answers, Card, wilson, write_card
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ import torch
 
 from transept.fields import without_secrets
 from transept.files import PathName, make_directory, write_text
-from transept.publish import CARD_NAME, pipeline_tag
+from transept.publish import CARD_NAME, PLOT_NAME, pipeline_tag
 from transept.source import LIBRARY
-from transept.training.callbacks.reports import PLOT_NAME
 
 # Settings in the card of a trainer's model.
 SHOWN = (
