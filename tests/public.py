@@ -101,6 +101,8 @@ SINGLE = {
     ],
     "layers.cache": ["Cache", "DynamicCache"],
     "layers.caches": ["EncoderDecoderCache", "OffloadedCache", "SlidingWindowCache", "StaticCache"],
+    "compat.attention": ["AttentionInterface"],
+    "compat.linear": ["Conv1D"],
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],

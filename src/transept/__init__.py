@@ -6,13 +6,13 @@ sees, and a test keeps it complete.
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from transept.names import Names, explain
+from transept.compat.names import Names
+from transept.compat.table import ROOT
 
 __version__ = "0.1.0"
 
@@ -26,14 +26,13 @@ def _index() -> dict[str, str]:
 
 _MODULE = _index()
 __all__ = sorted(_MODULE)
-if not any(isinstance(finder, Names) for finder in sys.meta_path):
-    sys.meta_path.append(Names(_MODULE))
+_NAMES = next((finder for finder in sys.meta_path if isinstance(finder, Names)), Names(_MODULE))
+if _NAMES not in sys.meta_path:
+    sys.meta_path.insert(0, _NAMES)  # before the one that finds files, since families have names beside those of their files
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(explain(name, _MODULE))
-    value = getattr(importlib.import_module(_MODULE[name]), name)
+    value = _NAMES.get(name, __name__, ROOT)
     globals()[name] = value
     return value
 

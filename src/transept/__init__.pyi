@@ -17,6 +17,8 @@ from transept.adapt.peft import (
     get_peft_model as get_peft_model,
 )
 from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
+from transept.compat.attention import AttentionInterface as AttentionInterface
+from transept.compat.linear import Conv1D as Conv1D
 from transept.config import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
@@ -50,6 +52,7 @@ from transept.core.auto import (
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
+    AutoModelForUniversalSegmentation as AutoModelForUniversalSegmentation,
     AutoModelForVision2Seq as AutoModelForVision2Seq,
     AutoModelForVisualQuestionAnswering as AutoModelForVisualQuestionAnswering,
     AutoModelForZeroShotImageClassification as AutoModelForZeroShotImageClassification,
@@ -122,6 +125,7 @@ from transept.errors import (
     TranseptError as TranseptError,
     TranseptWarning as TranseptWarning,
     UnsupportedError as UnsupportedError,
+    VersionError as VersionError,
     naming as naming,
     nearest as nearest,
     refuse as refuse,
@@ -167,6 +171,7 @@ from transept.generation.logits_warpers import (
 )
 from transept.generation.outputs import (
     AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
+    BaseStreamer as BaseStreamer,
     GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,

@@ -228,6 +228,11 @@ class Config(Settings):
     # The older name of ``return_dict``, which can only be read.
     use_return_dict = property(lambda self: self.return_dict)
 
+    @property
+    def sub_configs(self) -> dict[str, type[Config]]:
+        """The classes of the nested configs, by their names."""
+        return {name: type(value) for name, value in vars(self).items() if isinstance(value, Config)}
+
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
         """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.
 

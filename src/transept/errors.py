@@ -99,6 +99,12 @@ class MissingExtraError(TranseptError, ImportError):
         super().__init__(f"{purpose} needs the package {package!r}.", hint=f'Install it: pip install "transept[{extra}]".')
 
 
+class VersionError(TranseptError, ImportError):
+    """A package is missing, or its version is none that was asked for."""
+
+    code = "version"
+
+
 class GenerationError(TranseptError, RuntimeError):
     """Writing text cannot go on: scores that are no numbers, or a stream that dried up."""
 

@@ -154,3 +154,18 @@ def _inline(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def make_markdown_table(lines: list[dict[str, Any]]) -> str:
+    """A table with the keys of the first row as its columns, numbers at most four digits behind the point."""
+
+    def text(value: Any) -> str:
+        return f"{round(value, 4)}" if isinstance(value, float) and "." in str(value) else str(value)
+
+    if not lines:
+        return ""
+    names = list(lines[0])
+    rows = [names, *([text(value) for value in line.values()] for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(names))]
+    head, *body = (f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths))} |\n" for row in rows)
+    return f"{head}|{'|'.join(f':{chr(45) * width}:' for width in widths)}|\n{''.join(body)}"

@@ -226,6 +226,7 @@ AutoModelForVisualQuestionAnswering = _auto("AutoModelForVisualQuestionAnswering
 AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDetection")
 AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegmentation", "ForSemanticSegmentation")
 AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")
+AutoModelForUniversalSegmentation = _auto("AutoModelForUniversalSegmentation", "ForSegmentation")
 AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
 AutoModelForReconstruction = _auto("AutoModelForReconstruction", "ForReconstruction")
 AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")

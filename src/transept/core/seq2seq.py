@@ -65,6 +65,21 @@ def shifted(config: Config, ids: Tensor) -> Tensor:
     return moved.masked_fill(moved == IGNORED, pad)
 
 
+def shift_tokens_right(input_ids: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None = None) -> Tensor:
+    """The tokens that a decoder reads to write those of ``input_ids``: the start token first, -100 as padding.
+
+    Without a start token it is the last one that is no padding, as in mBART.
+    """
+    if pad_token_id is None:
+        raise InputError("`pad_token_id` is None.", hint="Pass the id of the padding token.")
+    ids = input_ids.masked_fill(input_ids == IGNORED, pad_token_id)
+    if decoder_start_token_id is None:
+        start = ids.gather(1, (ids.ne(pad_token_id).sum(dim=1, keepdim=True) - 1).clamp(min=0))
+    else:
+        start = ids.new_full((ids.shape[0], 1), decoder_start_token_id)
+    return torch.cat([start, ids[:, :-1]], dim=1)
+
+
 class EncoderDecoderBackbone(Backbone):
     """An encoder of any kind and a text decoder without a task; the embeddings of tokens are the decoder's."""
 

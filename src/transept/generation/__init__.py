@@ -6,8 +6,6 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    import transept
+    from transept.compat.names import installed
 
-    if name.startswith("_") or not hasattr(transept, name):
-        raise AttributeError(f"{__name__} has no name {name!r}.")
-    return getattr(transept, name)
+    return installed().get(name, __name__, ("generation.generate: Generates as GenerationMixin",))

@@ -210,7 +210,19 @@ class Detokenizer:
         return str(text[len(before) :])
 
 
-class TextStreamer:
+class BaseStreamer:
+    """Base of what ``generate`` passes new tokens to."""
+
+    def put(self, value: Any) -> None:
+        """Take ids: first those of the prompt, then each new one."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        raise NotImplementedError
+
+
+class TextStreamer(BaseStreamer):
     """Prints text while ``generate`` writes it; one row only.
 
     Args:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from transept.errors import ConfigError, nearest
 
@@ -49,6 +49,38 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": linear,
 }
+
+
+class Activation(nn.Module):
+    """An activation function as a module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.function = name, activation(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def extra_repr(self) -> str:
+        return repr(self.name)
+
+
+class _Modules(Mapping[str, nn.Module]):
+    """A new module for a name at each access."""
+
+    def __getitem__(self, name: str) -> nn.Module:
+        if name not in ACTIVATIONS:
+            raise KeyError(name)
+        return Activation(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ACTIVATIONS)
+
+    def __len__(self) -> int:
+        return len(ACTIVATIONS)
+
+
+ACT2FN = _Modules()
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:

@@ -54,6 +54,11 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x.repeat_interleave(groups, dim=1) if groups > 1 else x
 
 
+def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
+    """(B, K, S, E) -> (B, K * n_rep, S, E): keys or values for as many heads as there are queries."""
+    return _repeated(hidden_states, hidden_states.shape[1] * n_rep)
+
+
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """PyTorch's fused attention."""
     heads, groups = q.shape[1], k.shape[1]

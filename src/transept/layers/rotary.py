@@ -28,6 +28,18 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned if rest is None else torch.cat([turned, rest], dim=-1)
 
 
+def rotate_half(x: Tensor) -> Tensor:
+    """The second half of the last axis with its sign changed, before the first half."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+def apply_rotary_pos_emb(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Rotate queries and keys by tables (B, T, E) whose sines have no sign, as the reference's are."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+
+
 class Rotary(nn.Module):
     """Makes the tables of cosines and sines that queries and keys, of heads of ``size`` E, are rotated by.
 

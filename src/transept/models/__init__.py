@@ -6,9 +6,11 @@ asked for, and are attributes of this package.
 
 from __future__ import annotations
 
+import importlib
 import typing
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
@@ -84,6 +86,8 @@ def __getattr__(name: str) -> Any:
     for model_type, alias in ALIASES.items():
         if name.startswith(alias.names[1]) and hasattr(found := family(model_type), name):
             return getattr(found, name)
+    if find_spec(f"{__name__}.{name}") is not None:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

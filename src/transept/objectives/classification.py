@@ -293,3 +293,15 @@ def load_balance(logits: Sequence[Tensor], top: int, real: Tensor | None, weight
     mean = (probabilities * counted[:, None]).sum(dim=(0, 1)) / total
     loss = (share * mean).sum() * probabilities.shape[-1]
     return LossTerm(loss, torch.ones_like(loss), weight=weight, additive=False)
+
+
+def load_balancing_loss_func(
+    gate_logits: Sequence[Tensor] | Tensor | None,
+    num_experts: int | None = None,
+    top_k: int = 2,
+    attention_mask: Tensor | None = None,
+) -> Tensor | int:
+    """The value of :func:`load_balance` without a weight; 0 where there are no logits."""
+    if gate_logits is None or isinstance(gate_logits, Tensor):
+        return 0
+    return load_balance(gate_logits, top_k, attention_mask, 1.0).sum

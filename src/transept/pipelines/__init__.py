@@ -58,7 +58,9 @@ def __getattr__(name: str) -> Any:
     for task in (*TASKS, *ALIASES):
         if name.lower() == f"{task.replace('-', '')}pipeline":
             return task_class(task)
-    raise AttributeError(f"transept.pipelines has no name {name!r}.")
+    from transept.compat.names import installed
+
+    return installed().get(name, __name__, ("compat.pipelines",))
 
 
 def pipeline(

@@ -53,10 +53,10 @@ def mel_filters(
     area: bool = False,
     straight_in_mel: bool = False,
 ) -> NDArray[np.float64]:
-    """Triangles (K, F) between neighbouring centres, which are as far from each other in mel.
+    """Triangles (F, K) between neighbouring centres, which are as far from each other in mel.
 
     Args:
-        count, frequencies: F and K; these go from 0 Hz to half the sampling rate.
+        count, frequencies: K and F; these go from 0 Hz to half the sampling rate.
         low, high: where the first triangle begins and the last one ends, in Hz.
         area: whether each is divided by half its width (Slaney's norm); else its peak is one.
         straight_in_mel: whether the sides are straight lines over mel, and not over Hz.

@@ -10,7 +10,7 @@ from dataclasses import fields
 from enum import Enum
 from functools import cache
 from inspect import Signature, signature
-from typing import Any, NoReturn, Self, get_args
+from typing import Any, ClassVar, NoReturn, Self, get_args
 
 from transept.errors import ConfigError, UnsupportedError, naming, nearest
 from transept.fields import HIDDEN, Spec, checked, plain, specs, without_secrets
@@ -61,6 +61,7 @@ LIMITS = {
 }
 # Which values of a setting are refused; of other settings, those that are true.
 _REFUSED: dict[str, Callable[[Any], bool]] = {
+    "accelerator_config": lambda value: not (isinstance(value, dict) and value.keys() <= {"use_configured_state"}),
     "skip_memory_metrics": operator.not_,
     "average_tokens_across_devices": operator.not_,
     "train_sampling_strategy": lambda value: value == "batch_rebalance",
@@ -99,10 +100,14 @@ class _Renaming(type):
 class ArgumentsBase(metaclass=_Renaming):
     """The base of dataclasses of settings."""
 
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = []  # settings of derived classes that may be given as JSON texts
+
     def __setattr__(self, name: str, value: Any) -> None:
         name = RENAMED.get(name, name)
         spec = _library_fields(type(self)).get(name)
         if spec is None:
+            if name in self._VALID_DICT_FIELDS and isinstance(value, str) and value.startswith("{"):
+                value = parse_json(value)
             object.__setattr__(self, name, value)
             return
         if isinstance(value, os.PathLike):

@@ -287,6 +287,27 @@ class MLflowCallback(_Program):
         return log, mlflow.end_run
 
 
+class CodeCarbonCallback(_Optional):
+    """Estimates the CO2 that training gives off; ``tracker`` has the numbers, and writes them into the run's directory."""
+
+    package = "codecarbon"
+
+    def __init__(self) -> None:
+        self.require()
+        self.tracker: Any = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        from codecarbon import EmissionsTracker  # type: ignore[import-not-found, unused-ignore]
+
+        if self.tracker is None and state.is_local_process_zero:
+            self.tracker = EmissionsTracker(output_dir=args.output_dir)
+            self.tracker.start()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self.tracker is not None:
+            self.tracker.stop()
+
+
 REPORTS: dict[str, type[TrainerCallback]] = {
     "console": ConsoleCallback,
     "jsonl": JsonLinesCallback,
@@ -294,7 +315,13 @@ REPORTS: dict[str, type[TrainerCallback]] = {
     "tensorboard": TensorBoardCallback,
     "wandb": WandbCallback,
     "mlflow": MLflowCallback,
+    "codecarbon": CodeCarbonCallback,
 }
+
+
+def get_available_reporting_integrations() -> list[str]:
+    """The programs that can be reported to: their packages are installed."""
+    return [name for name, report in REPORTS.items() if issubclass(report, _Program) and report.is_available()]
 
 
 def report_callbacks(names: list[str]) -> list[type[TrainerCallback]]:

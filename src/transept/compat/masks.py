@@ -1,0 +1,149 @@
+"""Attention masks (B, 1, T, S) for networks that are written in the reference's way: with masks as arguments of their layers.
+
+Networks of this package describe their masks (``Pattern``) and make none of these. B batch, T queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, query and key, as the reference's
+
+
+def _mask(
+    config: Any,
+    inputs_embeds: Tensor,
+    attention_mask: Tensor | None,
+    past_key_values: Any = None,
+    or_mask_function: MaskFunction | None = None,
+    and_mask_function: MaskFunction | None = None,
+    *,
+    causal: bool,
+    keys: int | None = None,
+    window: int | None = None,
+    may_skip: bool = True,
+) -> Tensor | None:
+    """A mask for a config's attention: what is added (eager), what is allowed (sdpa), or the padding alone (flash)."""
+    kind = getattr(config, "_attn_implementation", None) or "sdpa"
+    if attention_mask is not None and attention_mask.dim() == 4:
+        return attention_mask
+    batch, queries, device = inputs_embeds.shape[0], inputs_embeds.shape[1], inputs_embeds.device
+    past = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    keys = past + queries if keys is None else keys
+    real = None if attention_mask is None else attention_mask.to(device).bool()
+    if kind.startswith("flash"):
+        return None if real is None or real.all() else attention_mask
+    if real is not None and real.shape[-1] != keys:
+        raise InputError(f"`attention_mask` has {real.shape[-1]} positions, but there are {keys} keys.")
+    plain = or_mask_function is None and and_mask_function is None and (real is None or bool(real.all()))
+    plain = plain and (window is None or keys <= window) and (not causal or queries in (1, keys))
+    if may_skip and plain and (kind == "sdpa" or not causal):
+        return None
+    query = torch.arange(past, past + queries, device=device)[None, None, :, None]
+    key = torch.arange(keys, device=device)[None, None, None, :]
+    rows, head = torch.arange(batch, device=device)[:, None, None, None], torch.zeros((), dtype=torch.long, device=device)
+    allowed = key <= query if causal else torch.ones_like(key, dtype=torch.bool).expand(1, 1, queries, keys)
+    if window is not None:
+        allowed = allowed & ((query - key < window) if causal else ((query - key).abs() <= window))
+    if and_mask_function is not None:
+        allowed = allowed & and_mask_function(rows, head, query, key)
+    if or_mask_function is not None:
+        allowed = allowed | or_mask_function(rows, head, query, key)
+    if real is not None:
+        allowed = allowed & real[:, None, None, :]
+    allowed = allowed.expand(batch, 1, queries, keys)
+    return allowed if kind != "eager" else _added(allowed, inputs_embeds.dtype)
+
+
+def _added(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    zero = torch.zeros((), dtype=dtype, device=allowed.device)
+    return torch.where(allowed, zero, torch.finfo(dtype).min)
+
+
+def create_causal_mask(
+    config: Any,
+    inputs_embeds: Tensor,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    position_ids: Tensor | None = None,
+    or_mask_function: MaskFunction | None = None,
+    and_mask_function: MaskFunction | None = None,
+    *,
+    cache_position: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+) -> Tensor | None:
+    """A mask with which each position sees those before it, and those that the cache holds.
+
+    It follows from the order of positions in the batch; ``position_ids`` and ``cache_position`` change nothing. ``None`` where
+    no mask is needed.
+    """
+    more = (or_mask_function, and_mask_function)
+    return _mask(config, inputs_embeds, attention_mask, past_key_values, *more, causal=True, may_skip=allow_is_causal_skip)
+
+
+def create_sliding_window_causal_mask(
+    config: Any,
+    inputs_embeds: Tensor,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    position_ids: Tensor | None = None,
+    or_mask_function: MaskFunction | None = None,
+    and_mask_function: MaskFunction | None = None,
+    *,
+    cache_position: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+) -> Tensor | None:
+    """As :func:`create_causal_mask`, of the last ``config.sliding_window`` positions alone (``InputError``: it is not set)."""
+    if (window := getattr(config, "sliding_window", None)) is None:
+        raise InputError("the config has no `sliding_window`.", hint="Use create_causal_mask.")
+    more, skip = (or_mask_function, and_mask_function), allow_is_causal_skip
+    return _mask(config, inputs_embeds, attention_mask, past_key_values, *more, causal=True, window=window, may_skip=skip)
+
+
+def create_bidirectional_mask(
+    config: Any,
+    inputs_embeds: Tensor,
+    attention_mask: Tensor | None = None,
+    encoder_hidden_states: Tensor | None = None,
+    past_key_values: Any = None,
+    or_mask_function: MaskFunction | None = None,
+    and_mask_function: MaskFunction | None = None,
+) -> Tensor | None:
+    """A mask with which each position sees all that is real, of the sequence or of an encoder's states."""
+    keys = (inputs_embeds if encoder_hidden_states is None else encoder_hidden_states).shape[1]
+    more = (or_mask_function, and_mask_function)
+    return _mask(config, inputs_embeds, attention_mask, None, *more, causal=False, keys=keys)
+
+
+def _prepare_4d_attention_mask(mask: Tensor, dtype: torch.dtype, tgt_len: int | None = None) -> Tensor:
+    """What is added to the scores: (B, S) -> (B, 1, T, S)."""
+    allowed = mask[:, None, None, :].bool().expand(-1, 1, mask.shape[1] if tgt_len is None else tgt_len, -1)
+    return _added(allowed, dtype)
+
+
+def _prepare_4d_causal_attention_mask(
+    attention_mask: Tensor | None,
+    input_shape: tuple[int, int] | torch.Size | list[int],
+    inputs_embeds: Tensor,
+    past_key_values_length: int,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """What is added to the scores of a causal network, which has cached ``past_key_values_length`` positions."""
+    batch, queries = input_shape
+    keys = queries + past_key_values_length
+    query, key = torch.arange(past_key_values_length, keys)[:, None], torch.arange(keys)
+    allowed = (key <= query) if sliding_window is None else (key <= query) & (query - key < sliding_window)
+    allowed = allowed.to(inputs_embeds.device)[None, None].expand(batch, 1, queries, keys)
+    if attention_mask is not None:
+        allowed = allowed & attention_mask[:, None, None, :].bool()
+    return _added(allowed, inputs_embeds.dtype)
+
+
+_prepare_4d_attention_mask_for_sdpa = _prepare_4d_attention_mask
+_prepare_4d_causal_attention_mask_for_sdpa = _prepare_4d_causal_attention_mask

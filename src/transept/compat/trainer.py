@@ -1,0 +1,72 @@
+"""Names of a trainer's files and folders, and what code of the reference asks beside them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from transept.environment import is_main_process
+from transept.metrics.nested import nested_truncate
+from transept.parallel.processes import gather_tensors
+from transept.training.state import ExplicitEnum
+
+TRAINING_ARGS_NAME, TRAINER_STATE_NAME = "training_args.bin", "trainer_state.json"
+OPTIMIZER_NAME, OPTIMIZER_NAME_BIN = "optimizer.pt", "optimizer.bin"
+SCHEDULER_NAME, SCALER_NAME = "scheduler.pt", "scaler.pt"
+PREFIX_CHECKPOINT_DIR = "checkpoint"
+
+
+def default_logdir() -> str:
+    """A folder for the logs of a run that begins now."""
+    began = datetime.now().astimezone().strftime("%b%d_%H-%M-%S")
+    return f"runs{os.sep}{began}_{socket.gethostname()}"
+
+
+class HPSearchBackend(ExplicitEnum):
+    OPTUNA = "optuna"
+
+
+def nested_gather(tensors: Any, parallel_mode: Any = None, name: str | None = None) -> Any:
+    """The tensors of all processes, one below another; in one process the tensors themselves."""
+    return pytree.tree_map_only(torch.Tensor, gather_tensors, tensors)
+
+
+def distributed_concat(tensor: Any, num_total_examples: int | None = None) -> Any:
+    """As :func:`nested_gather`, of which the first rows."""
+    gathered = nested_gather(tensor)
+    return gathered if num_total_examples is None else nested_truncate(gathered, num_total_examples)
+
+
+def get_model_param_count(model: nn.Module, trainable_only: bool = False) -> int:
+    """How many numbers the parameters have."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable_only)
+
+
+def number_of_arguments(func: Callable[..., Any]) -> int:
+    """How many parameters a function has."""
+    return len(inspect.signature(func).parameters)
+
+
+def total_processes_number(local_rank: int) -> int:
+    """How many processes train together."""
+    return torch.distributed.get_world_size() if torch.distributed.is_available() and torch.distributed.is_initialized() else 1
+
+
+@contextmanager
+def torch_distributed_zero_first(local_rank: int) -> Iterator[None]:
+    """Within it, the first process of a machine goes before the others, which wait for it."""
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if together and not is_main_process(local_rank):
+        torch.distributed.barrier()
+    yield
+    if together and is_main_process(local_rank):
+        torch.distributed.barrier()

@@ -1,0 +1,158 @@
+"""Libraries that import the reference do their main job on this package, from their own published packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMON = """
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, BertModel, LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedTokenizerFast
+
+torch.manual_seed(0)
+SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+WORDS = {word: place for place, word in enumerate([*SPECIAL.values(), *"a good bad film book very was".split()])}
+SIZES = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+made = Tokenizer(models.WordLevel(WORDS, unk_token="[UNK]"))
+made.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=32, eos_token="[SEP]", **SPECIAL)
+tokenizer.save_pretrained("model")
+ids = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+def save(kind, config, **settings):
+    model = kind(config(**SIZES, max_position_embeddings=64, **settings))
+    model.save_pretrained("model")
+    return model
+
+
+"""
+PROGRAMS = {
+    "peft": """
+from peft import LoraConfig, PeftModel, get_peft_model
+
+model = save(LlamaForCausalLM, LlamaConfig).eval()
+before = model(ids).logits
+adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+assert torch.equal(adapted(ids).logits, before)
+optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+losses = []
+for _ in range(3):
+    loss = adapted(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+assert losses[2] < losses[0]
+adapted.save_pretrained("adapter")
+again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("model"), "adapter").eval()
+torch.testing.assert_close(again(ids).logits, adapted.eval()(ids).logits)
+torch.testing.assert_close(again.merge_and_unload()(ids).logits, adapted(ids).logits)
+assert adapted.generate(input_ids=ids, max_new_tokens=2).shape[0] == 1
+""",
+    "accelerate": """
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from transformers import get_scheduler
+
+save(LlamaForCausalLM, LlamaConfig)
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+model = AutoModelForCausalLM.from_pretrained("model")
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+loader = DataLoader([{"input_ids": ids[0], "labels": ids[0]}] * 8, batch_size=2)
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, get_scheduler("linear", optimizer, 0, 20))
+losses = []
+for _ in range(2):
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        losses.append(accelerator.gather_for_metrics(loss.detach()).mean().item())
+assert losses[-1] < losses[0]
+whole = accelerator.unwrap_model(model)
+whole.save_pretrained("out", save_function=accelerator.save, state_dict=accelerator.get_state_dict(model))
+accelerator.save_state("state")
+accelerator.load_state("state")
+assert torch.equal(AutoModelForCausalLM.from_pretrained("out")(ids).logits, model.eval()(ids).logits)
+""",
+    "sentence_transformers": """
+import numpy as np
+from sentence_transformers import SentenceTransformer, models
+
+save(BertModel, BertConfig)
+encoder = models.Transformer("model")
+pooling = models.Pooling(encoder.get_word_embedding_dimension())
+model = SentenceTransformer(modules=[encoder, pooling], device="cpu")
+vectors = model.encode(["a good film", "bad"])
+with torch.no_grad():
+    states = BertModel.from_pretrained("model").eval()(**tokenizer("a good film", return_tensors="pt")).last_hidden_state
+np.testing.assert_allclose(vectors[0], states[0].mean(dim=0), atol=1e-6)
+model.save_pretrained("saved")
+np.testing.assert_allclose(SentenceTransformer("saved", device="cpu").encode(["a good film", "bad"]), vectors, atol=1e-6)
+""",
+    "datasets": """
+from datasets import Dataset
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments, pipeline
+from transformers.pipelines.pt_utils import KeyDataset
+
+model = save(LlamaForCausalLM, LlamaConfig)
+texts = Dataset.from_dict({"text": ["a good film", "bad book was very bad"] * 4})
+rows = texts.map(lambda batch: tokenizer(batch["text"]), batched=True, remove_columns=["text"])
+arguments = TrainingArguments("run", max_steps=2, report_to="none", use_cpu=True, save_strategy="no")
+collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+assert Trainer(model, arguments, data_collator=collator, train_dataset=rows).train().global_step == 2
+written = list(pipeline("text-generation", model="model")(KeyDataset(texts, "text"), max_new_tokens=2))
+assert len(written) == 8
+""",
+    "evaluate": '''
+from pathlib import Path
+
+import evaluate
+from datasets import Dataset
+
+Path("share.py").write_text("""
+import datasets
+import evaluate
+
+
+class Share(evaluate.Metric):
+    def _info(self):
+        kinds = datasets.Features({"predictions": datasets.Value("int32"), "references": datasets.Value("int32")})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=kinds)
+
+    def _compute(self, predictions, references):
+        return {"share": sum(a == b for a, b in zip(predictions, references)) / len(references)}
+""")
+model = save(BertForSequenceClassification, BertConfig).eval()
+data = Dataset.from_dict({"text": ["a good film", "bad"], "label": [0, 1]})
+with torch.no_grad():
+    best = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in data["text"]]
+names = {"LABEL_0": 0, "LABEL_1": 1}
+score = evaluate.evaluator("text-classification").compute(
+    model_or_pipeline=model, tokenizer=tokenizer, data=data, metric=evaluate.load("share.py"), label_mapping=names
+)
+assert score["share"] == sum(a == b for a, b in zip(best, data["label"])) / 2
+''',
+}
+
+
+@pytest.mark.parametrize("library", PROGRAMS)
+def test_a_library_does_its_main_job(library: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    (tmp_path / "program.py").write_text(COMMON + PROGRAMS[library])
+    command = [sys.executable, "-m", "transept", "--as-transformers", "program.py"]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
