@@ -149,7 +149,8 @@ SINGLE = {
     "tables.files": ["load_dataset_file"],
     "cli.dataclass_parser": ["HfArgumentParser"],
     "pipelines": ["pipeline"],
-    "pipelines.base": ["Pipeline"],
+    "pipelines.steps": ["Pipeline"],
+    "pipelines.registry": ["PIPELINE_REGISTRY"],
 }
 
 

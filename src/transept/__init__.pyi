@@ -704,8 +704,9 @@ from transept.outputs import (
 )
 from transept.parallel.mesh import DistributedConfig as DistributedConfig
 from transept.pipelines import pipeline as pipeline
-from transept.pipelines.base import Pipeline as Pipeline
 from transept.pipelines.draw import draw as draw
+from transept.pipelines.registry import PIPELINE_REGISTRY as PIPELINE_REGISTRY
+from transept.pipelines.steps import Pipeline as Pipeline
 from transept.pipelines.tasks.automatic_speech_recognition import (
     AutomaticSpeechRecognitionPipeline as AutomaticSpeechRecognitionPipeline,
 )
@@ -879,6 +880,7 @@ from transept.preprocess.text.classes import (
     PreTrainedTokenizer as PreTrainedTokenizer,
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
+    PythonBackend as PythonBackend,
     Qwen2Tokenizer as Qwen2Tokenizer,
     Qwen2TokenizerFast as Qwen2TokenizerFast,
     ReformerTokenizer as ReformerTokenizer,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transept.errors import FileError, InputError, TranseptError
+from transept.errors import FileError, InputError, TranseptError, TranseptWarning
 from transept.files import write_text
 from transept.source import LIBRARY, cause, check_id
 
@@ -50,6 +51,13 @@ class Pushable:
     def card_data(self) -> dict[str, Any]:
         """What a model card says of it: ``tags``, ``pipeline_tag``."""
         return {}
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Warn: the code of a class is never saved beside its files, and never run out of a repository."""
+        hint = f"Where it is loaded, import or define it first, and call {cls.__name__}.from_pretrained."
+        message = f"register_for_auto_class saves no code of {cls.__name__}. {hint}"
+        warnings.warn(message, TranseptWarning, stacklevel=2)
 
     def supersedes(self, name: str, variant: str | None = None) -> bool:
         """Whether a file of that name in a repository goes when this is published there."""

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from transept import pipeline
-from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
+from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, TranseptWarning, UnsupportedError
 from transept.pipelines.base import InputsError
 from transept.pipelines.media import MOST_ITEMS
 from transept.pipelines.tasks.automatic_speech_recognition import chunks
@@ -182,12 +182,17 @@ def test_another_rate_is_resampled(speech):
     assert pipe(given) == pipe(again)
 
 
+def test_a_bare_array_has_the_models_rate(speech):
+    pipe = pipeline("automatic-speech-recognition", speech)
+    with pytest.warns(TranseptWarning, match=f"are taken to have {RATE} Hz"):
+        assert pipe(sound(0.3)) == pipe(rated(sound(0.3)))
+
+
 def test_bad_sounds_are_reported_by_position_and_lose_no_answer(speech, tmp_path):
     pipe = pipeline("automatic-speech-recognition", speech)
     good, data = rated(sound(0.3)), wav(sound(0.3))
     (tmp_path / "notes.wav").write_text("no sound")
     bad: dict[int, tuple[Any, type[TranseptError], str]] = {
-        0: (sound(0.3), InputError, "sampling rate"),
         2: (rated(np.zeros(0, np.float32)), InputError, "empty"),
         3: (rated(np.array([0.1, np.nan, 0.2], np.float32)), InputError, "sample 1 of the audio is nan"),
         4: (rated(sound(0.02)), InputError, "320 samples at 16000 Hz, but the model needs at least 400"),
@@ -212,8 +217,6 @@ def test_bad_sounds_are_reported_by_position_and_lose_no_answer(speech, tmp_path
             assert bad[index][2] in str(answer)
         else:
             assert answer == expected
-    with pytest.raises(InputError, match="sampling rate"):
-        pipe(sound(0.3))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +331,7 @@ def test_classes_of_spectrograms_equal_the_reference(tmp_path, name):
 
 def test_bad_sounds_and_options_of_classification(classify):
     good = rated(sound(0.2))
-    answers = classify([good, sound(0.2), rated(sound(0.01))], on_error="return")
+    answers = classify([good, {"array": sound(0.2)}, rated(sound(0.01))], on_error="return")
     check_labels(answers[0], classify(good), 1e-5)
     assert "sampling rate" in str(answers[1])
     assert "at least 400" in str(answers[2])

@@ -138,7 +138,6 @@ NO_SOUNDS: dict[str, tuple[Any, type[TranseptError], str]] = {
     "cut": (lambda: wav(np.zeros(RATE, np.float32))[:500], FormatError, "truncated"),
     "no sound": (lambda: b"hello", FormatError, "not read"),
     "missing": (lambda: "nowhere/talk.wav", FileError, "no such audio file"),
-    "no rate": (lambda: np.zeros(RATE, np.float32), InputError, "does not tell its sampling rate"),
     "ten hours": (
         lambda: flac(TEN_HOURS, 2000),
         FormatError,

@@ -17,7 +17,7 @@ import torch
 from transept import pipeline
 from transept.core.model import Model
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import PADDED_CPU_BUDGET, InputsError, Pipeline, check_choice, check_count, to_numpy
+from transept.pipelines.base import PADDED_CPU_BUDGET, InputsError, TaskPipeline, check_choice, check_count, to_numpy
 from transept.pipelines.batching import FIRST_READ, MOST_READ, Sample, batches, halving, read_ahead
 from transept.pipelines.components import Components
 
@@ -31,7 +31,7 @@ class Times:
     times: int = 1
 
 
-class Numbers(Pipeline[Times]):
+class Numbers(TaskPipeline[Times]):
     """Each number n is a row of n positions; negative ones cannot be prepared, 13 spoils its batch, 17 its answer."""
 
     task, options_class = "numbers", Times

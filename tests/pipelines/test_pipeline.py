@@ -20,7 +20,7 @@ from transept.adapt.pack import PackedLinear
 from transept.core.auto import family, model_types
 from transept.errors import ConfigError, FileError, InputError, InputTypeError, UnsupportedError
 from transept.pipelines import ALIASES, task_class, task_names
-from transept.pipelines.base import Pipeline
+from transept.pipelines.base import TaskPipeline
 from transept.pipelines.components import READS, UNTAGGED
 
 from .media_models import save_audio_model, save_image_model
@@ -61,7 +61,7 @@ def test_every_task_has_a_class_of_its_own() -> None:
     assert set(task_names()) == ALL
     classes = [task_class(task) for task in task_names()]
     assert len(set(classes)) == len(ALL)
-    assert all(issubclass(cls, Pipeline) and cls.__doc__ for cls in classes)
+    assert all(issubclass(cls, TaskPipeline) and cls.__doc__ for cls in classes)
     assert [cls.task for cls in classes] == task_names()
     assert {alias: task_class(alias).task for alias in ALIASES} == ALIASES
 
@@ -155,7 +155,7 @@ def test_classes_are_reached_by_the_references_names(text_model: SavedModel) -> 
     for name in ours:
         assert getattr(transept, name) is getattr(transept.pipelines, name) is not None
     assert transept.pipelines.NerPipeline is transept.TokenClassificationPipeline
-    assert transept.Pipeline is transept.pipelines.Pipeline is Pipeline
+    assert transept.Pipeline is transept.pipelines.Pipeline
     with pytest.raises(AttributeError, match="no name 'NoPipeline'"):
         _ = transept.pipelines.NoPipeline
 

@@ -21,9 +21,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from transept.core.model import Model
-from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning, nearest
+from transept.errors import InputError, InputTypeError, TranseptError, TranseptWarning, UnsupportedError, nearest
 from transept.pipelines.batching import MOST_READ, Sample, attempt, batches, flat, halving, read_ahead
 from transept.pipelines.components import KINDS, Components, device_of
+from transept.pipelines.registry import ALIASES
+from transept.pipelines.steps import STEPS, Pipeline
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
 
@@ -74,15 +76,15 @@ def choice(*choices: Any) -> Any:
     return field(default=choices[0], metadata={"check": partial(check_choice, choices=choices)})
 
 
-class Pipeline(ABC, Generic[O]):
-    """A task from raw inputs to answers.
+class TaskPipeline(Pipeline, ABC, Generic[O]):
+    """A task of this library: inputs are batched by length, and errors keep their places.
 
     Args:
         model, device: a model in evaluation mode, and the device to move it to.
         components: the tokenizer and processors of the task, in their order or by name.
         budget, batch_size: positions, padding included, and rows a batch at most; the former by device and padding when
             absent.
-        framework: ``"pt"``, taken for the reference's sake.
+        num_workers, framework: taken for the reference's sake: threads read media, and the framework is ``"pt"``.
         options: the task's options, which a call may override.
 
     Raises:
@@ -94,6 +96,7 @@ class Pipeline(ABC, Generic[O]):
     auto: ClassVar[Any]
     components: ClassVar[tuple[str, ...]] = ()
     options_class: ClassVar[type[Any]]
+    first: ClassVar[str] = "inputs"  # the reference's name of the first argument of a call
     nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
     asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
     drawable: ClassVar[bool] = False  # whether ``draw`` shows the answers over their images
@@ -101,7 +104,6 @@ class Pipeline(ABC, Generic[O]):
     pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
     most_items: ClassVar[int] = MOST_READ  # that are prepared together
     most_bytes: ClassVar[int | None] = None
-    model: Any
     collate: Any  # what the model reads of a batch of rows
     options: O
 
@@ -113,8 +115,10 @@ class Pipeline(ABC, Generic[O]):
         batch_size: int | None = None,
         device: str | int | torch.device | None = None,
         framework: str | None = None,
+        num_workers: int | None = None,
         **options: Any,
     ) -> None:
+        check_count("num_workers", num_workers, optional=True, least=0)
         check_count("budget", budget, optional=True)
         check_count("batch_size", batch_size, optional=True)
         check_choice("framework", framework, (None, "pt"))
@@ -125,6 +129,9 @@ class Pipeline(ABC, Generic[O]):
         self.batch_size, self._said_full = batch_size, False
         given = dict(zip(self.components, components, strict=False))
         given |= {kind: options.pop(kind) for kind in KINDS if kind in options}
+        self.processor = given.get("processor")
+        task = options.pop("task", None) or self.task
+        check_choice("task", task, (self.task, *(alias for alias, name in ALIASES.items() if name == self.task)))
         for kind in self.components:
             if given.get(kind) is None:
                 raise InputTypeError(f"`model` is an object, so `{kind}` must be passed too.")
@@ -135,8 +142,15 @@ class Pipeline(ABC, Generic[O]):
         self.options = self.options_class()
         self.options = self.with_options({**self.checkpoint_options(options), **options})
 
+    def __init_subclass__(cls) -> None:
+        """Refuse the steps of a :class:`Pipeline` that is not of this library, which would never be called."""
+        super().__init_subclass__()
+        if steps := [name for name in STEPS if name in vars(cls)]:
+            hint = "Subclass transept.Pipeline and write all four steps, or override prepare(), forward() or answer()."
+            raise UnsupportedError(f"{cls.__name__} is a task of this library, which never calls {steps[0]}().", hint=hint)
+
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """Load what the task needs; some models do a task by another class."""
         return cls(parts.model(cls.auto, pooler=cls.pooler), *map(parts.component, cls.components), **given)
 
@@ -183,11 +197,12 @@ class Pipeline(ABC, Generic[O]):
 
     def __call__(
         self,
-        inputs: Any,
+        inputs: Any = None,
         *,
         on_error: Literal["raise", "return"] = "raise",
         progress: bool | None = None,
         batch_size: int | None = None,
+        num_workers: int | None = None,
         **options: Any,
     ) -> Any:
         """Answer one input, a list of them, or a stream (generator, data set) lazily and in order.
@@ -197,12 +212,15 @@ class Pipeline(ABC, Generic[O]):
             on_error: ``raise`` an error that carries the others' answers, or ``return`` errors in the answers' places.
             progress: show a bar; when absent, on a terminal and for work that takes a while.
             batch_size, options: rows a batch at most, and the task's options, for this call.
+            num_workers: taken for the reference's sake.
 
         Raises:
             InputsError, InputError: inputs that cannot be answered, with their positions; a wrong option.
         """
+        inputs = options.pop(self.first, inputs)
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("batch_size", batch_size, optional=True)
+        check_count("num_workers", num_workers, optional=True, least=0)
         chosen = self.with_options(options) if options else self.options
         if self.is_one(inputs):
             answer = next(self.answers([inputs], chosen, batch_size))

@@ -136,9 +136,16 @@ class Components:
             return quantize(model) if wide else quantize(model).to(torch.bfloat16)
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
+    def own_class(self) -> type[Model]:
+        """The class of the model that was passed, or that the checkpoint was saved from."""
+        return (
+            type(self.name) if isinstance(self.name, Model) else resolve(self.config.model_type, *self.architectures, "Model")
+        )
+
     def _adopt(self, model: Model, auto: Any) -> Model:
-        if "Model" not in auto.tasks and not any(kind.endswith(auto.tasks) for kind in self.architectures):
-            needed = f"`model` is a {self.architectures[0]}, but the task needs a ...{' or ...'.join(auto.tasks)}."
+        tasks = getattr(auto, "tasks", ("Model",))  # a class of models takes what it is passed
+        if "Model" not in tasks and not any(kind.endswith(tasks) for kind in self.architectures):
+            needed = f"`model` is a {self.architectures[0]}, but the task needs a ...{' or ...'.join(tasks)}."
             raise InputTypeError(needed, hint=f"Load it with {auto.__name__}.from_pretrained.")
         if self.settings or self.given.get("config") is not None:
             raise InputError("`config` and `model_kwargs` are for loading a model, but `model` is an object already.")

@@ -17,7 +17,7 @@ from transept.core.pixels import ImageBackbone, PatchBackbone
 from transept.core.spectrograms import SpectrogramBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import InputError, TranseptError
-from transept.pipelines.base import Options, Pipeline
+from transept.pipelines.base import Options, TaskPipeline
 from transept.pipelines.batching import Sample, attempt
 from transept.preprocess.workers import in_order
 
@@ -31,7 +31,7 @@ class AudioOptions(Options):
     """Options of tasks over sounds.
 
     Args:
-        sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+        sampling_rate: the rate of arrays that come without one, in Hz; the model's when absent, with a warning.
     """
 
     sampling_rate: int | None = None
@@ -42,12 +42,14 @@ class ImageOptions(Options):
 
     Args:
         image_processor_kwargs: settings of the image processor for this call.
+        timeout: taken for the reference's sake: it waits for web addresses, which are not fetched here.
     """
 
     image_processor_kwargs: Mapping[str, Any] | None = None
+    timeout: float | None = None
 
 
-class MediaPipeline(Pipeline[Any]):
+class MediaPipeline(TaskPipeline[Any]):
     """A task over files or arrays of one kind."""
 
     noun: ClassVar[str]
@@ -58,7 +60,7 @@ class MediaPipeline(Pipeline[Any]):
     def check_model(self) -> None:
         self.need(isinstance(self.model.backbone, self.reads), f"reads {self.noun}s")
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         """As of every pipeline; an array with a batch axis is a list of inputs."""
         batch = hasattr(inputs, "ndim") and not self.is_one(inputs)
         return super().__call__(list(inputs) if batch else inputs, **options)

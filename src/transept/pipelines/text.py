@@ -15,7 +15,7 @@ from transept.core.pixels import ImageBackbone
 from transept.core.text import TextBackbone
 from transept.core.waves import SoundBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
-from transept.pipelines.base import Options, Pipeline, choice, count
+from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, attempt, halving
 
 Text = tuple[str, str | None]
@@ -62,7 +62,7 @@ def windows(row: Sample, sequence: int, limit: int, stride: int = 0) -> list[Sam
     ]
 
 
-class TextPipeline(Pipeline[Any]):
+class TextPipeline(TaskPipeline[Any]):
     """A task over text, of a model and its tokenizer."""
 
     components: ClassVar[tuple[str, ...]] = ("tokenizer",)

@@ -15,7 +15,7 @@ from transept.core.auto import AutoModelForSpeechSeq2Seq
 from transept.errors import InputError, InputTypeError
 from transept.generation.generate import Generates
 from transept.layers.attention import is_wide
-from transept.pipelines.base import Pipeline, count
+from transept.pipelines.base import TaskPipeline, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, MediaPipeline
@@ -83,7 +83,7 @@ class TranscriptionPipeline(MediaPipeline):
     tokenizer: Any
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """With AVX-512, with plain weights: packed ones pay there where many rows are multiplied, and a step writes a few.
 
         Elsewhere plain ones are read once for each row: two rows and a vocabulary of 51,865 took 22 ms, and 5 ms when packed.

@@ -11,16 +11,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from transept.errors import InputTypeError, UnsupportedError, nearest
+from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.image.base import BaseImageProcessor
 from transept.preprocess.image.qwen2_vl import Qwen2VLVideoProcessor
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
+from transept.settings import Settings
 from transept.source import Source, model_argument, model_name, take_source_options
 
 Kind = TypeVar("Kind", bound=Preprocessor)
 
-IMAGE_PROCESSORS = {
+IMAGE_PROCESSORS: dict[str, Any] = {
     "BeitImageProcessor": "image.beit",
     "BitImageProcessor": "image.bit",
     "BlipImageProcessor": "image.blip",
@@ -60,14 +61,14 @@ IMAGE_PROCESSORS_OF_TYPES = {
     "trocr": "ViTImageProcessor",
     "vit": "ViTImageProcessor",
 }
-VIDEO_PROCESSORS = {
+VIDEO_PROCESSORS: dict[str, Any] = {
     "Qwen2VLVideoProcessor": "image.qwen2_vl",
 }
 VIDEO_PROCESSORS_OF_TYPES = {
     "qwen2_5_vl": "Qwen2VLVideoProcessor",
     "qwen2_vl": "Qwen2VLVideoProcessor",
 }
-FEATURE_EXTRACTORS = {
+FEATURE_EXTRACTORS: dict[str, Any] = {
     "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
     "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
     "WhisperFeatureExtractor": "audio.whisper",
@@ -79,7 +80,7 @@ FEATURE_EXTRACTORS_OF_TYPES = {
     "wavlm": "Wav2Vec2FeatureExtractor",
     "whisper": "WhisperFeatureExtractor",
 }
-PROCESSORS = {
+PROCESSORS: dict[str, Any] = {
     "BlipProcessor": "processors.blip",
     "CLIPProcessor": "processors.clip",
     "LayoutLMv3Processor": "processors.layoutlmv3",
@@ -107,25 +108,53 @@ PROCESSORS_OF_TYPES = {
 }
 
 
-def class_named(name: str, table: Mapping[str, str]) -> Any:
-    """A class of one of the tables above."""
+def class_named(name: str, table: Mapping[str, Any]) -> Any:
+    """A class of one of the tables above, or one that a user registered there."""
+    if isinstance(table[name], type):
+        return table[name]
     return getattr(importlib.import_module(f"transept.preprocess.{table[name]}"), name)
 
 
 class Auto:
     """A class that only loads."""
 
+    kind: ClassVar[type[Any]]
+    classes: ClassVar[dict[str, Any]]
+    model_types: ClassVar[dict[str, str]]
+
     def __init__(self) -> None:
         name = type(self).__name__
         raise InputTypeError(f"{name} is not made by calling it.", hint=f"Use {name}.from_pretrained().")
+
+    @classmethod
+    def register(cls, config_class: Any, *classes: Any, exist_ok: bool = False, **named: Any) -> None:
+        """Let models with configs of a class have preprocessors of a class of one's own.
+
+        Args:
+            config_class: its ``model_type`` is what ``config.json`` says.
+            classes: the class; of several the last that is not ``None``.
+            exist_ok: whether the class may take the place of another.
+            named: the class by the reference's names, such as ``image_processor_class``.
+
+        Raises:
+            InputTypeError, InputError: what is no class of this kind, or a model type that has one.
+        """
+        if wrong := [name for name in named if not name.endswith("_class")]:
+            raise InputError(f"{cls.__name__}.register has no argument {wrong[0]!r}.", hint="Pass the class alone.")
+        kind = next((one for one in reversed([*classes, *named.values()]) if one is not None), None)
+        model_type = getattr(config_class, "model_type", None)
+        if not (isinstance(kind, type) and issubclass(kind, cls.kind) and isinstance(model_type, str)):
+            what = f"{kind!r:.60} is no class of {cls.kind.__name__}, or {config_class!r:.60} no class of configs."
+            raise InputTypeError(what)
+        if model_type in cls.model_types and not exist_ok:
+            raise InputError(f"{model_type!r} has {cls.model_types[model_type]}.", hint="Pass exist_ok=True.")
+        cls.classes[kind.__name__], cls.model_types[model_type] = kind, kind.__name__
 
 
 class AutoPreprocessor(Auto, Generic[Kind]):
     """Loads the one class among ``classes`` that a model's files name, or else that ``model_types`` has for its type."""
 
     kind: ClassVar[type[Preprocessor]]
-    classes: ClassVar[Mapping[str, str]]
-    model_types: ClassVar[Mapping[str, str]]
     ignored: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -235,6 +264,10 @@ def loader(part: str, names: Sequence[str]) -> Any:
 
 class AutoProcessor(Auto):
     """Loads whatever a model has for its inputs: a processor, an image processor, a feature extractor, a tokenizer."""
+
+    kind = Settings
+    classes = PROCESSORS
+    model_types = PROCESSORS_OF_TYPES
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:

@@ -255,13 +255,13 @@ class Processor(Settings):
         found = self(text=text, **{**inputs, **options})
         return found if return_dict else found["input_ids"]
 
-    def decode(self, token_ids: Any, **options: Any) -> Any:
+    def decode(self, token_ids: Any, *args: Any, **options: Any) -> Any:
         """The tokenizer's :meth:`decode`."""
-        return self.tokenizer.decode(token_ids, **options)
+        return self.tokenizer.decode(token_ids, *args, **options)
 
-    def batch_decode(self, sequences: Any, **options: Any) -> Any:
+    def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
         """The tokenizer's :meth:`batch_decode`."""
-        return self.tokenizer.batch_decode(sequences, **options)
+        return self.tokenizer.batch_decode(sequences, *args, **options)
 
     def post_process_image_text_to_text(
         self, generated_outputs: Any, skip_special_tokens: bool = True, **options: Any

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import transformers
 from transformers import AutoFeatureExtractor as ReferenceAuto
 from transformers.audio_utils import load_audio as reference_load
 
-from transept.errors import ConfigError, FileError, FormatError, InputError, UnsupportedError
+from transept.errors import ConfigError, FileError, FormatError, InputError, TranseptWarning, UnsupportedError
 from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
@@ -151,10 +152,17 @@ def test_other_rates_are_resampled():
     assert mixed.input_values.shape == (3, 16000)
 
 
-def test_a_bare_array_needs_a_rate():
-    for source in (sounds(100)[0], sounds(100, 100), [0.1, 0.2], np.zeros((2, 50)), [{"array": np.zeros(5)}]):
-        with pytest.raises(InputError, match="does not tell its sampling rate"):
-            Wav2Vec2FeatureExtractor()(source)
+def test_a_bare_array_has_the_models_rate_with_a_warning():
+    ours = Wav2Vec2FeatureExtractor()
+    for source in (sounds(100)[0], sounds(100, 100), [0.1, 0.2], np.zeros((2, 50))):
+        with pytest.warns(TranseptWarning, match="are taken to have 16000 Hz"):
+            found = ours(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            wanted = ours(source, sampling_rate=RATE)
+        assert all(map(np.array_equal, found.input_values, wanted.input_values))
+    with pytest.raises(InputError, match="does not tell its sampling rate"):  # a data set's rows do
+        ours([{"array": np.zeros(5)}])
     for rate in (0, -1, 10**9, 16000.0, "16000"):
         with pytest.raises(InputError, match="sampling rate must be"):
             Wav2Vec2FeatureExtractor()(sounds(100)[0], sampling_rate=rate)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from transept.errors import ConfigError, InputError, UnsupportedError
+from transept.errors import ConfigError, InputError, TranseptWarning, UnsupportedError
 from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor
 from transept.preprocess.audio.mel import mel_filters, to_hertz, to_mel
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor
@@ -158,7 +158,7 @@ def test_bad_sounds_are_errors(make: Any) -> None:
     bad[17] = np.nan
     with pytest.raises(InputError, match="sample 17 of the audio is nan"):
         extractor([good, bad], sampling_rate=RATE)
-    with pytest.raises(InputError, match="rate"):
+    with pytest.warns(TranseptWarning, match="are taken to have 16000 Hz"):
         extractor(good)
 
 

@@ -15,7 +15,8 @@ from transformers.image_utils import load_image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from transept.errors import ConfigError, FileError, FormatError, InputError, TranseptWarning
+from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, TranseptWarning
+from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.arrays import output_size, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
@@ -338,3 +339,39 @@ def test_a_family_is_few_lines():
         default_to_square = False
 
     assert ShortestEdge(size=20)(ASTRONAUT[:100], return_tensors="np").pixel_values.shape == (1, 3, 20, 102)
+
+
+def test_what_code_for_the_reference_asks_for(tmp_path):
+    ours, picture = ViTImageProcessor(size={"height": 20, "width": 30}), Image.new("RGB", (9, 8), "red")
+    assert (ours.size.height, ours.size["width"], ours.size.shortest_edge) == (20, 30, None)
+    assert copy.deepcopy(ours).size == pickle.loads(pickle.dumps(ours)).size == {"height": 20, "width": 30}
+    with pytest.raises(AttributeError, match="a size has no 'breadth'"):
+        ours.size.breadth  # noqa: B018
+    wanted = ours(picture, return_tensors="np").pixel_values
+    assert np.array_equal(ours(picture, return_tensors="np", device="cpu", disable_grouping=True).pixel_values, wanted)
+    with pytest.raises(InputError, match=r"prepared on the CPU, not on 'cuda:0'. Call .to\(device\)"):
+        ours(picture, device="cuda:0")
+    picture.save(tmp_path / "red.png")
+    opened = ours.fetch_images([[str(tmp_path / "red.png")], picture])
+    assert opened[0][0].size == (9, 8)
+    assert opened[1] is picture
+    with pytest.raises(InputError, match="is a URL"):
+        ours.fetch_images("https://example.com/red.png")
+
+
+def test_a_class_of_ones_own_is_registered(tmp_path, monkeypatch):
+    class Halved(ViTImageProcessor):
+        """Pictures of half the size."""
+
+    for name in ("classes", "model_types"):
+        monkeypatch.setattr(AutoImageProcessor, name, dict(getattr(AutoImageProcessor, name)))
+    config = type("HalvedConfig", (), {"model_type": "halved"})
+    AutoImageProcessor.register(config, slow_image_processor_class=Halved)
+    Halved().save_pretrained(tmp_path)
+    assert type(AutoImageProcessor.from_pretrained(tmp_path)) is Halved
+    with pytest.raises(InputError, match="'halved' has Halved. Pass exist_ok=True"):
+        AutoImageProcessor.register(config, Halved)
+    with pytest.raises(InputTypeError, match="is no class of BaseImageProcessor"):
+        AutoImageProcessor.register(config, dict, exist_ok=True)
+    with pytest.raises(InputError, match="has no argument 'classes'"):
+        AutoImageProcessor.register(config, classes=[Halved])

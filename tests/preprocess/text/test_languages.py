@@ -43,6 +43,9 @@ def test_languages_beside_the_reference(name: str, place: Path) -> None:
         )
         assert dict(ours(TEXTS, TEXTS[::-1])) == dict(theirs(TEXTS, TEXTS[::-1]))
         assert ours(text_target=TEXTS)["input_ids"] == theirs(text_target=TEXTS)["input_ids"]
+        with ours.as_target_tokenizer():
+            assert ours(TEXTS)["input_ids"] == theirs(text_target=TEXTS)["input_ids"]
+        assert ours(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]
         assert ours(TEXTS)["input_ids"] == theirs(TEXTS)["input_ids"]  # targets leave nothing behind
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from transept.errors import InputError
+from transept.errors import InputError, TranseptWarning
 from transept.preprocess.text import classes
 from transept.preprocess.text.tokenizer import Tokenizer
 
@@ -127,3 +127,29 @@ def test_an_added_token_keeps_its_flags(bert: Tokenizer) -> None:
         assert (token.single_word, token.rstrip, token.lstrip) == (True, True, False)
         assert tokenizer.tokenize("zz") == ["zz"]
         assert "zz" not in tokenizer.tokenize("zza")
+
+
+def test_what_scripts_of_the_reference_ask_for(bert: Tokenizer) -> None:
+    assert list(bert.SPECIAL_TOKENS_ATTRIBUTES) == list(transformers.PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
+    assert type(bert.decoder).__name__ == "WordPiece"
+    assert bert("the", tokenizer_kwargs={"padding": "max_length", "max_length": 6}) == bert(
+        "the", padding="max_length", max_length=6
+    )
+    assert bert.decode([2, 3], spaces_between_special_tokens=False) == bert.decode([2, 3])
+    assert bert.sanitize_special_tokens() == 0
+    ids, pair = bert.encode("the cat", add_special_tokens=False), bert.encode("a dog", add_special_tokens=False)
+    assert bert.prepare_for_model(ids, pair, truncation=True, max_length=5) == bert(
+        "the cat", "a dog", truncation=True, max_length=5
+    )
+    with pytest.warns(TranseptWarning, match="register_for_auto_class saves no code of BertTokenizer"):
+        bert.register_for_auto_class("AutoTokenizer")
+
+
+@pytest.mark.reference
+def test_the_ends_of_texts_are_set_as_in_the_reference(bpe_files: Path) -> None:
+    ours, theirs = (library.GPT2Tokenizer.from_pretrained(bpe_files) for library in (classes, transformers))
+    for begin, end in (False, True), (True, True), (True, False), (False, False):
+        for tokenizer in (ours, theirs):
+            tokenizer.add_bos_token, tokenizer.add_eos_token = begin, end
+        assert (ours.add_bos_token, ours.add_eos_token) == (begin, end)
+        assert ours("the cat", "dog").input_ids == theirs("the cat", "dog").input_ids

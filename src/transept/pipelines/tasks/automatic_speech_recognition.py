@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 from transept.core.waves import AudioBackbone
 from transept.errors import InputError, UnsupportedError
-from transept.pipelines.base import Pipeline
+from transept.pipelines.base import TaskPipeline
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.media import AudioOptions, AudioPipeline
@@ -33,11 +33,13 @@ class SpeechOptions(AudioOptions):
         chunk_length_s: seconds of a chunk; recordings are not cut when absent or 0.
         stride_length_s: seconds at the left and right of a chunk that only give context; a sixth of a chunk when absent.
         return_timestamps: also answer with the times of each ``"char"`` or each ``"word"``.
+        ignore_warning: taken for the reference's sake: here nothing is warned of.
     """
 
     chunk_length_s: float | None = None
     stride_length_s: float | Sequence[float] | None = None
     return_timestamps: str | bool | None = None
+    ignore_warning: bool = False
 
     def __post_init__(self) -> None:
         strides = self.stride_length_s if isinstance(self.stride_length_s, Sequence) else (self.stride_length_s,) * 2
@@ -90,7 +92,7 @@ class AutomaticSpeechRecognitionPipeline(AudioPipeline):
     tokenizer: Any
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """Models that write text do it otherwise."""
         ctc, writers = (tuple(auto.tasks) for auto in (AutoModelForCTC, AutoModelForSpeechSeq2Seq))
         names = parts.architectures

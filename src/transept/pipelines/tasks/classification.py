@@ -22,11 +22,11 @@ from transept.core.auto import (
 )
 from transept.errors import InputError, TranseptError, TranseptWarning
 from transept.metrics.base import softmax
-from transept.pipelines.base import Options, Pipeline, check_choice, choice, count
+from transept.pipelines.base import Options, TaskPipeline, check_choice, choice, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.heads import SENTIMENT_MODEL
-from transept.pipelines.media import AudioOptions, AudioPipeline, ImagePipeline
+from transept.pipelines.media import AudioOptions, AudioPipeline, ImageOptions, ImagePipeline
 from transept.pipelines.tasks.retrieval import TextEmbeddingPipeline
 from transept.pipelines.text import Text, TextOptions, TextPipeline, check_text, unexpected
 
@@ -50,8 +50,14 @@ class AudioClassificationOptions(LabelOptions, AudioOptions):
     """Options of ``audio-classification``."""
 
 
+class ImageClassificationOptions(LabelOptions, ImageOptions):
+    """Options of ``image-classification``."""
+
+
 class TextClassificationOptions(LabelOptions, TextOptions):
     """Options of ``text-classification``; ``return_all_scores``, an older one of the reference, is ``top_k=None`` where true.
+
+    ``tokenizer_kwargs`` is a mapping of those of texts.
 
     Args:
         top_k: how many classes to name, the best first; ``None`` for all. Answers are lists then; when absent, the best
@@ -61,7 +67,7 @@ class TextClassificationOptions(LabelOptions, TextOptions):
     top_k: int | str | None = count("best", optional=True)  # type: ignore[assignment]
 
 
-class ClassifyingPipeline(Pipeline[Any]):
+class ClassifyingPipeline(TaskPipeline[Any]):
     """A task whose answers are lists of ``{"label": str, "score": float}``, the best first."""
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
@@ -83,7 +89,7 @@ class AudioClassificationPipeline(AudioPipeline, ClassifyingPipeline):
 class ImageClassificationPipeline(ImagePipeline, ClassifyingPipeline):
     """For a picture (see :func:`transept.preprocess.media.load_image`), a list of ``{"label": str, "score": float}``."""
 
-    task, auto, options_class = "image-classification", AutoModelForImageClassification, LabelOptions
+    task, auto, options_class = "image-classification", AutoModelForImageClassification, ImageClassificationOptions
     drawable = True
 
 
@@ -94,9 +100,9 @@ class TextClassificationPipeline(TextPipeline, ClassifyingPipeline):
     """
 
     task, auto, options_class = "text-classification", AutoModelForSequenceClassification, TextClassificationOptions
-    default_model = SENTIMENT_MODEL
+    default_model, nested = SENTIMENT_MODEL, "tokenizer_kwargs"
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
         lone = isinstance(inputs, str) and "top_k" not in options and not isinstance(found, TranseptError)
         return [found] if lone else found
@@ -191,10 +197,10 @@ class ZeroShotClassificationPipeline(TextPipeline):
     """
 
     task, auto, options_class = "zero-shot-classification", AutoModelForSequenceClassification, ZeroShotOptions
-    default_model = EMBEDDING_MODEL
+    default_model, first = EMBEDDING_MODEL, "sequences"
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """A model is one of entailment by its class or by its labels, and else one of vectors."""
         entails = any(kind.endswith("ForSequenceClassification") for kind in parts.architectures)
         if entails or _entailment(parts.config) is not None:
@@ -211,7 +217,7 @@ class ZeroShotClassificationPipeline(TextPipeline):
             told = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
             warnings.warn(told, TranseptWarning, stacklevel=4)
 
-    def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, candidate_labels: Any = None, **options: Any) -> Any:
         """As of every pipeline, with the classes behind the texts."""
         chosen = self.options.labels if candidate_labels is None else candidate_labels
         return super().__call__(inputs, candidate_labels=chosen, **options)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transept.core.auto import AutoModelForDocumentQuestionAnswering
 from transept.errors import InputError, TranseptError
 from transept.metrics.base import softmax
-from transept.pipelines.base import Options, Pipeline, count, to_numpy
+from transept.pipelines.base import Options, TaskPipeline, count, to_numpy
 from transept.pipelines.batching import Sample, attempt
 from transept.pipelines.media import MOST_BYTES, MOST_ITEMS
 from transept.pipelines.tasks.question_answering import best_spans
@@ -59,7 +59,7 @@ class DocumentQuestionOptions(Options):
     padding: bool | str | None = None
 
 
-class DocumentQuestionAnsweringPipeline(Pipeline[Any]):
+class DocumentQuestionAnsweringPipeline(TaskPipeline[Any]):
     """For ``{"image", "question", "word_boxes"}`` a list of ``{"score", "answer", "start", "end"}``, the best answer first.
 
     ``word_boxes`` are the page's words, each with its left, top, right and bottom from 0 to 1000; without them they are read

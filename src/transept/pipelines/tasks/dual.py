@@ -39,7 +39,7 @@ class ZeroShotImageClassificationPipeline(ImagePipeline):
 
     task, auto, options_class = "zero-shot-image-classification", AutoModelForZeroShotImageClassification, ZeroShotImageOptions
     components: ClassVar[tuple[str, ...]] = ("image_processor", "tokenizer")
-    drawable = True
+    drawable, first = True, "image"
     tokenizer: Any
 
     def check_model(self) -> None:
@@ -47,7 +47,7 @@ class ZeroShotImageClassificationPipeline(ImagePipeline):
         super().check_model()
         self._texts: tuple[Any, Tensor] | None = None
 
-    def __call__(self, inputs: Any, candidate_labels: Any = None, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, candidate_labels: Any = None, **options: Any) -> Any:
         """As of every pipeline, with the classes behind the pictures."""
         chosen = self.options.labels if candidate_labels is None else candidate_labels
         return super().__call__(inputs, candidate_labels=chosen, **options)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transept.core.auto import AutoModel
 from transept.core.model import pooled_alone
-from transept.pipelines.base import Pipeline, to_numpy
+from transept.pipelines.base import TaskPipeline, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioOptions, AudioPipeline, ImageOptions, ImagePipeline
 from transept.pipelines.tasks.retrieval import normalized
@@ -40,7 +40,7 @@ class AudioEmbeddingOptions(AudioOptions):
     normalize: bool = False
 
 
-class VectorPipeline(Pipeline[Any]):
+class VectorPipeline(TaskPipeline[Any]):
     """A task that answers with a float32 vector (E), and with an array (N, E) for N inputs."""
 
     auto = AutoModel

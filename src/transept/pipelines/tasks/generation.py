@@ -21,7 +21,7 @@ from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
-from transept.pipelines.base import Options, Pipeline, choice, count
+from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, flat
 from transept.pipelines.text import Text, TextPipeline, check_text, padded
 
@@ -33,6 +33,8 @@ MIN_PREFIX = 32
 
 class GenerationOptions(Options):
     """Options of tasks that generate text; any setting of ``GenerationConfig`` is one too.
+
+    ``generation_config`` gives those that it states, and ``stop_sequence`` is ``stop_strings``.
 
     Args:
         return_tensors: answer with ids in place of text.
@@ -55,7 +57,7 @@ class GenerationOptions(Options):
             raise InputTypeError(problem, hint="Pass a TextStreamer.")
 
 
-class WritingPipeline(Pipeline[Any]):
+class WritingPipeline(TaskPipeline[Any]):
     """A task whose model generates text, whatever it reads."""
 
     tokenizer: Any
@@ -81,6 +83,9 @@ class WritingPipeline(Pipeline[Any]):
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         given, config, own = self.unnested(given), self.model.generation_config, super().option_names()
+        if (stated := given.pop("generation_config", None)) is not None:
+            given = {name: value for name, value in stated.to_diff_dict().items() if config.knows(name)} | given
+        given |= {"stop_strings": given.pop("stop_sequence")} if "stop_sequence" in given else {}
         settings = {name: value for name, value in given.items() if name not in own and config.knows(name)}
         rest = {name: value for name, value in given.items() if name not in settings}
         rest["generation"] = {**self.options.generation, **rest.get("generation", {}), **settings}
@@ -106,10 +111,10 @@ class WritingPipeline(Pipeline[Any]):
         return chosen | {"return_dict_in_generate": False, "tokenizer": self.tokenizer}
 
     def text(self, ids: list[int], options: Any) -> str:
-        """Ids as text, without special tokens."""
+        """Ids as text, without special tokens unless an option asks for them."""
         cleaned = options.clean_up_tokenization_spaces
         more = {} if cleaned is None else {"clean_up_tokenization_spaces": cleaned}
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, **more))
+        return str(self.tokenizer.decode(ids, getattr(options, "skip_special_tokens", True), **more))
 
 
 class GenerationPipeline(WritingPipeline, TextPipeline):
@@ -214,7 +219,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
 
 class TextGenerationOptions(GenerationOptions):
-    """Options of ``text-generation``.
+    """Options of ``text-generation``; ``tokenizer_encode_kwargs`` is a mapping of those that are the tokenizer's.
 
     Args:
         return_full_text: answer with the prompt (for a chat, its messages) before what was written; ``True`` when absent.
@@ -225,10 +230,12 @@ class TextGenerationOptions(GenerationOptions):
         add_special_tokens: as the tokenizer does it; ``True`` when absent.
         truncation: cut prompts at ``max_length`` tokens, or at what tokenizer and model allow.
         padding: taken for the reference's sake; it has no effect.
+        skip_special_tokens: whether special tokens are left out of the text.
     """
 
     return_full_text: bool | None = None
     prefix: str = ""
+    skip_special_tokens: bool = True
     handle_long_generation: str | None = choice(None, "hole")
     tools: list[Any] | None = None
     documents: list[dict[str, str]] | None = None
@@ -242,6 +249,7 @@ class TextGenerationPipeline(GenerationPipeline):
     """``[{"generated_text": ...}]`` for a text or a chat, one entry a returned sequence."""
 
     task, auto, options_class = "text-generation", AutoModelForCausalLM, TextGenerationOptions
+    nested, first = "tokenizer_encode_kwargs", "text_inputs"
 
     def is_one(self, inputs: Any) -> bool:
         return super().is_one(inputs) or is_chat(inputs)
@@ -315,7 +323,7 @@ class TextGenerationPipeline(GenerationPipeline):
 
     def _behind(self, item: Any, text: str, options: Any) -> Any:
         if not is_chat(item):
-            return options.prefix + item + text
+            return item + text
         if goes_on(item, options):
             return [*item[:-1], {**item[-1], "content": item[-1]["content"] + text}]
         return [*item, {"role": "assistant", "content": text}]

@@ -56,13 +56,12 @@ class ImageTextToTextPipeline(GenerationPipeline):
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         given = dict(given)
-        settings, stop = dict(given.pop("generate_kwargs", None) or {}), given.pop("stop_sequence", None)
+        settings = dict(given.pop("generate_kwargs", None) or {})
         if both := settings.keys() & given.keys():
             raise InputError(f"{min(both)!r} was passed twice, in `generate_kwargs` too.", hint="Pass it once.")
         if given.get("return_tensors") and given.get("return_full_text") is not None:
             raise InputError("`return_full_text` and `return_tensors` exclude each other.", hint="Pass one of them.")
-        stops = {} if stop is None else {"stop_strings": [stop] if isinstance(stop, str) else list(stop)}
-        return super().with_options(given | settings | stops)
+        return super().with_options(given | settings)
 
     def __call__(self, images: Any = None, text: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Write about pictures.

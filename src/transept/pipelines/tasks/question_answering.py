@@ -22,7 +22,7 @@ from transept.errors import InputError, InputTypeError
 from transept.generation.decoding import pick_rows
 from transept.generation.prompt import end_tokens
 from transept.metrics.base import softmax
-from transept.pipelines.base import Options, Pipeline, count, to_numpy
+from transept.pipelines.base import Options, TaskPipeline, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components
 from transept.pipelines.tasks.generation import Text2TextGenerationPipeline, Text2TextOptions
@@ -65,7 +65,7 @@ class GenerativeQuestionOptions(Text2TextOptions):
     max_answer_len: int | None = count()
 
 
-class QuestionPipeline(Pipeline[Any]):
+class QuestionPipeline(TaskPipeline[Any]):
     """A task that answers ``{"question": str, "context": str}``.
 
     As the reference does, a list of one question is answered as that question alone is.
@@ -118,7 +118,7 @@ class QuestionAnsweringPipeline(QuestionPipeline, TextPipeline):
     task, auto, options_class = "question-answering", AutoModelForQuestionAnswering, QuestionOptions
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         generates = any(name.endswith(AutoModelForSeq2SeqLM.tasks) for name in parts.architectures)
         return GenerativeQuestionAnsweringPipeline.build(parts, **given) if generates else super().build(parts, **given)
 

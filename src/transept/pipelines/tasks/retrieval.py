@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from transept.core.auto import AutoModel, AutoModelForSequenceClassification
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.activation import activation
-from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
+from transept.pipelines.base import Options, TaskPipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components
 from transept.pipelines.sentence import PROMPTS, PromptSettings, SentenceHead, named_activation, read_sentence_head, settings_of
@@ -51,7 +51,7 @@ class TextEmbeddingPipeline(TextPipeline):
         super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         head = SentenceHead() if parts.source is None else read_sentence_head(parts.source, parts.target)
         return super().build(parts.below(head.folder) if head.folder else parts, head=head, **given)
 
@@ -94,7 +94,7 @@ class TextSimilarityPipeline(TextEmbeddingPipeline):
 
     task = "text-similarity"
 
-    def __call__(self, inputs: Any, others: Any = None, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, others: Any = None, **options: Any) -> Any:
         """As of every pipeline; a text or several, to compare the text ``inputs`` to, may stand behind it."""
         return super().__call__(inputs if others is None else (inputs, others), **options)
 
@@ -164,7 +164,7 @@ class TextRankingPipeline(TextPipeline):
         super().__init__(model, tokenizer, **given)
 
     @classmethod
-    def build(cls, parts: Components, **given: Any) -> Pipeline[Any]:
+    def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
         """With the activation that a cross-encoder's checkpoint names, in one of three places."""
         stored, path = (PromptSettings(), None) if parts.source is None else settings_of(parts.source, PROMPTS, PromptSettings)
         nested = parts.config.extra.get("sentence_transformers")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transept.core.auto import AutoModel, AutoModelForMaskedLM, AutoModelForTokenClassification
 from transept.errors import InputError, TranseptWarning
-from transept.pipelines.base import Options, Pipeline, choice, count, to_numpy
+from transept.pipelines.base import Options, TaskPipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImageOptions, ImagePipeline
 from transept.pipelines.tasks.classification import label_of, scores
@@ -51,7 +51,7 @@ class ImageFeatureOptions(ImageOptions):
     pool: bool = False
 
 
-class StatesPipeline(Pipeline[Any]):
+class StatesPipeline(TaskPipeline[Any]):
     """A task that answers with states (1, T, D) as nested lists or as a tensor."""
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: Any) -> Any:
@@ -117,7 +117,7 @@ class FillMaskPipeline(TextPipeline):
         named = found.targets is not None and not isinstance(found.targets, Tensor)
         return replace(found, targets=self.target_ids(found.targets)) if named else found
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found
 
@@ -210,7 +210,7 @@ class TokenClassificationPipeline(TextPipeline):
 
     task, auto, options_class = "token-classification", AutoModelForTokenClassification, TokenClassificationOptions
 
-    def __call__(self, inputs: Any, **options: Any) -> Any:
+    def __call__(self, inputs: Any = None, **options: Any) -> Any:
         """As of every pipeline; a single list of words is a list of one input, as for the reference."""
         split = options.get("is_split_into_words", self.options.is_split_into_words)
         words = split and isinstance(inputs, list | tuple) and all(isinstance(word, str) for word in inputs)

@@ -61,7 +61,7 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
         Args:
             raw_speech: one sound as for :func:`transept.preprocess.media.load_audio`, a list of sounds, or an array
                 (B, S). Sounds of another rate than the model's are resampled.
-            sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+            sampling_rate: the rate of arrays that come without one, in Hz; the model's when absent, with a warning.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for a list of arrays.
 
         Raises:

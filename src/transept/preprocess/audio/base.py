@@ -5,13 +5,14 @@ Shapes: B sounds, T samples or frames, F features a frame.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from transept.errors import InputError
+from transept.errors import InputError, TranseptWarning
 from transept.fields import Count, Range
 from transept.preprocess.audio.decode import MAX_RATE, MIN_RATE, check_rate
 from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
@@ -91,11 +92,18 @@ class SequenceFeatureExtractor(Preprocessor, ABC):
     def load(self, sounds: Any, sampling_rate: int | None) -> list[NDArray[np.float32]]:
         """The samples (T,) of each sound at the model's rate; ``sampling_rate`` is that of arrays that come without one.
 
+        Where it is absent, they are taken to have the model's rate, with a warning.
         ``sounds`` is one, a list of them (see :func:`transept.preprocess.media.load_audio`), or an array (B, T).
         """
         if sampling_rate is not None:
             check_rate(sampling_rate)
-        batch = _sounds(sounds, sampling_rate)
+        batch = _sounds(sounds)
+        if sampling_rate is not None:
+            batch = [_rated(sound, sampling_rate) for sound in batch]
+        elif any(map(_is_bare, batch)):
+            message = f"Arrays without a sampling rate are taken to have {self.sampling_rate} Hz, as the model's sounds have."
+            warnings.warn(f"{message} Pass sampling_rate=.", TranseptWarning, stacklevel=3)
+            batch = [(sound, self.sampling_rate) if _is_bare(sound) else sound for sound in batch]
         if not batch:
             raise InputError("the batch holds no sound.")
         ready = all(isinstance(sound, tuple) and sound[1] == self.sampling_rate for sound in batch)
@@ -144,18 +152,20 @@ def _row(value: Any, name: str, features: int) -> NDArray[Any]:
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
-def _sounds(sounds: Any, rate: int | None) -> list[Any]:
-    """What was passed as a list of single sounds, those without a rate beside the one that was passed for them."""
+def _sounds(sounds: Any) -> list[Any]:
+    """What was passed as a list of single sounds."""
     if (array := as_numpy(sounds)) is not None:
-        batch = list(array) if array.ndim == 2 else [array]
-    else:
-        many = isinstance(sounds, list | tuple) and not is_pair(sounds) and not isinstance(next(iter(sounds), None), NUMBER)
-        batch = list(sounds) if many else [sounds]
-    return batch if rate is None else [_rated(sound, rate) for sound in batch]
+        return list(array) if array.ndim == 2 else [array]
+    many = isinstance(sounds, list | tuple) and not is_pair(sounds) and not isinstance(next(iter(sounds), None), NUMBER)
+    return list(sounds) if many else [sounds]
+
+
+def _is_bare(sound: Any) -> bool:
+    """Whether a sound is samples and nothing more."""
+    return as_numpy(sound) is not None or (isinstance(sound, list | tuple) and not is_pair(sound))
 
 
 def _rated(sound: Any, rate: int) -> Any:
     if isinstance(sound, Mapping):
         return {"sampling_rate": rate, **sound}
-    bare = as_numpy(sound) is not None or (isinstance(sound, list | tuple) and not is_pair(sound))
-    return (sound, rate) if bare else sound
+    return (sound, rate) if _is_bare(sound) else sound

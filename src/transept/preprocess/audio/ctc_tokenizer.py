@@ -21,7 +21,7 @@ from transept.preprocess.settings import need
 from transept.preprocess.text.backend import Views
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.loading import from_vocabulary, stated_settings, where_and_what
-from transept.preprocess.text.python_tokenizer import PythonTokenizer
+from transept.preprocess.text.python.table import PythonTokenizer
 from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, as_text, from_caller
 from transept.preprocess.text.vocabulary import listed
 
@@ -205,7 +205,7 @@ class Wav2Vec2CTCTokenizer(
         output_char_offsets: bool = False,
         output_word_offsets: bool = False,
         group_tokens: bool = True,
-        spaces_between_special_tokens: bool = False,
+        spaces_between_special_tokens: Any = False,
     ) -> str | Wav2Vec2CTCTokenizerOutput:
         """The text of one path; with offsets, a :class:`Wav2Vec2CTCTokenizerOutput`.
 

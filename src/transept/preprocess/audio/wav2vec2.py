@@ -53,7 +53,7 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
             padding, max_length, truncation, pad_to_multiple_of: see :func:`transept.preprocess.features.row_lengths`.
             return_attention_mask: whether to return ``attention_mask`` (B, T) too; ``None`` for the setting of this name.
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
-            sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+            sampling_rate: the rate of arrays that come without one, in Hz; the model's when absent, with a warning.
 
         Raises:
             InputError, FileError, FormatError: a sound that cannot be used, with its place in the batch.

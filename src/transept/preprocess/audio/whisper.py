@@ -95,7 +95,7 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
             return_tensors: ``"pt"``, ``"np"``, or ``None`` for lists of arrays.
             return_attention_mask: whether to return ``attention_mask`` (B, T), 1 for frames of sound, too; ``None`` for the
                 setting of this name.
-            sampling_rate: the rate of arrays that come without one, in Hz; without it, such arrays are an error.
+            sampling_rate: the rate of arrays that come without one, in Hz; the model's when absent, with a warning.
             do_normalize: whether each sound gets zero mean and unit variance first.
             device: ``"cpu"``, where this is computed.
 

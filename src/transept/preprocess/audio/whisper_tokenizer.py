@@ -152,6 +152,7 @@ class WhisperTokenizer(
         normalize: bool = False,
         basic_normalize: bool = False,
         remove_diacritics: bool = False,
+        spaces_between_special_tokens: Any = None,
     ) -> Any:
         """Ids back to text.
 

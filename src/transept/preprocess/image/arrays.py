@@ -94,7 +94,16 @@ def center_crop(pixels: NDArray[np.float32], height: int, width: int) -> NDArray
     return padded[top : top + height, left : left + width]
 
 
-def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
+class SizeDict(dict[str, Any]):
+    """A size in pixels, whose keys are attributes too; those of :data:`KEYS` that it has not are ``None``."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not any(name in keys for keys in KEYS):
+            raise AttributeError(f"a size has no {name!r}")
+        return self.get(name)
+
+
+def size_dict(value: Any, name: str, *, square: bool = True) -> SizeDict:
     """A size in pixels, of any spelling (an integer, (height, width), a mapping), as one with one of the sets of ``KEYS``.
 
     An integer means both sides where ``square`` is true, else the shorter one. ``ConfigError`` names the setting.
@@ -104,7 +113,7 @@ def size_dict(value: Any, name: str, *, square: bool = True) -> dict[str, int]:
     elif isinstance(value, list | tuple) and len(value) == 2:
         value = {"height": value[0], "width": value[1]}
     try:
-        found = {key: number for key, number in dict(value).items() if number is not None}
+        found = SizeDict({key: number for key, number in dict(value).items() if number is not None})
     except (TypeError, ValueError):
         raise ConfigError(f"`{name}` must be a size, but is {value!r:.80}.") from None
     if set(found) not in KEYS:

@@ -6,6 +6,7 @@ values a channel, and pictures are read through the table straight into the batc
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from transept.preprocess.image.arrays import (
     rgb_fractions,
     size_dict,
 )
-from transept.preprocess.media import open_image, to_rgb
+from transept.preprocess.media import load_image, open_image, to_rgb
 from transept.preprocess.settings import FACTORS, OFFSETS, Preprocessor
 from transept.preprocess.workers import in_order
 
@@ -151,9 +152,19 @@ class BaseImageProcessor(Preprocessor):
         """What a call does."""
         return self(images, *args, **options)
 
+    def fetch_images(self, image_url_or_urls: Any) -> Any:
+        """A picture opened from its file, or a list of them, nested as deep as you like; web addresses are not fetched."""
+        if isinstance(image_url_or_urls, list | tuple):
+            return [self.fetch_images(image) for image in image_url_or_urls]
+        return load_image(image_url_or_urls) if isinstance(image_url_or_urls, str | os.PathLike) else image_url_or_urls
+
     def for_call(self, return_tensors: str | None, overrides: dict[str, Any]) -> Self:
-        """The settings of one call."""
+        """The settings of one call; ``disable_grouping`` and ``device="cpu"`` are taken for the reference's sake."""
         check_tensor_type(return_tensors)
+        device = overrides.pop("device", None)
+        if device is not None and not str(device).startswith("cpu"):
+            raise InputError(f"pictures are prepared on the CPU, not on {device!r}.", hint="Call .to(device) of the result.")
+        overrides.pop("disable_grouping", None)
         return self.with_settings(**overrides)
 
     def prepare(self, images: Any) -> Prepared:

@@ -58,16 +58,22 @@ class AutoTokenizer:
 
     @classmethod
     def register(
-        cls, config_class: Any, tokenizer_class: Any = None, *, fast_tokenizer_class: Any = None, exist_ok: bool = False
+        cls,
+        config_class: Any,
+        tokenizer_class: Any = None,
+        slow_tokenizer_class: Any = None,
+        fast_tokenizer_class: Any = None,
+        exist_ok: bool = False,
     ) -> None:
-        """Let models with configs of a class have tokenizers of a class of one's own.
+        """Let models with configs of a class have tokenizers of a class of one's own; of two, of the fast one.
 
         ``config_class.model_type`` is what ``config.json`` says; with ``exist_ok`` the class may take the place of another.
 
         Raises:
             InputError: what is no tokenizer class, or a model type that has one.
         """
-        kind, model_type = fast_tokenizer_class or tokenizer_class, getattr(config_class, "model_type", None)
+        kind = fast_tokenizer_class or tokenizer_class or slow_tokenizer_class
+        model_type = getattr(config_class, "model_type", None)
         if not (isinstance(kind, type) and issubclass(kind, Tokenizer) and isinstance(model_type, str)):
             raise InputTypeError(f"{kind!r:.60} is no class of tokenizers, or {config_class!r:.60} no class of configs.")
         if model_type in MODEL_TYPES and not exist_ok:

@@ -1,4 +1,4 @@
-"""The door to ``tokenizers``, the Rust library: reading ``tokenizer.json``, and catching what the library throws.
+"""The door to ``tokenizers``, the Rust library: reading ``tokenizer.json``, learning, and catching what the library throws.
 
 The library panics on some files and texts, and a panic derives from ``BaseException``, which no caller catches. What a
 file can make it do is bounded before it sees the file.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers, trainers
 
-from transept.errors import FormatError, InputError, TranseptError
+from transept.errors import FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
 from transept.files import parse_json, read_text
 from transept.preprocess.text.settings import PathOr
 
@@ -273,3 +273,83 @@ class Views:
         added = self.backend.get_added_tokens_decoder()
         view.add_tokens([added[index] for index in sorted(added)])
         return view if view.get_added_tokens_decoder().keys() == added.keys() else make_backend(self.backend.to_str())
+
+
+# Learning a vocabulary
+
+_TRAINERS = {
+    "BPE": trainers.BpeTrainer,
+    "Unigram": trainers.UnigramTrainer,
+    "WordLevel": trainers.WordLevelTrainer,
+    "WordPiece": trainers.WordPieceTrainer,
+}
+
+
+def train_backend(
+    backend: Tokenizer,
+    texts: Iterable[Any],
+    new: Sequence[str | AddedToken],
+    names: Mapping[str, str],
+    length: int | None,
+    **arguments: Any,
+) -> Tokenizer:
+    """A backend with the rules of another, special tokens renamed and ``new`` ones, and a vocabulary learnt from texts."""
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise InputTypeError(f"texts to train on come from an iterable, not from {type(texts).__name__}.")
+    document = document_of(backend)
+    added, after, kind = document.pop("added_tokens"), document.pop("post_processor"), document["model"].get("type")
+    if kind not in _TRAINERS:
+        raise UnsupportedError(f"a tokenizer with the model {kind!r} cannot be trained.")
+    arguments = _of_model(document, names) | arguments
+    learnt = make_backend(document | {"added_tokens": [], "post_processor": None})
+    special: list[str | AddedToken] = []
+    for token in added:
+        if token["special"] or kind == "Unigram":
+            flags = {key: value for key, value in token.items() if key not in ("id", "content")}
+            special.append(AddedToken(names.get(token["content"], token["content"]), **flags))
+    with guarded(InputError, "the vocabulary cannot be trained"):
+        trainer = _TRAINERS[kind](special_tokens=[*special, *new], **arguments)
+        learnt.train_from_iterator(_checked(texts), length=length, trainer=trainer)
+    if after is not None:
+        learnt = make_backend(document_of(learnt) | {"post_processor": _renumbered(after, learnt, names)})
+    return learnt
+
+
+def _checked(texts: Iterable[Any]) -> Iterator[Any]:
+    for place, text in enumerate(texts):
+        rows = [text] if isinstance(text, str) else text
+        if not isinstance(rows, list | tuple) or not all(isinstance(row, str) for row in rows):
+            raise InputTypeError(f"item {place} to train on is {text!r:.60}, but must be a text or a list of texts.")
+        yield text
+
+
+def _of_model(document: Document, names: Mapping[str, str]) -> dict[str, Any]:
+    """What a trainer has to know of the model, whose unknown token is renamed."""
+    model, arguments = document["model"], dict[str, Any]()
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+        arguments["unk_token"] = names.get(unknown, unknown)
+    if model["type"] == "BPE":
+        ends = ("continuing_subword_prefix", "end_of_word_suffix")
+        arguments |= {name: model[name] for name in ends if model.get(name) is not None}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "'ByteLevel'" in str(document["pre_tokenizer"]):
+        arguments["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+    return arguments
+
+
+def _renumbered(after: Document, backend: Tokenizer, names: Mapping[str, str]) -> Document:
+    """A rule that puts special tokens around texts, with their new names and ids."""
+
+    def renamed(old: str) -> tuple[str, int]:
+        token = names.get(old, old)
+        if (index := backend.token_to_id(token)) is None:
+            raise InputError(f"{token!r} goes around texts, but is not in the new vocabulary.")
+        return token, index
+
+    for processor in after.get("processors", [after]):
+        processor |= {role: renamed(processor[role][0]) for role in ("cls", "sep") if role in processor}
+        for entry in (processor.get("special_tokens") or {}).values():
+            entry["tokens"], entry["ids"] = zip(*map(renamed, entry["tokens"]), strict=True)
+    return after

@@ -8,15 +8,17 @@ from typing import ClassVar, Self
 import tokenizers
 
 from transept.errors import InputError, nearest
-from transept.preprocess.text import boxes, build, python_tokenizer, tokenizer
+from transept.preprocess.text import boxes, build, tokenizer
 from transept.preprocess.text.build import Template
 from transept.preprocess.text.loading import Parts
+from transept.preprocess.text.python import marian, slow
 from transept.preprocess.text.settings import Token
 from transept.preprocess.text.tokenizer import Tokenizer
 
 AddedToken = tokenizers.AddedToken
-PreTrainedTokenizerFast = PreTrainedTokenizer = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
-MarianTokenizer = python_tokenizer.MarianTokenizer
+PreTrainedTokenizerFast = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
+PreTrainedTokenizer = PythonBackend = slow.PreTrainedTokenizer
+MarianTokenizer = marian.MarianTokenizer
 
 _END = "<|endoftext|>"
 _BERT_TEMPLATE: Template = (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1"))

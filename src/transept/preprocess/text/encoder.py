@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -18,7 +18,7 @@ from transept.preprocess.text.settings import SIDES, as_text
 from transept.preprocess.text.vocabulary import Vocabulary
 
 _UNLIMITED = int(1e20)
-_TRUNCATIONS = {False: None, None: None, "do_not_truncate": None, True: "longest_first"} | {
+TRUNCATIONS = {False: None, None: None, "do_not_truncate": None, True: "longest_first"} | {
     name: name for name in ("longest_first", "only_first", "only_second")
 }
 _LEAST = {"max_length": 0, "stride": 0, "pad_to_multiple_of": 1}
@@ -178,7 +178,7 @@ class Encoder(Vocabulary):
             good = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _UNLIMITED
             if value is not None and not good:
                 raise InputError(f"{name} is {value!r}, but must be an integer from {_LEAST[name]} on.")
-        pad, cut = choice("padding", padding, PADDINGS), choice("truncation", truncation, _TRUNCATIONS)
+        pad, cut = choice("padding", padding, PADDINGS), choice("truncation", truncation, TRUNCATIONS)
         if (side := side or self.padding_side) not in SIDES:
             raise InputError(f"padding_side is {side!r}.", hint='Pass "right" or "left".')
         if max_length is None:
@@ -241,9 +241,9 @@ class Encoder(Vocabulary):
 
     def _columns(self, encodings: Sequence[Encoding], samples: Sequence[int], request: Request) -> dict[str, Any]:
         """What a request wants of encodings, of which each is of the text whose number is in ``samples``."""
-        return _columns_of(encodings, request)
+        return columns_of(encodings, request)
 
-    def _warn_of_length(self, encodings: Sequence[Encoding]) -> None:
+    def _warn_of_length(self, encodings: Sequence[Sized]) -> None:
         longest = max(map(len, encodings), default=0)
         if longest > self.model_max_length and not self._warned:
             self._warned = True
@@ -299,7 +299,7 @@ class Encoder(Vocabulary):
         return result
 
 
-def _columns_of(encodings: Sequence[Encoding], request: Request) -> dict[str, Any]:
+def columns_of(encodings: Sequence[Encoding], request: Request) -> dict[str, Any]:
     """The columns that a request wants, as lists, or as arrays (N, T) where it wants tensors and all rows fit."""
     rows: dict[str, Any] = {
         name: [getattr(encoding, _COLUMNS[name]) for encoding in encodings] for name in request.columns if _COLUMNS[name]

@@ -35,6 +35,7 @@ from transept.preprocess.text.settings import (
     as_special,
     from_caller,
     from_file,
+    from_subclass,
     read_templates,
     write_templates,
 )
@@ -44,7 +45,7 @@ TOKENIZER_NAME, CONFIG_NAME = "tokenizer.json", "tokenizer_config.json"
 _SPECIAL_NAME, _ADDED_NAME = "special_tokens_map.json", "added_tokens.json"
 _SENTENCEPIECE_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _OTHER_NAMES = ("tiktoken.model", "vocab.json", "vocab.txt")
-_ENDS = ("add_bos_token", "add_eos_token")
+ENDS = ("add_bos_token", "add_eos_token")
 _MAX_GAP = 100_000
 _GENERIC = "PreTrainedTokenizerFast"
 _FLAGS = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
@@ -74,7 +75,7 @@ class Family:
     files: Mapping[str, str] = field(default_factory=lambda: {"tokenizer_file": TOKENIZER_NAME})
     tokens: Mapping[str, Token | None] = field(default_factory=dict)
     build: Build = any_backend
-    options: Options = field(default_factory=lambda: {"add_prefix_space": None} | dict.fromkeys(_ENDS, False))
+    options: Options = field(default_factory=lambda: {"add_prefix_space": None} | dict.fromkeys(ENDS, False))
     template: Template | Around | None = None
     extra_tokens: Callable[[Options], Sequence[str]] = lambda options: ()
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
@@ -88,7 +89,7 @@ class Family:
     @property
     def known_options(self) -> dict[str, Any]:
         """All options that can be said of the tokenizers, and the defaults of those that are the family's own."""
-        return dict.fromkeys(FIELDS) | dict.fromkeys(_ENDS, False) | dict(self.options)
+        return dict.fromkeys(FIELDS) | dict.fromkeys(ENDS, False) | dict(self.options)
 
 
 # Finding
@@ -114,10 +115,12 @@ def load_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str
     return from_vocabulary(family, files, stated, caller)
 
 
-def where_and_what(family: Family, name: Any, arguments: dict[str, Any]) -> tuple[Source, TokenizerSettings]:
+def where_and_what(
+    family: Family, name: Any, arguments: dict[str, Any], *, any_setting: bool = False
+) -> tuple[Source, TokenizerSettings]:
     """The source that the arguments of a ``from_pretrained`` name, and the settings that they give."""
     hub = take_source_options(values := dict(arguments))
-    caller = from_caller(values, family.known_options)
+    caller = from_subclass(values) if any_setting else from_caller(values, family.known_options)
     caller.attributes.setdefault("name_or_path", model_name(name))
     return Source(model_name(name), **hub), caller
 
@@ -185,7 +188,7 @@ def from_document(
     The family's special tokens get their names where the vocabulary has them, and are never added.
     """
     held, settings = read_options(document), caller.over(stated)
-    fixed = {*_ENDS, *(family.options.keys() - FIELDS.keys() if family.applied else ())}
+    fixed = {*ENDS, *(family.options.keys() - FIELDS.keys() if family.applied else ())}
     wished = {name: value for name, value in caller.options.items() if value is not None and name not in fixed}
     if changes := {name: value for name, value in wished.items() if held.get(name) != value}:
         change_options(document, changes)
@@ -205,15 +208,15 @@ def from_document(
     settings.tokens = {name: token for name, token in family.tokens.items() if is_known(token)} | settings.tokens
     if settings.extra is None:
         settings.extra = [token for token in family.extra_tokens(settings.options) if is_known(token)]
-    if any(name in caller.options for name in _ENDS):
-        _put_ends(backend, settings)
+    if any(name in caller.options for name in ENDS):
+        put_ends(backend, settings)
     return backend, settings
 
 
 def from_vocabulary(family: Family, files: VocabularyFiles, stated: TokenizerSettings, caller: TokenizerSettings) -> Parts:
     """The parts of a tokenizer whose backend its family builds."""
     for name in caller.options:
-        if name not in family.options and name not in _ENDS:
+        if name not in family.options and name not in ENDS:
             raise InputError(f"a tokenizer of this class has no option {name!r}.", hint=nearest(name, family.options))
     tokens = dict(family.tokens)
     if not tokens and (model := files.sentencepiece) is not None:
@@ -230,12 +233,12 @@ def from_vocabulary(family: Family, files: VocabularyFiles, stated: TokenizerSet
         backend.post_processor = family.template(backend, texts, options)
     elif family.template is not None:
         backend.post_processor = template_processor(family.template, texts, backend)
-    elif backend.post_processor is None or any(settings.options[name] for name in _ENDS):
-        _put_ends(backend, settings)
+    elif backend.post_processor is None or any(settings.options[name] for name in ENDS):
+        put_ends(backend, settings)
     return backend, settings
 
 
-def _put_ends(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
+def put_ends(backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
     """Put the begin and the end token around each text, as the options say."""
     texts = settings.texts
     wanted = {end for end in ("bos", "eos") if settings.options[f"add_{end}_token"] and f"{end}_token" in texts}
@@ -328,7 +331,7 @@ def _check_prefix(prefix: Any) -> None:
 def config_of(tokenizer: Any) -> dict[str, Any]:
     """The content of ``tokenizer_config.json``."""
     # What the backend's rules say of the ends is in them; the reference would put its own rule in their place.
-    options = {name: value for name, value in tokenizer._options.items() if value is not None and name not in _ENDS}
+    options = {name: value for name, value in tokenizer._options.items() if value is not None and name not in ENDS}
     stated = {name: getattr(tokenizer, name) for name in DEFAULTS if name not in ("chat_template", "name_or_path")}
     config: dict[str, Any] = tokenizer._other | options | {name: value for name, value in stated.items() if value is not None}
     config |= dict.fromkeys(tokenizer.family.tokens) | tokenizer.special_tokens_map

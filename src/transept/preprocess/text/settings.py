@@ -120,6 +120,11 @@ def from_caller(values: Mapping[str, Any], options: Mapping[str, Any]) -> Tokeni
     return settings
 
 
+def from_subclass(values: Mapping[str, Any]) -> TokenizerSettings:
+    """Settings that a subclass passes on; ``other`` are its own."""
+    return _sorted_out({key: value for key, value in values.items() if key not in _UNREAD - {"name_or_path"}}, {})
+
+
 def from_file(values: Mapping[str, Any], options: Mapping[str, Any], path: PathOr) -> TokenizerSettings:
     """Settings of a ``tokenizer_config.json`` or ``special_tokens_map.json``, of either layout; errors name file and key."""
     kept = {key: value for key, value in values.items() if key not in _UNREAD and not key.startswith("_")}

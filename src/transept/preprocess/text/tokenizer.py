@@ -12,14 +12,13 @@ import tokenizers
 from transept.errors import InputError, refuse
 from transept.preprocess.features import check_tensor_type
 from transept.preprocess.text import loading
-from transept.preprocess.text.backend import Views, make_backend
+from transept.preprocess.text.backend import Views, make_backend, train_backend
 from transept.preprocess.text.build import VocabularyFiles
-from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.loading import Family, Parts
+from transept.preprocess.text.python.ids import IdsTokenizer
 from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, is_template, write_templates
-from transept.preprocess.text.vocabulary import train_backend
 from transept.publish import Pushable
 from transept.source import model_argument
 
@@ -27,10 +26,10 @@ END, UNKNOWN = "<|end|>", "<|unknown|>"  # special tokens of a vocabulary of cha
 MOST_CHARACTERS = 20_000
 
 
-class Tokenizer(ChatTokenizer, Pushable):
+class Tokenizer(IdsTokenizer, Pushable):
     """Texts to ids and back, by the rules of a ``tokenizer.json`` or of vocabulary files.
 
-    ``PreTrainedTokenizerFast``, ``PreTrainedTokenizer`` and ``PreTrainedTokenizerBase`` are names of this class. One such as
+    ``PreTrainedTokenizerFast`` and ``PreTrainedTokenizerBase`` are names of this class. One such as
     ``BertTokenizer`` is the name of a :class:`Family`: how a backend is built from vocabulary files, and what the special
     tokens are called; a ``tokenizer.json`` is never changed by it. Calls from several threads do not disturb each other.
 
@@ -85,6 +84,9 @@ class Tokenizer(ChatTokenizer, Pushable):
     def _take(self, parts: Parts) -> None:
         backend, settings = parts
         self._views = Views(backend)
+        self._set(settings)
+
+    def _set(self, settings: TokenizerSettings) -> None:
         self._special = dict.fromkeys(NAMED) | settings.tokens
         self._extra = list(settings.extra or ())
         self._options = settings.options
@@ -227,6 +229,7 @@ class Tokenizer(ChatTokenizer, Pushable):
         max_target_length: int | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
     ) -> BatchEncoding:
         """Encode one text, a batch, or pairs of either.
 
@@ -249,6 +252,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             split_special_tokens: whether the text of special tokens is split like any other.
             max_target_length: ``max_length`` of the targets.
             src_lang, tgt_lang: the languages of texts and targets in this call, where the tokenizer knows several.
+            tokenizer_kwargs: other arguments of a call, which go before these.
 
         Returns:
             The columns; see :class:`BatchEncoding` for shapes. One text gives lists of T and no batch, unless tensors
@@ -257,6 +261,9 @@ class Tokenizer(ChatTokenizer, Pushable):
         Raises:
             InputTypeError, InputError: what is no text, or an argument that cannot be; names it and its place.
         """
+        if tokenizer_kwargs is not None:
+            stated = {name: value for name, value in locals().items() if name not in ("self", "tokenizer_kwargs")}
+            return self(**{**stated, **tokenizer_kwargs})
         if text is None and text_target is None:
             raise InputError("there is neither text nor text_target.", hint="Pass what to encode.")
         check_tensor_type(return_tensors)
@@ -283,6 +290,7 @@ class Tokenizer(ChatTokenizer, Pushable):
             return tokenizer._encode(first, second, replace(request, padding=rows, truncation=cut))
 
         encoder = self if src_lang is None else self._in_language(src_lang)
+        encoder = encoder._for_targets(tgt_lang) if self._as_target and text is not None else encoder
         inputs = BatchEncoding() if text is None else encoded(encoder, text, text_pair, max_length)
         if text_target is None:
             return inputs

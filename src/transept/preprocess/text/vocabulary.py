@@ -1,25 +1,48 @@
-"""The vocabulary of a tokenizer: tokens and ids, special and added tokens, ids back to text, and learning another."""
+"""The vocabulary of a tokenizer: tokens and ids, special and added tokens, and ids back to text."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, overload
 
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models
 
-from transept.errors import InputError, InputTypeError, TranseptWarning, UnsupportedError, nearest
+from transept.errors import InputError, InputTypeError, TranseptWarning, nearest
 from transept.preprocess.settings import need
-from transept.preprocess.text.backend import Document, Views, document_of, guarded, make_backend
-from transept.preprocess.text.build import Tokens
-from transept.preprocess.text.loading import Family
-from transept.preprocess.text.settings import DEFAULTS, Token, as_special, as_text, as_token, as_tokens, checked
+from transept.preprocess.text.backend import Views, guarded
+from transept.preprocess.text.loading import ENDS, Family, put_ends
+from transept.preprocess.text.settings import (
+    DEFAULTS,
+    NAMED,
+    Token,
+    TokenizerSettings,
+    as_special,
+    as_text,
+    as_token,
+    as_tokens,
+    checked,
+)
 
 _APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What :meth:`Vocabulary.clean_up_tokenization` writes without its spaces, in this order."""
 _MAX_ID = 2**32 - 1
 _EXTRA, _OLDER = "extra_special_tokens", "additional_special_tokens"
+
+
+def _end(name: str) -> tuple[Callable[[Any], Any], Callable[[Any, bool], None]]:
+    """What reads an option of the ends of texts, and what sets it: special tokens then stand as these options say."""
+
+    def get(self: Any) -> Any:
+        return self._options.get(name, False)
+
+    def put(self: Any, value: bool) -> None:
+        self._options[name] = value
+        put_ends(self._backend, TokenizerSettings(tokens=self._special, options=dict.fromkeys(ENDS, False) | self._options))
+        self._views.clear()
+
+    return get, put
 
 
 class Vocabulary:
@@ -45,6 +68,7 @@ class Vocabulary:
     mask_token: str | None
     mask_token_id: int | None
 
+    SPECIAL_TOKENS_ATTRIBUTES: ClassVar[tuple[str, ...]] = NAMED
     family: ClassVar[Family] = Family()
     is_fast: ClassVar[bool] = True  # whether the compiled library cuts texts into tokens
     clean_up_tokenization_spaces: bool
@@ -85,6 +109,14 @@ class Vocabulary:
         return self._views.expose()
 
     _tokenizer = backend_tokenizer
+
+    @property
+    def decoder(self) -> Any:
+        """The library's rule that joins tokens to a text, or ``None``."""
+        return self._backend.decoder
+
+    add_bos_token = property(*_end("add_bos_token"), doc="Whether the begin token stands before each text.")
+    add_eos_token = property(*_end("add_eos_token"), doc="Whether the end token stands behind each text.")
 
     @property
     def vocab_size(self) -> int:
@@ -160,6 +192,11 @@ class Vocabulary:
         groups = [self._extra if name == _EXTRA else [named[name]] for name in given]
         return self.add_tokens([as_special(token) for group in groups for token in group], special_tokens=True)
 
+    def sanitize_special_tokens(self) -> int:
+        """Add the special tokens that the vocabulary lacks; returns how many these were."""
+        tokens = [token for token in (*self._special.values(), *self._extra) if token is not None]
+        return self.add_tokens(tokens, special_tokens=True)
+
     # Added tokens
 
     @property
@@ -226,7 +263,12 @@ class Vocabulary:
         return " ".join(texts) if decoder is None else decoder.decode(texts)
 
     def decode(
-        self, token_ids: Any, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        *,
+        spaces_between_special_tokens: Any = None,
     ) -> Any:
         """Ids back to text; ids beyond the vocabulary stand for nothing.
 
@@ -234,6 +276,7 @@ class Vocabulary:
             token_ids: an id, a list, array or tensor of ids (T,), or a batch of them (N, T), which gives a list of texts.
             clean_up_tokenization_spaces: whether the space before punctuation is taken away; by default as
                 ``self.clean_up_tokenization_spaces`` says, but never for byte-pair models, whose spaces are exact.
+            spaces_between_special_tokens: taken for the reference's sake; it has no effect.
 
         Raises:
             InputTypeError, InputError: what holds no ids, or an id below 0.
@@ -246,7 +289,7 @@ class Vocabulary:
             if type(index) is not int or not 0 <= index <= _MAX_ID:
                 hint = "Labels hold -100 where they are ignored: replace it by pad_token_id before decoding."
                 raise InputError(f"id {place} is {index!r:.80}, which is no token.", hint=hint)
-        text, is_exact = self._decoded(ids, skip_special_tokens), isinstance(self._backend.model, models.BPE)
+        text, is_exact = self._decoded(ids, skip_special_tokens), self._is_exact
         if is_exact and clean_up_tokenization_spaces:
             message = "clean_up_tokenization_spaces is ignored: a byte-pair model's spaces are exact."
             warnings.warn(message, TranseptWarning, stacklevel=2)
@@ -254,10 +297,11 @@ class Vocabulary:
         return self.clean_up_tokenization(text) if clean and not is_exact else text
 
     def batch_decode(self, sequences: Any, *args: Any, **options: Any) -> Any:
-        """Like :meth:`decode`, for each of several; other arguments are those of :meth:`decode`."""
+        """Like :meth:`decode`, for each of several; one alone gives a list of one text."""
         rows = listed(sequences)
         if isinstance(rows, int):
             raise InputTypeError(f"batch_decode takes a batch, but the id {rows} was passed.", hint="Use decode().")
+        rows = [rows] if rows and isinstance(rows[0], int) else rows
         return [self.decode(row, *args, **options) for row in rows]
 
     def _decoded(self, ids: list[int], skip_special_tokens: bool) -> str:
@@ -274,6 +318,11 @@ class Vocabulary:
     @property
     def _backend(self) -> Tokenizer:
         return self._views.backend
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether the spaces of decoded texts are those of the vocabulary, and never taken away."""
+        return isinstance(self._backend.model, models.BPE)
 
     def _find(self, token: Any) -> int | None:
         """The id of a token of the vocabulary."""
@@ -297,78 +346,3 @@ def listed(ids: Any) -> Any:
     if isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping):
         return [listed(row) for row in ids]
     raise InputTypeError(f"ids are integers or lists of them, but {type(ids).__name__} was passed.")
-
-
-# Learning a vocabulary
-
-_TRAINERS = {
-    "BPE": trainers.BpeTrainer,
-    "Unigram": trainers.UnigramTrainer,
-    "WordLevel": trainers.WordLevelTrainer,
-    "WordPiece": trainers.WordPieceTrainer,
-}
-
-
-def train_backend(
-    backend: Tokenizer, texts: Iterable[Any], new: Sequence[Token], names: Tokens, length: int | None, **arguments: Any
-) -> Tokenizer:
-    """A backend with the rules of another, special tokens renamed and ``new`` ones, and a vocabulary learnt from texts."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise InputTypeError(f"texts to train on come from an iterable, not from {type(texts).__name__}.")
-    document = document_of(backend)
-    added, after, kind = document.pop("added_tokens"), document.pop("post_processor"), document["model"].get("type")
-    if kind not in _TRAINERS:
-        raise UnsupportedError(f"a tokenizer with the model {kind!r} cannot be trained.")
-    arguments = _of_model(document, names) | arguments
-    learnt = make_backend(document | {"added_tokens": [], "post_processor": None})
-    special: list[Token] = []
-    for token in added:
-        if token["special"] or kind == "Unigram":
-            flags = {key: value for key, value in token.items() if key not in ("id", "content")}
-            special.append(AddedToken(names.get(token["content"], token["content"]), **flags))
-    with guarded(InputError, "the vocabulary cannot be trained"):
-        trainer = _TRAINERS[kind](special_tokens=[*special, *new], **arguments)
-        learnt.train_from_iterator(_checked(texts), length=length, trainer=trainer)
-    if after is not None:
-        learnt = make_backend(document_of(learnt) | {"post_processor": _renumbered(after, learnt, names)})
-    return learnt
-
-
-def _checked(texts: Iterable[Any]) -> Iterator[Any]:
-    for place, text in enumerate(texts):
-        rows = [text] if isinstance(text, str) else text
-        if not isinstance(rows, list | tuple) or not all(isinstance(row, str) for row in rows):
-            raise InputTypeError(f"item {place} to train on is {text!r:.60}, but must be a text or a list of texts.")
-        yield text
-
-
-def _of_model(document: Document, names: Tokens) -> dict[str, Any]:
-    """What a trainer has to know of the model, whose unknown token is renamed."""
-    model, arguments = document["model"], dict[str, Any]()
-    if model["type"] == "Unigram" and model["unk_id"] is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
-        arguments["unk_token"] = names.get(unknown, unknown)
-    if model["type"] == "BPE":
-        ends = ("continuing_subword_prefix", "end_of_word_suffix")
-        arguments |= {name: model[name] for name in ends if model.get(name) is not None}
-    if model.get("unk_token") in names:
-        model["unk_token"] = names[model["unk_token"]]
-    if "'ByteLevel'" in str(document["pre_tokenizer"]):
-        arguments["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
-    return arguments
-
-
-def _renumbered(after: Document, backend: Tokenizer, names: Tokens) -> Document:
-    """A rule that puts special tokens around texts, with their new names and ids."""
-
-    def renamed(old: str) -> tuple[str, int]:
-        token = names.get(old, old)
-        if (index := backend.token_to_id(token)) is None:
-            raise InputError(f"{token!r} goes around texts, but is not in the new vocabulary.")
-        return token, index
-
-    for processor in after.get("processors", [after]):
-        processor |= {role: renamed(processor[role][0]) for role in ("cls", "sep") if role in processor}
-        for entry in (processor.get("special_tokens") or {}).values():
-            entry["tokens"], entry["ids"] = zip(*map(renamed, entry["tokens"]), strict=True)
-    return after

@@ -1,0 +1,1 @@
+"""Tokenizers that work in Python: by a subclass's methods, or by tables."""
