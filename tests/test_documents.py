@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 
@@ -77,7 +78,7 @@ def test_the_reference_has_every_room() -> None:
     listed = set(re.findall(r"^```\{modules\} transept\.(\w+)$", pages, re.MULTILINE))
     source = document_tables.ROOT / "src/transept"
     rooms = {path.stem for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert listed == rooms - {"__init__", "cli"}  # the command has a page of its own, and no names to import
+    assert listed == rooms - {"__init__", "__main__", "cli"}  # the command has a page of its own, and no names to import
 
 
 def test_dotted_names_in_the_documents_exist() -> None:
@@ -88,6 +89,8 @@ def test_dotted_names_in_the_documents_exist() -> None:
 
 def exists(name: str) -> bool:
     """Whether a dotted name is a module, or what a module or class holds."""
+    if name == "transept.as_transformers":  # which is not to be imported behind the reference
+        return find_spec(name) is not None
     try:
         pkgutil.resolve_name(name)
     except (ImportError, AttributeError):

@@ -6,7 +6,6 @@ modules stay in evaluation mode. The parts are those of :func:`layer_groups`: em
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,17 +15,22 @@ from transept.checkpoint.paths import matches
 from transept.core.model import Backbone, Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
+from transept.patterns import compile_pattern
 
 What = str | int | Iterable[str]
 # What a stack has behind its layers; all else beside them is before.
 _BEHIND = ("norm", "pooler", "project_out", "adapter", "map_norms", "head")
 
 
+def _compiled(pattern: str) -> Any:
+    return compile_pattern("`forbidden_layer_names`", pattern, "a pattern of parameters")
+
+
 def get_parameter_names(
     model: nn.Module, forbidden_layer_types: Iterable[type[nn.Module]], forbidden_layer_names: Iterable[str] | None = None
 ) -> list[str]:
     """Names of the parameters in no module of these types, of which no end, in lower case, has one of these patterns."""
-    kinds, patterns = tuple(forbidden_layer_types), [re.compile(pattern) for pattern in forbidden_layer_names or ()]
+    kinds, patterns = tuple(forbidden_layer_types), [*map(_compiled, forbidden_layer_names or ())]
 
     def names(module: nn.Module) -> list[str]:
         children = [(path, child) for path, child in module.named_children() if not isinstance(child, kinds)]

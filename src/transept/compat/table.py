@@ -126,6 +126,7 @@ FAMILY_FILE = re.compile(
 # Names that code asks for -> what there is in their place.
 ABSENT = {
     "AdamW": "Use torch.optim.AdamW.",
+    "HfDeepSpeedConfig": "Pass `deepspeed` to TrainingArguments, or shard with the argument fsdp=.",
     "HybridCache": "A DynamicCache serves layers of all kinds.",
     "LineByLineTextDataset": "Use the datasets library.",
     "NotebookProgressCallback": "ProgressCallback shows its bars in notebooks, too.",
