@@ -247,10 +247,8 @@ class ProcessView:
     device = property(lambda self: self.args.device)
     is_main_process = property(lambda self: self.process_index == 0)
     is_local_main_process = property(lambda self: self.local_process_index == 0)
-
-    @property
-    def distributed_type(self) -> str:
-        return "NO" if self.num_processes == 1 else "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+    _several = property(lambda self: "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU")
+    distributed_type = property(lambda self: "NO" if self.num_processes == 1 else self._several)
 
     def main_process_first(self) -> Any:
         return self.args.main_process_first(local=False)

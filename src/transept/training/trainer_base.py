@@ -40,10 +40,10 @@ UNCALLED = (
     *("_inner_training_loop", "_run_epoch", "_prepare_for_training", "_init_training_state", "_finalize_training"),
     *("set_initial_training_values", "get_batch_samples", "_get_num_items_in_batch", "_get_dataloader"),
     *("_maybe_log_save_evaluate", "_evaluate", "_determine_best_metric", "_clip_grad_norm", "_get_grad_norm"),
-    *("_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler", "_save_rng_state", "_load_rng_state"),
-    *("_save_scaler", "_load_scaler", "_get_output_dir"),
-    *("_track_num_input_tokens", "_move_model_to_device", "_build_accelerator_args", "create_accelerator_and_postprocess"),
-    *("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint", "_validate_args", "init_hf_repo"),
+    *("_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler", "_save_rng_state", "_load_rng_state", "_save_scaler"),
+    *("_load_scaler", "_get_output_dir", "_track_num_input_tokens", "_move_model_to_device", "_build_accelerator_args"),
+    *("create_accelerator_and_postprocess", "_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"),
+    *("_validate_args", "init_hf_repo"),
 )
 
 
