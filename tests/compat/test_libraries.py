@@ -37,6 +37,7 @@ def save(kind, config, **settings):
 PROGRAMS = {
     "peft": """
 from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 model = save(LlamaForCausalLM, LlamaConfig).eval()
 before = model(ids).logits
@@ -56,6 +57,18 @@ again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("model"),
 torch.testing.assert_close(again(ids).logits, adapted.eval()(ids).logits)
 torch.testing.assert_close(again.merge_and_unload()(ids).logits, adapted(ids).logits)
 assert adapted.generate(input_ids=ids, max_new_tokens=2).shape[0] == 1
+# GPT-2's `Conv1D` is the reference's here.
+GPT2LMHeadModel(GPT2Config(vocab_size=16, n_embd=16, n_layer=2, n_head=2, n_positions=64)).save_pretrained("gpt2")
+model = AutoModelForCausalLM.from_pretrained("gpt2").eval()
+before = model(ids).logits
+settings = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False, task_type="CAUSAL_LM")
+adapted = get_peft_model(model, settings).eval()
+after = adapted(ids).logits
+assert not torch.allclose(after, before)
+adapted.save_pretrained("conv")
+again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("gpt2"), "conv").eval()
+torch.testing.assert_close(again(ids).logits, after)
+torch.testing.assert_close(again.merge_and_unload()(ids).logits, after)
 """,
     "accelerate": """
 from accelerate import Accelerator
@@ -101,6 +114,35 @@ np.testing.assert_allclose(vectors[0], states[0].mean(dim=0), atol=1e-6)
 model.save_pretrained("saved")
 np.testing.assert_allclose(SentenceTransformer("saved", device="cpu").encode(["a good film", "bad"]), vectors, atol=1e-6)
 """,
+    "sentence_transformers datasets": """
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import losses, models
+from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
+
+save(BertModel, BertConfig, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+encoder = models.Transformer("model")
+model = SentenceTransformer(modules=[encoder, models.Pooling(16)], device="cpu")
+one, other, score = ["a good film", "bad book"] * 4, ["very good", "was bad"] * 4, [1.0, 0.2] * 4
+rows = Dataset.from_dict({"one": one, "other": other, "score": score})
+arguments = SentenceTransformerTrainingArguments(
+    "run", num_train_epochs=4, per_device_train_batch_size=8, learning_rate=0.002, report_to="none", use_cpu=True, logging_steps=1,
+    eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True
+)
+data = {"train_dataset": rows, "eval_dataset": rows, "evaluator": EmbeddingSimilarityEvaluator(one, other, score)}
+trainer = SentenceTransformerTrainer(model, arguments, loss=losses.CosineSimilarityLoss(model), **data)
+trainer.train()
+history = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+assert history[3] < history[0]
+assert any("eval_spearman_cosine" in entry for entry in trainer.state.log_history)
+saved = SentenceTransformer(trainer.state.best_model_checkpoint, device="cpu")
+assert (saved.encode(one) == model.encode(one)).all()
+before = trainer.state.log_history[:-1]
+trainer.train(resume_from_checkpoint="run/checkpoint-2")
+timed = ("runtime", "per_second")
+for entry, again in zip(before, trainer.state.log_history):
+    assert all(abs(entry[name] - again[name]) < 1e-5 for name in entry if not any(word in name for word in timed)), (entry, again)
+""",
     "datasets": """
 from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments, pipeline
@@ -144,13 +186,81 @@ score = evaluate.evaluator("text-classification").compute(
 )
 assert score["share"] == sum(a == b for a, b in zip(best, data["label"])) / 2
 ''',
+    "trl": """
+from datasets import Dataset
+from peft import LoraConfig
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+save(LlamaForCausalLM, LlamaConfig)
+common = {"max_steps": 4, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "learning_rate": 0.02}
+common |= {"logging_steps": 1, "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+common |= {"report_to": "none", "use_cpu": True, "bf16": False}
+
+
+def losses(trainer):
+    assert trainer.train().global_step == 4
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+rows = Dataset.from_dict({"text": ["a good film", "bad book was very bad"] * 4})
+data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": tokenizer}
+for name, adapter, settings in (("all", None, {}), ("lora", LoraConfig(target_modules=["q_proj"]), {"packing": True, "max_length": 16})):
+    trainer = SFTTrainer("model", SFTConfig(f"sft-{name}", **common, **settings), **data, peft_config=adapter)
+    first, *_, last = losses(trainer)
+    assert last < first
+    assert "mean_token_accuracy" in trainer.state.log_history[0]
+    trainer.save_model(f"tuned-{name}")
+tuned = AutoModelForCausalLM.from_pretrained("tuned-all")
+assert not torch.equal(tuned.lm_head.weight, AutoModelForCausalLM.from_pretrained("model").lm_head.weight)
+
+rows = Dataset.from_dict({"prompt": ["a film was", "book"] * 4, "chosen": [" good", " very good"] * 4, "rejected": [" bad", " was bad"] * 4})
+data = {"train_dataset": rows, "eval_dataset": rows, "processing_class": tokenizer}
+for name, adapter in (("all", None), ("lora", LoraConfig(target_modules=["q_proj"]))):
+    trainer = DPOTrainer("model", args=DPOConfig(f"dpo-{name}", **common), **data, peft_config=adapter)
+    first, *_, last = losses(trainer)
+    assert abs(first - 0.6931) < 1e-3  # that of a model that is its reference model
+    assert last < first
+assert trainer.state.log_history[-1]["step"] == 4
+""",
+    "setfit": """
+from datasets import Dataset, Value
+from sentence_transformers import SentenceTransformer, models
+from setfit import SetFitModel, Trainer, TrainingArguments
+
+save(BertModel, BertConfig)
+encoder = models.Transformer("model")
+SentenceTransformer(modules=[encoder, models.Pooling(16)], device="cpu").save("encoder")
+texts, labels = ["a good film", "bad book", "very good", "book was bad"], ["yes", "no", "yes", "no"]
+rows = Dataset.from_dict({"text": texts, "label": [label == "yes" for label in labels]}).cast_column("label", Value("int64"))
+
+
+def share(predicted, wanted):
+    return {"share": sum(int(a == b) for a, b in zip(predicted, wanted)) / len(wanted)}
+
+
+for head in (False, True):  # scikit-learn's, or one that is trained by gradients
+    model = SetFitModel.from_pretrained("encoder", labels=["no", "yes"], device="cpu", use_differentiable_head=head)
+    before = torch.cat([weight.flatten() for weight in model.model_body.parameters()]).clone()
+    settings = {"max_steps": 6, "batch_size": 4, "num_epochs": 1, "report_to": "none", "body_learning_rate": 1e-3}
+    trainer = Trainer(model=model, args=TrainingArguments("run", **settings), train_dataset=rows, eval_dataset=rows, metric=share)
+    trainer.train()
+    assert not torch.equal(torch.cat([weight.flatten() for weight in model.model_body.parameters()]), before)
+    assert head or trainer.evaluate() == {"share": 1.0}
+    model.save_pretrained("saved")
+    assert list(SetFitModel.from_pretrained("saved", device="cpu").predict(texts)) == list(model.predict(texts))
+    assert head or list(model.predict(texts)) == labels
+""",
 }
 
 
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_a_library_does_its_main_job(library: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
+    needed = {"evaluate": "evaluate datasets", "trl": "trl datasets peft", "setfit": "setfit evaluate datasets"}.get(
+        library, library
+    )
+    for name in needed.split():
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
     (tmp_path / "program.py").write_text(COMMON + PROGRAMS[library])
     command = [sys.executable, "-m", "transept", "--as-transformers", "program.py"]
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 import transept
 from transept import Seq2SeqTrainer, Trainer, TrainingArguments
-from transept.errors import TranseptWarning, UnsupportedError
+from transept.errors import InputError, TranseptWarning, UnsupportedError
+from transept.training.data.loader import begin_epoch
 from transept.training.trainer_base import UNCALLED
 
 from .small import head, ours, pair, quiet, reference_warnings, rows
@@ -99,6 +100,11 @@ def test_a_loop_of_ones_own_over_the_accelerator(tmp_path: Path, capsys: pytest.
     assert (here.device, here.mixed_precision) == (trainer.args.device, "no")
     assert here.unwrap_model(torch.compile(model, backend="eager"), keep_torch_compile=False) is model
     assert here.on_main_process(len)("abc") == 3
+    assert (here.parallelism_config, here.state.distributed_type, trainer.args.distributed_state.num_processes) == (
+        None,
+        "NO",
+        1,
+    )
     here.print("one", 2)
     assert "one 2" in capsys.readouterr().out
     with pytest.raises(AttributeError, match=r"has no 'load_state'. It has: .*backward"):
@@ -122,6 +128,49 @@ def test_the_arguments_are_pickled_beside_a_save(tmp_path: Path) -> None:
     with pytest.warns(TranseptWarning, match=r"training_args\.bin is not written: Local cannot be pickled"):
         trainer.save_model(str(tmp_path / "other"))
     assert (tmp_path / "other" / "model.safetensors").exists()
+
+
+class Hooks(Trainer):
+    """Methods of the reference's trainer that libraries override and call."""
+
+    called: list[str] = []
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.called.append(f"load {Path(resume_from_checkpoint).name}")
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        assert self.push_in_progress is None
+        self.called.append(f"push {Path(checkpoint_folder).name}")
+
+    def get_optimizer_cls_and_kwargs(self, args: Any, model: Any = None) -> Any:  # type: ignore[override]
+        kind, options = super().get_optimizer_cls_and_kwargs(args, model)
+        return kind, {**options, "optimizer_dict": [{"params": [*self.model.classifier.parameters()], "weight_decay": 0.5}]}
+
+
+def test_what_libraries_override_is_called(tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 1, "push_to_hub": True}
+    _trainer(tmp_path, Hooks, **options).train()
+    trainer = _trainer(tmp_path, Hooks, **options)
+    trainer.train(resume_from_checkpoint=True)
+    assert Hooks.called == ["push checkpoint-1", "push checkpoint-2", "load checkpoint-2"]
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.5]
+    with pytest.raises(InputError, match="`layerwise_lr_decay` makes groups of parameters"):
+        _trainer(tmp_path / "other", Hooks, layerwise_lr_decay=0.5).train()
+
+
+def test_rows_that_a_loader_of_ones_own_shuffles_follow_from_the_epoch(tmp_path: Path) -> None:
+    """A `RandomSampler` is the reference's after `accelerator.prepare`, in a sampler of batches of one's own, too."""
+    import accelerate
+
+    here, orders = _trainer(tmp_path).accelerator, []
+    theirs = accelerate.Accelerator(cpu=True, dataloader_config=accelerate.DataLoaderConfiguration(use_seedable_sampler=True))
+    for prepare in (here.prepare, theirs.prepare):
+        torch.manual_seed(42)
+        batches = BatchSampler(RandomSampler(range(10), generator=torch.Generator().manual_seed(42)), 3, False)
+        loader = prepare(DataLoader(list(range(10)), batch_sampler=batches))
+        orders.append([torch.cat(list(begin_epoch(loader, epoch, 0))).tolist() for epoch in (0, 1)])
+    assert orders[0] == orders[1]
 
 
 class Reads(Trainer):
@@ -159,7 +208,7 @@ def test_groups_and_sizes_of_the_optimizer(tmp_path: Path) -> None:
 # The reference's own, of parallel forms and devices that are other ones here, and of its loop's beginning.
 ABSENT = {"_defer_fsdp_gradient_reduction", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm", "get_cp_size", "get_sp_size"}
 ABSENT |= {"_sync_replicated_trainable_parameters", "_prepare_context_parallel_inputs", "_update_auto_batch_size", "end"}
-ABSENT |= {"_finish_current_push", "_issue_warnings_after_load", "_load_callback_state", "get_tp_size"}
+ABSENT |= {"_finish_current_push", "_issue_warnings_after_load", "_load_callback_state"}
 
 
 @pytest.mark.reference

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+from tqdm.auto import tqdm
 
 from transept.errors import ConfigError, TrainingError, TranseptError, refuse
 from transept.parallel.mesh import Layout
@@ -228,3 +229,40 @@ class Replicas:
     def among(self, values: Sequence[T]) -> list[T]:
         """Of the values of all processes those of each share, in order: their sum is the same to the last bit."""
         return [values[member] for member in self.members]
+
+
+class ProcessView:
+    """What code of the reference asks of a run's processes, by the run's settings."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+    def __getattr__(self, name: str) -> Any:
+        names = ", ".join(sorted(name for name in dir(self) if name[0] != "_"))
+        raise AttributeError(f"what is asked of processes has no {name!r}. It has: {names}.")
+
+    num_processes = property(lambda self: self.args.world_size)
+    process_index = property(lambda self: self.args.process_index)
+    local_process_index = property(lambda self: self.args.local_process_index)
+    device = property(lambda self: self.args.device)
+    is_main_process = property(lambda self: self.process_index == 0)
+    is_local_main_process = property(lambda self: self.local_process_index == 0)
+    _several = property(lambda self: "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU")
+    distributed_type = property(lambda self: "NO" if self.num_processes == 1 else self._several)
+
+    def main_process_first(self) -> Any:
+        return self.args.main_process_first(local=False)
+
+    def local_main_process_first(self) -> Any:
+        return self.args.main_process_first(local=True)
+
+    def wait_for_everyone(self) -> None:
+        gather_objects(None)
+
+    def print(self, *values: Any, sep: str = " ", **kwargs: Any) -> None:
+        if self.is_local_main_process:
+            tqdm.write(sep.join(map(str, values)), **kwargs)
+
+    def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that does nothing in the other processes."""
+        return function if self.is_main_process else lambda *args, **kwargs: None

@@ -10,33 +10,25 @@ import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from torch.utils.data import DataLoader, RandomSampler
 
 from transept.errors import UnsupportedError, refuse
-from transept.parallel.processes import gather_objects, gather_tensors
+from transept.parallel.processes import ProcessView, gather_objects, gather_tensors
+from transept.training.data.order import EpochSampler
 from transept.training.loss import precision
 from transept.training.update import backward
 
-# What the arguments know, under the names there.
-_ASKED = {"num_processes": "world_size", **{name: name for name in ("process_index", "local_process_index", "device")}}
-_ASKED["gradient_accumulation_steps"] = "gradient_accumulation_steps"
 
-
-class Accelerator:
+class Accelerator(ProcessView):
     """A view of a trainer's processes and devices."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer, self.args = trainer, trainer.args
+        super().__init__(trainer.args)
+        self._trainer = trainer
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _ASKED:
-            return getattr(self.args, _ASKED[name])
-        names = sorted({*_ASKED, *(name for name in dir(self) if name[0] != "_")})
-        raise AttributeError(f"`Trainer.accelerator` has no {name!r}. It has: {', '.join(names)}.")
-
-    is_main_process = property(lambda self: self.process_index == 0)
-    is_local_main_process = property(lambda self: self.local_process_index == 0)
+    state = property(lambda self: self.args.distributed_state)
+    parallelism_config = None  # of accelerate's; the settings of the run say how a model is divided
+    gradient_accumulation_steps = property(lambda self: self.args.gradient_accumulation_steps)
     mixed_precision = property(lambda self: "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "no")
     sync_gradients = True
 
@@ -57,13 +49,16 @@ class Accelerator:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def prepare(self, *objects: Any, **kwargs: Any) -> Any:
-        """The same objects, with models on the device; the trainer itself prepares what it trains and reads."""
+        """The same objects, with models on the device, and shuffled rows in an order that follows from the epoch."""
         what, hint = "a loader of your own is not divided among processes.", "Use get_eval_dataloader(rows)."
         is_shared = self.num_processes > 1 and any(isinstance(value, DataLoader) for value in objects)
         refuse(is_shared, what, hint, UnsupportedError)
         for value in objects:
             if isinstance(value, nn.Module):
                 value.to(self.device)
+            batches: Any = getattr(value, "batch_sampler", None)
+            if isinstance(rows := getattr(batches, "sampler", None), RandomSampler) and not rows.replacement:
+                batches.sampler = EpochSampler(len(rows), self.args.seed)
         return objects if len(objects) > 1 else objects[0]
 
     def prepare_model(self, model: nn.Module, evaluation_mode: bool = False, **kwargs: Any) -> Any:
@@ -104,20 +99,3 @@ class Accelerator:
             return F.pad(value, [0, 0] * (value.ndim - 1 - dim % value.ndim) + [*sides], value=pad_index)
 
         return pytree.tree_map_only(Tensor, lambda value: pad(value) if dim < value.ndim else value, tensor)
-
-    def main_process_first(self) -> Any:
-        return self.args.main_process_first(local=False)
-
-    def local_main_process_first(self) -> Any:
-        return self.args.main_process_first(local=True)
-
-    def wait_for_everyone(self) -> None:
-        gather_objects(None)
-
-    def print(self, *values: Any, sep: str = " ", **kwargs: Any) -> None:
-        if self.is_local_main_process:
-            tqdm.write(sep.join(map(str, values)), **kwargs)
-
-    def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that does nothing in the other processes."""
-        return function if self.is_main_process else lambda *args, **kwargs: None

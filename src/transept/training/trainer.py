@@ -23,7 +23,7 @@ from transept.model_card import card_of, write_card
 from transept.parallel.processes import naming_lost_processes
 from transept.parallel.streams import ModelFiles, written_together
 from transept.training.arguments.training import TrainingArguments
-from transept.training.checkpoint.contents import load_best
+from transept.training.checkpoint.contents import load_best, load_weights
 from transept.training.checkpoint.resume import keep_update_size
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import computed_once, ending_workers
@@ -142,8 +142,11 @@ class Trainer(TrainerBase):
         if args.layerwise_lr_decay is not None:
             layers = layer_groups(own_task(model, "layerwise_lr_decay"))
             rates = optimizers.layerwise_rates(layers, args.layerwise_lr_decay)
+        options = dict(options)
+        groups = options.pop("optimizer_dict", None) or options.pop("params", None)  # those of an overriding method
+        refuse(groups and rates, "`layerwise_lr_decay` makes groups of parameters, but the optimizer comes with others.")
         rate = options.get("lr", args.learning_rate)
-        groups = optimizers.parameter_groups(model, rate, args.weight_decay, decayed, rates)
+        groups = groups or optimizers.parameter_groups(model, rate, args.weight_decay, decayed, rates)
         self.optimizer = optimizers.make_optimizer(kind, groups, options, self.form.optimizer)
         return self.optimizer
 
@@ -236,9 +239,16 @@ class Trainer(TrainerBase):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         assert self.saved is not None
-        self.saved.save()
-        if self.args.push_to_hub and self.args.hub_strategy == "every_save":
+        checkpoint = self.saved.save()
+        if self.args.push_to_hub and checkpoint is not None:
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self.args.hub_strategy == "every_save":
             self.push_to_hub(f"Training in progress, step {self.state.global_step}")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        load_weights(Path(resume_from_checkpoint), self.model if model is None else model, self.form, self.average)
 
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))

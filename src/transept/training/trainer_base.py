@@ -16,6 +16,7 @@ from transept.environment import enable_full_determinism, set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError, refuse
 from transept.heads.task import loss_alone
 from transept.logging import get_verbosity, set_verbosity
+from transept.objectives.classification import LabelSmoother
 from transept.objectives.terms import total
 from transept.parallel.forms import Form
 from transept.training.accelerator import Accelerator
@@ -39,10 +40,10 @@ UNCALLED = (
     *("_inner_training_loop", "_run_epoch", "_prepare_for_training", "_init_training_state", "_finalize_training"),
     *("set_initial_training_values", "get_batch_samples", "_get_num_items_in_batch", "_get_dataloader"),
     *("_maybe_log_save_evaluate", "_evaluate", "_determine_best_metric", "_clip_grad_norm", "_get_grad_norm"),
-    *("_load_from_checkpoint", "_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler", "_save_rng_state"),
-    *("_load_rng_state", "_save_scaler", "_load_scaler", "_push_from_checkpoint", "_get_output_dir"),
-    *("_track_num_input_tokens", "_move_model_to_device", "_build_accelerator_args", "create_accelerator_and_postprocess"),
-    *("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint", "_validate_args", "init_hf_repo"),
+    *("_save_optimizer_and_scheduler", "_load_optimizer_and_scheduler", "_save_rng_state", "_load_rng_state", "_save_scaler"),
+    *("_load_scaler", "_get_output_dir", "_track_num_input_tokens", "_move_model_to_device", "_build_accelerator_args"),
+    *("create_accelerator_and_postprocess", "_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"),
+    *("_validate_args", "init_hf_repo"),
 )
 
 
@@ -50,6 +51,11 @@ class TrainerBase(TrainerData):
     """A trainer's model, data, callbacks and passes; see :class:`transept.training.trainer.Trainer`."""
 
     loss_is_scaled_for_ga: ClassVar[bool | None] = None
+    # No other library divides the model, or publishes it while training goes on.
+    is_deepspeed_enabled = is_fsdp_enabled = False
+    can_return_loss = False  # whether batches without labels and ``return_loss`` have a loss
+    push_in_progress: Any = None
+    hub_model_id = property(lambda self: self.args.hub_model_id)
 
     def __init__(
         self,
@@ -93,6 +99,7 @@ class TrainerBase(TrainerData):
         # Rows may be put together anew where the model alone sees the micro-batches.
         replaces_loss = not {"training_step", "compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)
         self.may_cut = not replaces_loss and (self.perturbation is None or self.perturbation.by_row)
+        self.label_smoother = LabelSmoother(args.label_smoothing_factor) if args.label_smoothing_factor else None
         self.average: WeightAverage | None = None
         self.share = PassShare()  # of the pass that is being made
         self.training_weights: int | None = None  # of the whole model
@@ -294,6 +301,10 @@ class TrainerBase(TrainerData):
         if self.training is not None:
             self.training.store_flops()
 
+    def get_tp_size(self) -> int:
+        """What code divides the number of processes by to scale a sum over ``num_items_in_batch``, which needs no scale."""
+        return self.args.world_size
+
     def get_num_trainable_parameters(self) -> int:
         return sum(weight.numel() for weight in self.model.parameters() if weight.requires_grad)
 
@@ -317,7 +328,7 @@ class TrainerBase(TrainerData):
         names, counts = self.label_names, self.objective.count(inputs)
         has_loss = all(inputs.get(name) is not None for name in names)
         if not names:  # some tasks learn without labels
-            has_loss = bool(inputs.get("return_loss")) or bool(counts)
+            has_loss = bool(inputs.get("return_loss", self.can_return_loss)) or bool(counts)
         inputs = self._prepare_inputs(inputs)
         labels: Any = tuple(inputs[name] for name in names) if has_loss and names else None
         replaces_loss = not {"compute_loss", "compute_loss_func"}.isdisjoint(self.replaced_passes)

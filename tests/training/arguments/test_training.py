@@ -19,7 +19,7 @@ from tests.training.small import reference_warnings
 from transept import Seq2SeqTrainingArguments, TrainingArguments
 from transept.errors import ConfigError, FileError, FormatError, InputError, TranseptError, TranseptWarning, UnsupportedError
 
-OURS = {"nan_policy", "max_tokens_per_batch", "packing", "layerwise_lr_decay", "freeze", "unfreeze_schedule", "adversarial"}
+OURS = {"nan_policy", "max_tokens_per_batch", "layerwise_lr_decay", "freeze", "unfreeze_schedule", "adversarial"}
 OURS |= {"save_on_signal", "find_batch_size", "ema_decay", "deterministic", "precompute"}
 OURS |= {"zero_stage", "tp_size", "pp_size", "pp_schedule", "pp_microbatches", "dp_replicate_size", "enable_sequence_parallel"}
 

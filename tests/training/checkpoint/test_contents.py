@@ -18,7 +18,7 @@ from transept import BertConfig, BertForSequenceClassification
 from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError
 from transept.parallel.forms import Form
-from transept.training.checkpoint.contents import Collected, checkpoint_bytes, load_generators, load_parts
+from transept.training.checkpoint.contents import Collected, checkpoint_bytes, load_generators, load_parts, load_weights
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_checkpoint, write_checkpoint
 from transept.training.checkpoint.generators import Generators, Rewind
@@ -62,6 +62,11 @@ def saved(parts: Any, run: Path) -> Path:
     return write_checkpoint(run, 1, fill, needed=checkpoint_bytes(parts))
 
 
+def restore(path: Path, run: Any) -> None:
+    load_weights(path, run.model, run.form, run.average)
+    load_parts(path, run)
+
+
 def same(one: Any, other: Any) -> bool:
     return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)
 
@@ -82,7 +87,7 @@ def test_all_parts_come_back(make: Any, mean: bool, tmp_path: Path) -> None:
     assert (path / "weights.safetensors").exists() is mean
     other = parts_of(make(), mean)
     places = [parameter.data_ptr() for parameter in other.model.parameters()]
-    load_parts(path, other)
+    restore(path, other)
     assert [parameter.data_ptr() for parameter in other.model.parameters()] == places
     assert same(parts.model.state_dict(), other.model.state_dict())
     assert not mean or same(parts.average.state_dict(), other.average.state_dict())
@@ -99,25 +104,25 @@ def test_all_parts_come_back(make: Any, mean: bool, tmp_path: Path) -> None:
 def test_another_model_is_refused(tmp_path: Path) -> None:
     path = saved(parts_of(bert()), tmp_path)
     with pytest.raises(CheckpointError, match="does not fit BertForSequenceClassification"):
-        load_parts(path, parts_of(bert(num_labels=3)))
+        restore(path, parts_of(bert(num_labels=3)))
     with pytest.raises(CheckpointError, match=r"does not fit Sequential: missing \['0.bias'"):
-        load_parts(path, parts_of(foreign()))
+        restore(path, parts_of(foreign()))
     path = saved(parts_of(foreign()), tmp_path / "foreign")
     with pytest.raises(CheckpointError, match="does not fit"):
-        load_parts(path, parts_of(nn.Sequential(nn.Linear(3, 4))))
+        restore(path, parts_of(nn.Sequential(nn.Linear(3, 4))))
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:
     path = saved(parts_of(bert()), tmp_path)
     (path / "optimizer.json").write_text("[]")
     with pytest.raises(FormatError, match="optimizer.json"):
-        load_parts(path, parts_of(bert()))
+        restore(path, parts_of(bert()))
     (path / "optimizer.json").write_text(json.dumps({"class": "SGD", "groups": [], "state": {}}))
     with pytest.raises(CheckpointError, match=r"optimizer.json: holds the state of SGD"):
-        load_parts(path, parts_of(bert()))
+        restore(path, parts_of(bert()))
     (path / "model.safetensors").unlink()
     with pytest.raises(FileError, match="model.safetensors"):
-        load_parts(path, parts_of(bert()))
+        restore(path, parts_of(bert()))
 
 
 def test_pickles_are_not_read(tmp_path: Path) -> None:

@@ -47,7 +47,6 @@ LIMITS = {
     "train_sampling_strategy": ("batches are not rebalanced.", 'Use "group_by_length" or "token_budget".'),
     "sortish_sampler": ("there is one way to sort by length.", 'Use train_sampling_strategy="group_by_length".'),
     "hub_strategy": ("checkpoints are not published.", 'Use "every_save" or "end".'),
-    "packing": ("rows are packed by a collator.", "Use DataCollatorWithFlattening."),
     "average_tokens_across_devices": ("a loss is divided by the items of all processes.", "Leave it out."),
     "optim_target_modules": (
         "only optimizers of other packages (GaLore, APOLLO) choose modules by it.",

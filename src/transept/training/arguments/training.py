@@ -18,7 +18,7 @@ from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.parallel.processes import gather_objects, join
+from transept.parallel.processes import ProcessView, gather_objects, join
 from transept.training.arguments.base import SettingGroups, programs
 from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.optim.optimizers import OptimizerNames
@@ -177,7 +177,6 @@ class TrainingArguments(SettingGroups):
     dp_replicate_size: Count | None = None
     nan_policy: Literal["error", "skip", "ignore"] = "error"
     max_tokens_per_batch: Count | None = None
-    packing: bool = False
     layerwise_lr_decay: Annotated[Share, Range(0, open="(")] | None = None
     freeze: Any = None
     precompute: bool = False
@@ -284,6 +283,8 @@ class TrainingArguments(SettingGroups):
         return int(os.environ.get("LOCAL_RANK", 0)) if self.world_size > 1 else 0
 
     parallel_mode = property(lambda self: ParallelMode("distributed" if self.world_size > 1 else "not_parallel"))
+    deepspeed_plugin = None  # DeepSpeed's files are read, and the library itself is not used
+    distributed_state = property(ProcessView, doc="What there is of the processes, under the names there.")
     n_gpu = property(lambda self: int(self.device.type == "cuda"), doc="1 on a GPU, else 0, for one process.")
     train_batch_size = property(lambda self: self.per_device_train_batch_size, doc="Rows of a micro-batch.")
     eval_batch_size = property(lambda self: self.per_device_eval_batch_size, doc="Rows of a batch that is evaluated.")

@@ -141,8 +141,11 @@ class _StoredPart:
 
 
 def load_parts(checkpoint: Path, run: TrainingRun) -> list[str]:
-    """Put a checkpoint into the parts of a run, but for the random generators; returns what it does not have."""
-    load_weights(checkpoint, run.model, run.form, run.average)
+    """Put a checkpoint into what goes with the weights of a run, but for generators; returns what it does not have."""
+    if run.average is not None:
+        parameters, means = dict(run.model.named_parameters()), run.average.state_dict()
+        saved = dict(_StoredPart(checkpoint, AVERAGE, run.form).read(means))
+        run.average.load_state_dict(saved or {name: parameters[name].detach() for name in means})
     _load_carried(checkpoint, run.model)
     lost = []
     for name, part in ((OPTIMIZER, run.optimizer), (SCHEDULE, run.scheduler), (SCALER, run.scaler)):
@@ -197,7 +200,7 @@ def _load_carried(checkpoint: Path, model: nn.Module) -> None:
 
 
 def load_weights(checkpoint: Path, model: nn.Module, form: Form, average: WeightAverage | None = None) -> None:
-    """Fill the model, and the average of its weights, from a checkpoint; parameters keep their place in memory."""
+    """Fill the model from a checkpoint, which may have an average beside; parameters keep their place in memory."""
     stored = _StoredPart(checkpoint, WEIGHTS, form)
     if stored.path.exists():
         weights = _sharded_tensors(model) if stored.in_shards else _model_tensors(model)
@@ -210,10 +213,6 @@ def load_weights(checkpoint: Path, model: nn.Module, form: Form, average: Weight
                 weights[name].copy_(tensor)
     else:
         load_saved_weights(checkpoint, model)
-    if average is not None:
-        parameters, means = dict(model.named_parameters()), average.state_dict()
-        saved = dict(_StoredPart(checkpoint, AVERAGE, form).read(means))
-        average.load_state_dict(saved or {name: parameters[name].detach() for name in means})
 
 
 def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool) -> None:

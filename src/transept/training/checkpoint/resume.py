@@ -162,6 +162,7 @@ def restore_run(run: TrainingRun, trainer: Any, checkpoint: Path, rows: RowsDige
         what = f"{checkpoint}: {'; '.join(changes)}. The run goes on, but not as it would have."
         rates = "What the optimizer and the schedule keep, such as the learning rate, is the checkpoint's."
         warnings.warn(f"{what} {rates}", TranseptWarning, stacklevel=5)
+    trainer._load_from_checkpoint(str(checkpoint))
     lost = load_parts(checkpoint, run)
     run.continue_from(state)
     trainer.state = state

@@ -158,7 +158,8 @@ def begin_epoch(loader: Any, epoch: int, start: int) -> Iterator[Any]:
     if part is not None:
         part.set_epoch(epoch, start)
     else:
-        others: list[Any] = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+        batches_of: Any = getattr(loader, "batch_sampler", None)
+        others: tuple[Any, ...] = (loader, getattr(loader, "sampler", None), batches_of, getattr(batches_of, "sampler", None))
         for other in others:
             if hasattr(other, "set_epoch"):
                 other.set_epoch(epoch)
