@@ -26,6 +26,7 @@ from transept.source import Source
 Report = dict[str, Any]
 Tensors = list[tuple[list[str], nn.Parameter]]
 ERROR, WARNING, NOTE = "error", "warning", "note"
+_DEPTH = 3  # levels of parts that are shown
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 # Keys of config files that say nothing of the model.
 _TOLD = {"transformers_version", "auto_map", "gradient_checkpointing", "torchscript"}
@@ -94,7 +95,7 @@ def _build(found: Report, config: Config) -> Model:
     with torch.device("meta"), Unfilled():
         model = kind(config)
     tensors = [(name.split("."), tensor) for name, tensor in model.named_parameters(remove_duplicate=False)]
-    parts = _part(kind.__name__, tensors, set(), 3)
+    parts = _part(kind.__name__, tensors, set(), _DEPTH)
     memory = {"float32": 4 * parts["parameters"], "bfloat16": 2 * parts["parameters"]}
     found |= {"architecture": kind.__name__, "parts": parts, "memory": memory}
     for ours, other in model.checkpoint_names().tied.items():
@@ -116,8 +117,8 @@ def _part(name: str, tensors: Tensors, seen: set[int], depth: int) -> Report:
             child, parts = f"{child} × {len(layers)}", [(path[1:], tensor) for path, tensor in parts]
         children.append(_part(child, parts, seen, depth - 1))
     seen.update(own)
-    if len(children) == 1:
-        children = children[0]["children"]  # it would say the same again
+    if len(children) == 1:  # it would say the same again
+        name, children = f"{name}.{children[0]['name']}" if depth < _DEPTH else name, children[0]["children"]
     return {"name": name, "parameters": new, "shared": sum(own.values()) - new, "children": children}
 
 

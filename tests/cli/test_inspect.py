@@ -59,7 +59,7 @@ def test_parameters_by_part(classifier, look):
     assert found["preprocessing"]["class"] == "BertTokenizer"
     assert findings(found, "error") == findings(found, "warning") == ""
     backbone, head = parts["children"]
-    layers = next(part for part in backbone["children"] if part["name"] == "layers × 2")
+    layers = next(part for part in backbone["children"] if part["name"] == "encoder.layer × 2")
     assert layers["parameters"] == sum(p.numel() for p in model.backbone.layers.parameters())
     assert head["parameters"] == 32 * 2 + 2
 
@@ -137,8 +137,8 @@ def test_it_is_drawn(command, classifier, monkeypatch):
     done = command("inspect", classifier, terminal=("out",))
     lines = done.out.splitlines()
     assert lines[0] == f"BertForSequenceClassification  {classifier}"
-    assert any(line.startswith("│  ├─ layers × 2 ") and "█" in line for line in lines)
-    assert any(line.startswith("└─ head ") for line in lines)
+    assert any(line.startswith("│  ├─ encoder.layer × 2 ") and "█" in line for line in lines)
+    assert any(line.startswith("└─ classifier ") for line in lines)
     assert any(line.startswith("memory ") for line in lines)
     assert done.err == ""
 
@@ -169,13 +169,13 @@ def test_weights_that_do_not_fit(broken, look):
     save_file(state, broken / "model.safetensors")
     message = findings(look(broken, 1), "error")
     assert "1 missing, 1 unexpected" in message
-    assert "layers.0.self_attn.q_proj.weight" in message
+    assert "bert.encoder.layer.0.attention.self.query.weight" in message
 
 
 def test_a_new_head(broken, look):
     state = load_file(broken / "model.safetensors")
     save_file({name: value for name, value in state.items() if not name.startswith("classifier")}, broken / "model.safetensors")
-    assert "head.out_proj.weight" in findings(look(broken), "warning")
+    assert "classifier.weight" in findings(look(broken), "warning")
 
 
 def test_weights_of_another_head(classifier, broken, look):

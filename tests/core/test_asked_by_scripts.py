@@ -127,7 +127,7 @@ def test_removed_heads_are_gone_and_the_others_as_before(tmp_path: Path) -> None
         t5().prune_heads({0: [0]})
     task = BertForSequenceClassification(BertConfig(**SIZES))
     task.prune_heads({1: {0}})
-    assert task.model.layers[1].self_attn.o_proj.in_features == 4
+    assert task.backbone.layers[1].self_attn.o_proj.in_features == 4
 
 
 # --- caches ----------------------------------------------------------------------------------------------------------------

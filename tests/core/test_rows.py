@@ -168,7 +168,7 @@ def test_texts_are_inferred_where_the_reference_infers_them(family: Family, cls:
     if cls.__name__ in UNLIKE:
         pytest.skip(UNLIKE[cls.__name__])
     ours, theirs, _ = originals(family, cls)
-    backbone: Any = ours.backbone
+    backbone: Any = ours.body
     ids = torch.randint(5, backbone.vocab_size, (3, 6), generator=torch.Generator().manual_seed(1))
     places = torch.tensor([[0] * 6, [0, 1, 2, 0, 1, 2], [3, 4, 5, 2, 3, 4]]) + backbone.first_position
     asked: list[dict[str, Any]] = [{}, {"use_cache": False}] if takes_cache(cls) else [{}]

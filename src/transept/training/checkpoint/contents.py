@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, write_tensors
 from transept.checkpoint.writing import in_order
-from transept.core.loading import Pretrained
+from transept.core.loading import Pretrained, translated
 from transept.errors import CheckpointError, naming
 from transept.files import dump_json, load_json, write_text
 from transept.layers.packed import Packed
@@ -226,8 +226,11 @@ def load_best(checkpoint: Path, model: nn.Module, form: Form, *, averaged: bool)
 def load_saved_weights(checkpoint: Path, model: nn.Module) -> None:
     """Fill a model from its own files in a checkpoint, which hold the mean of the weights where one is kept."""
     path = checkpoint / WEIGHTS_NAME
+    state = dict(open_store(Source(str(checkpoint))))
+    if isinstance(model, Pretrained):
+        state = translated(model, model.checkpoint_names(), state)
     try:
-        missing, unexpected = model.load_state_dict(dict(open_store(Source(str(checkpoint)))), strict=False)
+        missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
         what = f"does not fit {type(model).__name__}: {' '.join(str(error).split())[:300]}"
         raise CheckpointError(what, path=path) from error
