@@ -33,11 +33,11 @@ _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNO
 
 
 # Arguments of the reference's ``from_pretrained`` that change nothing: memory is always saved, downloads always resume, the
-# environment tells proxies and mirrors, code of a repository has no revision since it is never run, and there is one
+# environment tells mirrors, code of a repository has no revision since it is never run, and there is one
 # implementation of tokenizers and image processors.
 _NEEDLESS = """
 _commit_hash _fast_init _from_auto _from_pipeline code_revision disable_mmap experts_implementation from_slow low_cpu_mem_usage
-max_memory mirror offload_buffers offload_folder offload_state_dict proxies resume_download use_fast weights_only
+max_memory mirror offload_buffers offload_folder offload_state_dict resume_download use_fast weights_only
 """
 # Those that ask for what is not here, unless they are empty, and what to do without.
 _ABSENT = {
@@ -49,6 +49,7 @@ _ABSENT = {
     "kernel_config": "Leave it out: PyTorch's kernels are used.",
     "use_kernels": "Leave it out: PyTorch's kernels are used.",
     "fusion_config": "Leave it out.",
+    "proxies": "Set HTTPS_PROXY in the environment.",
 }
 
 
