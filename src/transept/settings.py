@@ -61,7 +61,7 @@ class Settings(Pushable):
         self.validate()
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
-        """Set all fields, from ``values`` or else to their defaults; with ``keep`` those are a file's, and unknown ones stay."""
+        """Set all fields, from ``values`` or else to their defaults; those of a file (``keep``) may be unknown."""
         values = self.upgrade(dict(values))
         for name, spec in specs(type(self)).items():
             if name in values:
