@@ -74,6 +74,7 @@ class Config(Settings):
     """
 
     model_type: ClassVar[str] = ""
+    keeps_unknown = True
     aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path", "_attn_implementation": "attn_implementation"}
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})

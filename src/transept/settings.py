@@ -46,6 +46,7 @@ class Settings(Pushable):
     attribute_map: ClassVar[dict[str, str]] = {}  # what the reference calls them
     unread: ClassVar[frozenset[str]] = frozenset()  # keys that a file can never set
     unwritten: ClassVar[frozenset[str]] = frozenset()  # settings of one run, which no file holds
+    keeps_unknown: ClassVar[bool] = False  # whether a setting that a caller passes may be unknown, with a warning
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -60,7 +61,7 @@ class Settings(Pushable):
         self.validate()
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
-        """Set all fields, from ``values`` or else to their defaults; unknown names are kept, and with ``keep`` are a file's."""
+        """Set all fields, from ``values`` or else to their defaults; those of a file (``keep``) may be unknown."""
         values = self.upgrade(dict(values))
         for name, spec in specs(type(self)).items():
             if name in values:
@@ -68,6 +69,8 @@ class Settings(Pushable):
             elif name not in self.__dict__ and spec.derived is None:
                 setattr(self, name, spec.default())
         unknown = [name for name in values if not self.knows(name)]
+        for name in () if keep or self.keeps_unknown else unknown:
+            self.need_known(name)
         for name, value in values.items():
             if (keep or name in unknown) and name[:1] != "_" and self._property(name) is None:
                 self.extra[name] = value

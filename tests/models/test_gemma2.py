@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from transept.errors import ConfigError
+from transept.errors import ConfigError, TranseptWarning
 from transept.models.gemma2 import Gemma2Config, Gemma2ForCausalLM, Gemma2Model
 
 from .families import FAMILIES
@@ -163,7 +163,6 @@ def test_new_norms_scale_by_one() -> None:
         ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
         ({"sliding_window": None}, "sliding_window"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        ({"hidden_act": "gelu"}, "hidden_act"),
         ({"hidden_activation": "gellu"}, "'gelu'"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
     ],
@@ -171,3 +170,9 @@ def test_new_norms_scale_by_one() -> None:
 def test_impossible_settings_are_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Gemma2Model(Gemma2Config(**FAMILY.tiny | wrong))
+
+
+def test_the_activation_has_another_name() -> None:
+    with pytest.warns(TranseptWarning, match="'hidden_act'.*'hidden_activation'"):
+        config = Gemma2Config(**FAMILY.tiny | {"hidden_act": "gelu"})
+    assert config.hidden_activation == "gelu_pytorch_tanh"

@@ -83,7 +83,6 @@ def test_biases_are_those_of_queries_keys_and_values() -> None:
         ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
         ({"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": False}, "sliding_window"),
         ({"sliding_window": 0}, "sliding_window"),
-        ({"attention_bias": False}, "attention_bias"),
         ({"num_key_value_heads": 3}, "num_attention_heads"),
     ],
 )

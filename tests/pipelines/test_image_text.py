@@ -79,7 +79,7 @@ def test_ids_in_the_place_of_text(both: tuple[Any, Any]) -> None:
     assert mine["generated_token_ids"] == other["generated_token_ids"].tolist()
     several = ours(ONE, "<image>a", num_return_sequences=3, do_sample=True, seed=1)
     assert len(several) == 3
-    assert ours.with_options({"stop_sequence": "b"}).generation["stop_strings"] == ["b"]
+    assert ours.with_options({"stop_sequence": "b"}).generation["stop_strings"] == "b"
 
 
 def test_pictures_of_any_size_share_a_batch() -> None:

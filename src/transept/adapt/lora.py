@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.adapt.quantize import QuantizedLinear
-from transept.errors import ConfigError, InputError, UnsupportedError, nearest
-from transept.fields import Count, Share, specs
+from transept.errors import InputError, UnsupportedError
+from transept.fields import Count, Share
 from transept.layers.packed import Projection
 from transept.layers.projection import Conv1D, matrix
 from transept.memory import check_memory
@@ -104,11 +104,6 @@ class LoraConfig(Settings):
                 raise UnsupportedError(f"`{name}` of an adapter is not supported.", hint="Leave it out, or use peft itself.")
         values = {name: sorted(value) if isinstance(value, set | frozenset) else value for name, value in values.items()}
         return values | {name: values[name] or {} for name in ("rank_pattern", "alpha_pattern") if name in values}
-
-    def warn_of(self, unknown: Sequence[str], likeness: float | None = None) -> None:
-        """Raise ``ConfigError`` for a name that a caller passes: a setting that nothing reads would change what is trained."""
-        for name in unknown if likeness is None else ():
-            raise ConfigError(f"LoraConfig has no setting {name!r}.", hint=nearest(name, specs(type(self))))
 
     def validate(self) -> None:
         super().validate()

@@ -89,6 +89,7 @@ class GenerationConfig(Settings):
     """
 
     file_name = GENERATION_CONFIG_NAME
+    keeps_unknown = True
     unread = frozenset({"compile_config"})  # it chooses how code runs, not what comes out
     _beside: ClassVar[frozenset[str]] = frozenset()  # settings that the model reads beside those of all models
 
