@@ -252,3 +252,12 @@ def test_metrics_of_glue() -> None:
     assert glue_compute_metrics("sts-b", preds * 2.0, preds * 1.0)["corr"] == pytest.approx(1)
     with pytest.raises(InputError, match="no task"):
         glue_compute_metrics("nonsense", preds, labels)
+
+
+def test_tensors_of_one_process_are_its_own() -> None:
+    from transept.trainer_pt_utils import distributed_concat, nested_gather
+
+    tree = {"a": torch.arange(4), "b": [torch.ones(2, 3), None]}
+    assert nested_gather(tree) is tree
+    assert nested_gather(None) is None
+    assert torch.equal(distributed_concat(torch.arange(4), 3), torch.arange(3))

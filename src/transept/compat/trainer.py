@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from transept.environment import is_main_process
 from transept.metrics.nested import nested_truncate
-from transept.parallel.processes import gather_tensors
+from transept.parallel.processes import ahead, gather_tensors
 from transept.training.state import ExplicitEnum
 
 TRAINING_ARGS_NAME, TRAINER_STATE_NAME = "training_args.bin", "trainer_state.json"
@@ -37,7 +37,13 @@ class HPSearchBackend(ExplicitEnum):
 
 def nested_gather(tensors: Any, parallel_mode: Any = None, name: str | None = None) -> Any:
     """The tensors of all processes, one below another; in one process the tensors themselves."""
-    return pytree.tree_map_only(torch.Tensor, gather_tensors, tensors)
+
+    def joined(first: Any, *others: Any) -> Any:
+        leaves = (first, *others)
+        return torch.cat([leaf if leaf.ndim else leaf[None] for leaf in leaves]) if isinstance(first, torch.Tensor) else first
+
+    trees = gather_tensors(tensors)
+    return tensors if len(trees) == 1 else pytree.tree_map(joined, *trees)
 
 
 def distributed_concat(tensor: Any, num_total_examples: int | None = None) -> Any:
@@ -61,12 +67,7 @@ def total_processes_number(local_rank: int) -> int:
     return torch.distributed.get_world_size() if torch.distributed.is_available() and torch.distributed.is_initialized() else 1
 
 
-@contextmanager
-def torch_distributed_zero_first(local_rank: int) -> Iterator[None]:
+def torch_distributed_zero_first(local_rank: int) -> AbstractContextManager[None]:
     """Within it, the first process of a machine goes before the others, which wait for it."""
-    together = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if together and not is_main_process(local_rank):
-        torch.distributed.barrier()
-    yield
-    if together and is_main_process(local_rank):
-        torch.distributed.barrier()
+    have_met = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return ahead(is_main_process(local_rank)) if have_met else nullcontext()

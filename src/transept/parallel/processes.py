@@ -115,6 +115,18 @@ def gather_objects(value: T) -> list[T]:
     return values
 
 
+@contextlib.contextmanager
+def ahead(is_first: bool) -> Iterator[None]:
+    """Let the first of the processes do something before the others do it, which go on where it fails too."""
+    if not is_first:
+        gather_objects(None)
+    try:
+        yield
+    finally:
+        if is_first:
+            gather_objects(None)
+
+
 def gather_numbers(numbers: Sequence[float]) -> list[list[float]]:
     """The float64 numbers of all processes, as many of each, in the order of their ranks; by one operation."""
     if world_size() == 1:

@@ -18,7 +18,7 @@ from transept import tiles
 from transept.errors import TranseptWarning
 from transept.fields import Count, Deviation, Range, Share
 from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
-from transept.parallel.processes import ProcessView, gather_objects, join
+from transept.parallel.processes import ProcessView, ahead, join
 from transept.training.arguments.base import SettingGroups, programs
 from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.optim.optimizers import OptimizerNames
@@ -296,14 +296,8 @@ class TrainingArguments(SettingGroups):
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """Let the first process, of each machine where ``local``, do something before the others do it."""
         join(self.ddp_backend, self.ddp_timeout, self.device.type)
-        is_first = (self.local_process_index if local else self.process_index) == 0
-        if not is_first:
-            gather_objects(desc)
-        try:
+        with ahead((self.local_process_index if local else self.process_index) == 0):
             yield
-        finally:
-            if is_first:
-                gather_objects(desc)
 
     def get_process_log_level(self) -> int:
         """The level from which on messages are shown in this process."""
