@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from transept import tiles
+from transept.environment import tiles
 
 from . import failures
 from .hub_server import HubServer

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from transept.core.auto import family, model_types, models_of
-from transept.core.feature_maps import FeatureMaps
 from transept.core.model import Backbone, Model
+from transept.kinds.feature_maps import FeatureMaps
 from transept.models import ALIASES
 
 ROOT = Path(__file__).parent.parent

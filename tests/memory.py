@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.document_tables import ROOT, written
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.auto import config_class, family, model_types, models_of
 from transept.core.model import Backbone
 from transept.layers.cache import DynamicCache

@@ -14,12 +14,12 @@ PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
 # Modules whose public classes and functions are all public names of the package; every family is another.
 WHOLE = [
-    "config",
+    "config.model",
     "core.inputs",
     "core.model",
-    "core.pixels",
-    "core.text",
-    "core.waves",
+    "kinds.image",
+    "kinds.text",
+    "kinds.audio",
     "errors",
     "generation.config",
     "generation.outputs",
@@ -48,7 +48,7 @@ INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random
 INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {
-    "environment": [
+    "environment.packages": [
         *("is_accelerate_available", "is_datasets_available", "is_flax_available", "is_peft_available"),
         *("is_sentencepiece_available", "is_tf_available", "is_tokenizers_available", "is_torch_available"),
         *("is_torch_cuda_available", "is_vision_available", "set_seed"),
@@ -164,10 +164,10 @@ def defined(module: str) -> list[str]:
 def classes(module: str) -> list[str]:
     """Public classes of a family: models and configs, not its blocks, bases of its own or one half of an encoder–decoder."""
     loaded = importlib.import_module(f"transept.{module}")
-    from transept.config import Config
+    from transept.config.model import Config
     from transept.core.model import Model
-    from transept.core.seq2seq import Stack
-    from transept.core.spectrograms import SpectrogramBackbone
+    from transept.kinds.seq2seq import Stack
+    from transept.kinds.spectrograms import SpectrogramBackbone
 
     return [
         name
@@ -182,7 +182,7 @@ def classes(module: str) -> list[str]:
 def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
-    names["config"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
+    names["config.model"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.classes"] = ["own_forward"]
     names["core.custom"] = ["PreTrainedModel"]
     names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]

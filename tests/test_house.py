@@ -59,7 +59,7 @@ def given(call: ast.Call, name: str) -> object:
 
 BANNED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "tarfile", "transformers"}
 # Its one door, where a loader of plain values alone is made of the safe one.
-YAML = "yaml_file.py"
+YAML = "storage/yaml_file.py"
 BANNED_CALLS = {
     "eval",
     "exec",
@@ -123,7 +123,7 @@ def test_what_is_imported_by_a_computed_name_is_one_of_ours() -> None:
 DOORS: dict[str, set[str]] = {
     "json.load": set(),
     # Beside the door: what the tokenizer library itself wrote, a value on the user's command line, and what a table wrote.
-    "json.loads": {"files.py", "preprocess/text/backend.py", "cli/arguments.py"},
+    "json.loads": {"storage/files.py", "preprocess/text/backend.py", "cli/arguments.py"},
     "safe_open": {"checkpoint/store.py"},
     "load_file": set(),
     "save_file": {"checkpoint/store.py"},
@@ -131,7 +131,7 @@ DOORS: dict[str, set[str]] = {
     "tempfile.mkstemp": set(),
     "jinja2.Environment": set(),
     "Environment": set(),
-    "hf_hub_download": {"source.py"},
+    "hf_hub_download": {"storage/source.py"},
     "snapshot_download": set(),
     "urllib.request.urlopen": set(),
     "requests.get": set(),
@@ -152,16 +152,16 @@ def test_each_door_exists_once(door: str) -> None:
 
 # Who may open a file itself, and why.
 OPENS = {
-    "files.py": "the door",
+    "storage/files.py": "the door",
     "__init__.py": "the package's own stub",
-    "installation.py": "what the system tells of the processor",
-    "tiles.py": "what the system tells of the processor",
-    "directory.py": "locks and waits for directories that it made",
+    "cli/installation.py": "what the system tells of the processor",
+    "environment/tiles.py": "what the system tells of the processor",
+    "storage/directory.py": "locks and waits for directories that it made",
     "batch/output_file.py": "the door for files that grow",
     "tables/arrow.py": "the nameless file of another process",
     "batch/inputs.py": "rows, which may come from standard input",
     "checkpoint/writing.py": "the writer of files of tensors",
-    "source.py": "the cache's note of a branch's commit",
+    "storage/source.py": "the cache's note of a branch's commit",
     "pipelines/components.py": "the digest of an installed package's weights",
     "preprocess/media.py": "the door for pictures and sounds",
 }
@@ -187,7 +187,7 @@ def test_names_out_of_files_are_joined_safely() -> None:
         joined = isinstance(node.op, ast.Div) and dotted(node.left).endswith("directory")
         if joined and isinstance(node.right, ast.Name) and not node.right.id.isupper():
             found.append(f"{module}:{node.lineno}")
-    assert not [place for place in found if not place.startswith(("source.py", "directory.py"))]
+    assert not [place for place in found if not place.startswith(("storage/source.py", "storage/directory.py"))]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_no_error_is_swallowed() -> None:
 
 # Modules that hand an error on as a value, and why.
 SWALLOWS = {
-    "installation.py": "a check that fails is a line of its report",
+    "cli/installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",
     "preprocess/media.py": "an unreadable Exif block tells no orientation",
     "training/files.py": "arguments that cannot be pickled are told of, and the model is saved",
@@ -326,7 +326,7 @@ def test_files_do_not_import_each_other() -> None:
 def test_circles_are_seen() -> None:
     edges = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"f"}, "f": {"e"}, "g": {"a"}}
     assert circles(edges) == {frozenset("abc"), frozenset("ef")}
-    assert "errors.py" in imports()["files.py"]
+    assert "errors.py" in imports()["storage/files.py"]
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------------

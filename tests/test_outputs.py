@@ -14,7 +14,8 @@ import torch.utils._pytree as pytree
 import transformers.modeling_outputs as reference
 from torch.nn.parallel.scatter_gather import gather
 
-from transept import modeling_outputs, outputs
+from transept import outputs
+from transept.compat import outputs as modeling_outputs
 from transept.errors import InputTypeError
 from transept.outputs import LogitsOutput, MemoryOutput, ModelOutput, RecurrentOutput
 

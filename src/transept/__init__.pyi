@@ -18,7 +18,7 @@ from transept.adapt.peft import (
 )
 from transept.cli.dataclass_parser import HfArgumentParser as HfArgumentParser
 from transept.compat.attention import AttentionInterface as AttentionInterface
-from transept.config import (
+from transept.config.model import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
     PretrainedConfig as PretrainedConfig,
@@ -78,25 +78,25 @@ from transept.core.model import (
     Model as Model,
     pooled_alone as pooled_alone,
 )
-from transept.core.pixels import (
+from transept.kinds.image import (
     ImageBackbone as ImageBackbone,
     PatchBackbone as PatchBackbone,
     check_images as check_images,
     check_patches as check_patches,
 )
-from transept.core.text import (
+from transept.kinds.text import (
     CausalBackbone as CausalBackbone,
     Options as Options,
     PackedOptions as PackedOptions,
     TextBackbone as TextBackbone,
     unpadded as unpadded,
 )
-from transept.core.waves import (
+from transept.kinds.audio import (
     AudioBackbone as AudioBackbone,
     SoundBackbone as SoundBackbone,
     WaveConfig as WaveConfig,
 )
-from transept.environment import (
+from transept.environment.packages import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,
     is_flax_available as is_flax_available,

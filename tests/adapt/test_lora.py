@@ -445,7 +445,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any], kind: type[TranseptEr
 
 
 def test_a_pattern_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transept.patterns.SECONDS", 1e-9)
+    monkeypatch.setattr("transept.storage.patterns.SECONDS", 1e-9)
     with pytest.raises(FormatError, match="longer than"):
         get_peft_model(bert(), LoraConfig(target_modules=r"(e|e|.)*#"))
 

@@ -18,7 +18,7 @@ from .small import config, equal
 # killed, and what is there is loaded; again and again.
 KILLING = """
 import os, random, signal, sys, time, torch
-from transept import directory
+from transept.storage import directory
 from transept.errors import TranseptError
 from transept.models.bert import BertModel
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tests.pace import within
-from transept import memory
 from transept.core.auto import AutoConfig, AutoModelForMaskedLM
 from transept.core.model import Model
+from transept.environment import memory
 from transept.errors import CheckpointError, ConfigError, InputError, TranseptWarning, UnsupportedError
 from transept.generation.config import GenerationConfig
 from transept.models.bert import (

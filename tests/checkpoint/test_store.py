@@ -15,7 +15,7 @@ from transept.checkpoint import store
 from transept.checkpoint.store import TensorStore, check_header, open_store, read_index
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.models.bert import BertModel
-from transept.source import Source
+from transept.storage.source import Source
 
 from .small import config, entry, equal, raw
 

@@ -11,7 +11,7 @@ import pytest
 
 from transept.cli.dataclass_parser import HfArg, HfArgumentParser
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.yaml_file import load_yaml
+from transept.storage.yaml_file import load_yaml
 
 
 class Colour(Enum):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from transept import installation
-from transept.installation import requirements
+from transept.cli import installation
+from transept.cli.installation import requirements
 
 
 def report(done) -> dict[str, dict]:

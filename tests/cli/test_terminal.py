@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from transept.cli.terminal import Style, bar, columns, shorten, table
-from transept.units import count, size
+from transept.environment.units import count, size
 
 
 def test_tables_align_wide_and_coloured_cells():

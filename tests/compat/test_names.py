@@ -32,7 +32,7 @@ IMPORTS = [
     ("transept.cache_utils", "StaticCache"),
     ("transept.generation", "GenerationConfig"),
     ("transept.generation", "StoppingCriteriaList"),
-    ("transept.modeling_outputs", "BaseModelOutput"),
+    ("transept.compat.outputs", "BaseModelOutput"),
     ("transept.modeling_utils", "PreTrainedModel"),
     ("transept.configuration_utils", "PretrainedConfig"),
     ("transept.tokenization_utils_base", "BatchEncoding"),

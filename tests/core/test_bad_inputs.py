@@ -14,9 +14,9 @@ from tests.models.harness import EVERY, batch, settings
 from transept import BertConfig, BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification, BertModel
 from transept.core.model import Model
 from transept.errors import InputError, InputTypeError
+from transept.layers.tensors import check_tensors
 from transept.models.bert import BertForMaskedLM
 from transept.models.t5 import T5Config, T5ForConditionalGeneration
-from transept.tensors import check_tensors
 
 SIZES = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 37}
 DECODERS = [case for case in EVERY if "decoder_attention_mask" in inspect.signature(case.values[1].forward).parameters]

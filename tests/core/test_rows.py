@@ -25,8 +25,8 @@ from tests.models.harness import (
     takes_cache,
 )
 from transept.core.model import Backbone, Model
-from transept.core.text import TextBackbone
 from transept.errors import InputError
+from transept.kinds.text import TextBackbone
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertForTokenClassification, BertModel
 from transept.models.llama import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, LlamaModel
 from transept.models.reformer import ReformerModel

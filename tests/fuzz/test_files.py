@@ -18,7 +18,7 @@ from transept.checkpoint.store import TensorStore, open_store
 from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForDepthEstimation
 from transept.errors import TranseptError
 from transept.models.bert import BertForSequenceClassification, BertModel
-from transept.source import Source
+from transept.storage.source import Source
 
 Fuzz = Callable[[Callable[[Random], None]], None]
 

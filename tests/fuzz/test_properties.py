@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from transept.errors import FormatError, InputError
-from transept.files import dump_json, load_json, parse_json, safe_join, write_text
+from transept.storage.files import dump_json, load_json, parse_json, safe_join, write_text
 
 # Neither one example nor the making of all has a limit of time, as machines may be slow or busy.
 SLOW: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import transept
-from transept import memory
+from transept.environment import memory
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.generation.prompt import next_inputs
 from transept.layers.cache import DynamicCache

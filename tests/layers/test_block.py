@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.layers.attention import Attention, kernel_named
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, standard_layers
 from transept.layers.context import Context, Pattern

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from tests.report import note
 from transept.core import auto
 from transept.core.model import Backbone, Model
-from transept.core.seq2seq import Stack
-from transept.core.spectrograms import SpectrogramBackbone
 from transept.core.task import TaskModel
+from transept.kinds.seq2seq import Stack
+from transept.kinds.spectrograms import SpectrogramBackbone
 
 from .documents import document_batch
 from .families import FAMILIES, Family

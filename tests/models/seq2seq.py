@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from transept.core.model import Model
-from transept.core.seq2seq import EncoderDecoderBackbone
 from transept.heads.seq2seq import StackForCausalLM
+from transept.kinds.seq2seq import EncoderDecoderBackbone
 
 
 def reads_only(cls: type[Model]) -> bool:

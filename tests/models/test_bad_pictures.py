@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from transept.core.feature_maps import FeatureMaps
 from transept.errors import ConfigError, TranseptError
+from transept.kinds.feature_maps import FeatureMaps
 
 from .families import FAMILIES
 from .harness import classes, settings

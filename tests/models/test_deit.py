@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from transept.core.auto import AutoBackbone, AutoModelForImageClassification
-from transept.core.feature_maps import FeatureMaps
+from transept.kinds.feature_maps import FeatureMaps
 from transept.models.deit import (
     DeiTBackbone,
     DeiTConfig,

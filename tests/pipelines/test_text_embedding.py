@@ -17,7 +17,7 @@ from transept import pipeline
 from transept.errors import CheckpointError, FileError, FormatError, InputError, UnsupportedError
 from transept.pipelines import components
 from transept.pipelines.sentence import POOLINGS
-from transept.source import Source
+from transept.storage.source import Source
 
 from .text_models import TEXTS, SavedModel, long_text, shuffled
 

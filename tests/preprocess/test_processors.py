@@ -17,8 +17,8 @@ from PIL import Image
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from transept.config.fields import Count
 from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, UnsupportedError
-from transept.fields import Count
 from transept.preprocess.image.vit import ViTImageProcessor
 from transept.preprocess.processor import LabelProcessor, Processor
 from transept.preprocess.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from transept.config.fields import specs
 from transept.errors import ConfigError, InputError, TranseptError
-from transept.fields import specs
 from transept.preprocess.audio import decode
 from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureExtractor
 from transept.preprocess.audio.base import SequenceFeatureExtractor

@@ -192,7 +192,7 @@ def other_run(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 WRITES = {
     "os": ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "open"),
     "transept.checkpoint.writing": ("_write",),
-    "transept.directory": ("_exchange",),
+    "transept.storage.directory": ("_exchange",),
 }
 
 

@@ -17,7 +17,7 @@ from tests.models.families import Family
 from tests.models.harness import DOUBLE, TASKS, batch, error, labels, settings, shallow
 from transept.core.inputs import Packing
 from transept.core.model import Model
-from transept.core.text import unpadded
+from transept.kinds.text import unpadded
 from transept.models.bert import BertConfig, BertForMaskedLM, BertForQuestionAnswering, BertForSequenceClassification
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.objectives.terms import total

@@ -12,9 +12,9 @@ from tests.core.test_rows import made
 from tests.models.families import FAMILIES, Family
 from tests.models.harness import classes, is_part
 from transept.core.model import Model
-from transept.core.text import TextBackbone
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM, ForMaskedLM
+from transept.kinds.text import TextBackbone
 from transept.models.bloom import BloomConfig, BloomModel
 from transept.models.mamba import MambaConfig, MambaForCausalLM
 from transept.models.xlnet import XLNetConfig, XLNetModel

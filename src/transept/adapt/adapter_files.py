@@ -16,7 +16,7 @@ from transept.checkpoint.store import PickleStore, TensorStore, save_tensors
 from transept.core.model import Model
 from transept.errors import CheckpointError
 from transept.layers.projection import Conv1D
-from transept.source import Source
+from transept.storage.source import Source
 
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"

@@ -15,7 +15,7 @@ from transept.checkpoint.paths import matches
 from transept.core.model import Backbone, Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
-from transept.patterns import compile_pattern
+from transept.storage.patterns import compile_pattern
 
 What = str | int | Iterable[str]
 # What a stack has behind its layers; all else beside them is before.

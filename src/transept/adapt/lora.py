@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.adapt.quantize import QuantizedLinear
+from transept.config.fields import Count, Share
+from transept.config.settings import Settings
+from transept.environment.memory import check_memory
 from transept.errors import InputError, UnsupportedError
-from transept.fields import Count, Share
 from transept.layers.packed import Projection
 from transept.layers.projection import Conv1D, matrix
-from transept.memory import check_memory
-from transept.settings import Settings
 
 # Settings of peft that change what is computed or trained, and that there are not here.
 _OTHERS: tuple[str, ...] = ("layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens")

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept import tiles
 from transept.core.model import Model
+from transept.environment import tiles
 from transept.errors import InputError
 from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.attention import Attention

@@ -22,7 +22,7 @@ from transept.core.model import Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.projection import Conv1D
-from transept.source import Source, model_name, take_source_options
+from transept.storage.source import Source, model_name, take_source_options
 
 
 class PeftModel(nn.Module):

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept import tiles
 from transept.adapt.pack import join_projections
 from transept.core.model import Model
+from transept.environment import tiles
 from transept.errors import InputError
 from transept.layers.mlp import MLP
 from transept.layers.packed import Packed

@@ -15,7 +15,7 @@ from transept.core.model import Model
 from transept.errors import InputError, nearest
 from transept.layers.packed import Projection
 from transept.layers.projection import Conv1D
-from transept.patterns import compile_pattern, timed
+from transept.storage.patterns import compile_pattern, timed
 
 ALL_LINEAR = "all-linear"
 _DEFAULT = ("q_proj", "v_proj", "kv_proj", "qkv_proj")

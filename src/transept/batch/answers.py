@@ -14,7 +14,7 @@ from transept.batch.encode import encode, error_of
 from transept.batch.inputs import Item
 from transept.batch.output_file import OutputFile
 from transept.errors import FormatError, InputError, TranseptError
-from transept.files import parse_json
+from transept.storage.files import parse_json
 from transept.tables.parquet import needed
 
 Pairs = Sequence[tuple[Item, Any]]

@@ -17,7 +17,7 @@ from typing import Any
 
 from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
-from transept.files import make_directory, reason, safe_join
+from transept.storage.files import make_directory, reason, safe_join
 from transept.tables.parquet import parquet_columns, read_parquet
 from transept.tables.text import LINES, MEDIA, PARQUET, SEPARATED, STANDARD_NAME, PlacedRow, kind_of, read_rows, read_value
 

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Self
 
 from transept.batch.encode import encode
 from transept.batch.inputs import STANDARD, Inputs
-from transept.directory import HELD, lock
+from transept.config.fields import without_secrets
 from transept.errors import FileError, InputError, TranseptError
-from transept.fields import without_secrets
-from transept.files import dump_json, load_object, open_regular, parse_json, reason, sync, write_text
+from transept.storage.directory import HELD, lock
+from transept.storage.files import dump_json, load_object, open_regular, parse_json, reason, sync, write_text
 from transept.tables.text import STANDARD_NAME
 
 END = 2**16  # bytes at each end of a file that tell it from others

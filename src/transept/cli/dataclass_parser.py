@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from transept.config.fields import UNIONS, Derived
 from transept.errors import FormatError, InputError, InputTypeError, nearest
-from transept.fields import UNIONS, Derived
-from transept.files import PathName, load_object, parse_json, read_text
-from transept.yaml_file import load_yaml
+from transept.storage.files import PathName, load_object, parse_json, read_text
+from transept.storage.yaml_file import load_yaml
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from transept.files import dump_json
 from transept.parallel.forms import Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, Layout
 from transept.parallel.processes import device_kind, gather_objects, join
 from transept.parallel.sharded import Divided, Sharding
 from transept.parallel.streams import whole
+from transept.storage.files import dump_json
 
 _BYTES, _TIMES, _WIDTH, _TOLERANCE = 2**24, 5, 8, 1e-5
 Pairs = Iterator[tuple[Any, Any]]  # tensors that several processes computed, and the same of one process

@@ -13,7 +13,7 @@ from transept.batch.answers import Pairs
 from transept.batch.inputs import STANDARD, Item
 from transept.batch.output_file import OutputFile
 from transept.errors import FileError, TranseptError
-from transept.files import reason
+from transept.storage.files import reason
 from transept.tables.text import kind_of
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}

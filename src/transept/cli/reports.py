@@ -11,9 +11,9 @@ from typing import Any
 
 from transept.batch.encode import cleaned, plain
 from transept.cli.arguments import Parser, add_output
+from transept.cli.installation import MISSING, OK, OPTIONAL, checks
 from transept.cli.terminal import KINDS, Style, bar, complain, table
-from transept.installation import MISSING, OK, OPTIONAL, checks
-from transept.units import count, size
+from transept.environment.units import count, size
 
 Report = dict[str, Any]
 MOST_FILES, MOST_LABELS = 12, 8
@@ -44,7 +44,7 @@ def show(found: Report, good: str, lines: Callable[[Report, Style], Iterator[str
 
 
 def examined(args: argparse.Namespace) -> Report:
-    from transept.inspection import examine
+    from transept.cli.inspection import examine
     from transept.pipelines.components import EMBEDDING_MODEL, locate
     from transept.pipelines.heads import summary
 

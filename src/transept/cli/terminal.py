@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from transept.batch.encode import cleaned, encode, is_image, plain
 from transept.errors import TranseptError
-from transept.files import reason
+from transept.storage.files import reason
 
 MOST_DETAILS, MOST_NUMBERS = 3, 8
 COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34}

@@ -15,8 +15,8 @@ from typing import Any
 from transept.batch.encode import plain
 from transept.cli.arguments import Parser, add_output, option, positive
 from transept.cli.terminal import Style, complain, table
+from transept.environment.units import count, size
 from transept.errors import FileError, InputError
-from transept.units import count, size
 
 RUN_NAME = "run.json"
 RECIPE_ENDINGS = (".yaml", ".yml")
@@ -168,8 +168,8 @@ def start(args: argparse.Namespace) -> int:
 def resume_main(args: argparse.Namespace) -> int:
     if args.processes is not None:
         return start(args)
+    from transept.config.schema import read_typed
     from transept.parallel.processes import join, same_on_all
-    from transept.schema import read_typed
     from transept.tables.files import digest_of
     from transept.training.recipes import recipe_named
     from transept.training.recipes.run import Run

@@ -22,7 +22,7 @@ from transept.cli.pictures import source_of
 from transept.cli.terminal import complain
 from transept.cli.work import about, check_files, complain_of, tell_skipped
 from transept.errors import FileError, InputError, InputTypeError, TranseptError
-from transept.files import dump_json, parse_json, write_file
+from transept.storage.files import dump_json, parse_json, write_file
 from transept.tables.text import SOUNDS
 
 Piece = Mapping[str, Any]

@@ -76,7 +76,7 @@ def about(args: argparse.Namespace, inputs: Inputs, default_model: str | None = 
 def _about_model(name: str, options: dict[str, Any]) -> dict[str, Any]:
     from transept.pipelines.components import EMBEDDING_MODEL, locate
     from transept.pipelines.heads import head_directory
-    from transept.source import take_source_options
+    from transept.storage.source import take_source_options
 
     source = locate(name if head_directory(name) is None else EMBEDDING_MODEL, take_source_options(options))
     if source.directory is not None:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from transept.compat.names import PACKAGE, is_of_family
-from transept.environment import REFERENCE_VERSION
+from transept.environment.packages import REFERENCE_VERSION
 from transept.errors import MissingNameError, UnsupportedError, refuse
 
 THEIRS = "transformers"

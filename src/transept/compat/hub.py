@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from transept.errors import FileError, InputError
-from transept.files import load_object
-from transept.source import LIBRARY, Source, take_source_options
+from transept.storage.files import load_object
+from transept.storage.source import LIBRARY, Source, take_source_options
 
 CONFIG_NAME, GENERATION_CONFIG_NAME = "config.json", "generation_config.json"
 WEIGHTS_NAME, WEIGHTS_INDEX_NAME = "pytorch_model.bin", "pytorch_model.bin.index.json"

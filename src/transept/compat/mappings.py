@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from transept.compat.names import attribute, find_public
-from transept.config import Config
+from transept.config.model import Config
 from transept.core import auto
 from transept.errors import UnsupportedError
 

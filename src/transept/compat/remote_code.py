@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from transept.errors import UnsupportedError
-from transept.files import PathName, read_text
+from transept.storage.files import PathName, read_text
 
 _HINT = "Install the code as a package, and import its classes from there."
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-_VALUES = ("compat.values", "environment", "outputs: ModelOutput", "training.state: ExplicitEnum")
-_HUB = ("compat.hub", "publish: Pushable as PushToHubMixin", "environment: is_offline_mode")
+_VALUES = ("compat.values", "environment.packages", "outputs: ModelOutput", "training.state: ExplicitEnum")
+_HUB = ("compat.hub", "storage.publish: Pushable as PushToHubMixin", "environment.packages: is_offline_mode")
 _AUTO = ("compat.mappings", "core.auto", "preprocess.auto", "preprocess.text.auto", "compat.remote_code")
-_REPORTS = ("training.callbacks.reports", "environment", "compat.deepspeed", "compat.trainer")
+_REPORTS = ("training.callbacks.reports", "environment.packages", "compat.deepspeed", "compat.trainer")
 _FEATURES = ("preprocess.features", "preprocess.audio.base: SequenceFeatureExtractor as FeatureExtractionMixin")
 _COLLATE = ("training.collate.padding", "training.collate.language", "training.collate.media", "compat.collators")
 _TEXT = ("compat.values: PaddingStrategy, TensorType, TruncationStrategy", "tokenizers: AddedToken")
@@ -21,7 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "as_transformers": ("compat.as_transformers",),
     "audio_utils": ("preprocess.audio.spectrogram", "preprocess.media: load_audio"),
     "cache_utils": ("layers.cache", "layers.caches", "layers.quantized_cache"),
-    "configuration_utils": ("config",),
+    "configuration_utils": ("config.model",),
     "conversion_mapping": ("compat.weight_conversion",),
     "core_model_loading": ("compat.weight_conversion",),
     "data": _COLLATE,
@@ -50,7 +50,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{f"integrations.{kind}_attention": ("compat.attention",) for kind in ("eager", "flex", "sdpa")},
     "integrations.peft": ("core.model: Model as PeftAdapterMixin",),
     "masking_utils": ("compat.masks",),
-    "modelcard": ("model_card",),
+    "modelcard": ("training.model_card",),
     "modeling_attn_mask_utils": ("compat.masks",),
     "modeling_layers": ("compat.modeling",),
     "modeling_rope_utils": ("layers.rotary", "compat.modeling"),
@@ -64,7 +64,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "processing_utils": ("preprocess.processor: Processor as ProcessorMixin", "preprocess.auto", "typing: Unpack"),
     "pytorch_utils": (
         *("compat.linear", "layers.projection: Conv1D", "layers.mlp: apply_chunking_to_forward"),
-        *("environment", "compat.modeling"),
+        *("environment.packages", "compat.modeling"),
     ),
     "testing_utils": ("compat.testing",),
     "time_series_utils": (),
@@ -79,31 +79,31 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "trainer_seq2seq": ("training.trainers.seq2seq",),
     "trainer_utils": (
-        *("environment", "training.state", "training.search", "training.checkpoint.directory", "training.evaluation"),
+        *("environment.packages", "training.state", "training.search", "training.checkpoint.directory", "training.evaluation"),
         *("training.callbacks.base: has_length", "metrics.nested", "compat.trainer"),
     ),
-    "training_args": ("training.arguments.training", "training.state", "compat.trainer", "environment"),
+    "training_args": ("training.arguments.training", "training.state", "compat.trainer", "environment.packages"),
     "training_args_seq2seq": ("training.arguments.training",),
     "utils": (*_VALUES, *_HUB, "compat.docstrings"),
     "utils.constants": ("preprocess.image.formats",),
     "utils.doc": ("compat.docstrings",),
     "utils.generic": _VALUES,
     "utils.hub": _HUB,
-    "utils.import_utils": ("environment",),
-    "utils.logging": ("logging",),
-    "utils.peft_utils": ("compat.hub", "environment"),
+    "utils.import_utils": ("environment.packages",),
+    "utils.logging": ("environment.logging",),
+    "utils.peft_utils": ("compat.hub", "environment.packages"),
     "utils.quantization_config": ("compat.quantization",),
-    "utils.versions": ("environment",),
+    "utils.versions": ("environment.packages",),
 }
 # What the package itself has beside its public names.
 ROOT = (
-    *("compat.mappings", "compat.quantization", "environment", "compat.values", "compat.collators", "compat.modeling"),
+    *("compat.mappings", "compat.quantization", "environment.packages", "compat.values", "compat.collators", "compat.modeling"),
     "generation.generate: Generates as GenerationMixin",
     "preprocess.audio.base: SequenceFeatureExtractor, SequenceFeatureExtractor as FeatureExtractionMixin",
     "preprocess.image.base: BaseImageProcessor, BaseImageProcessor as ImageProcessingMixin",
     "preprocess.image.qwen2_vl: Qwen2VLVideoProcessor as BaseVideoProcessor",
     "preprocess.processor: Processor as ProcessorMixin",
-    "publish: Pushable as PushToHubMixin",
+    "storage.publish: Pushable as PushToHubMixin",
     "tokenizers: AddedToken",
     "training.search: default_compute_objective",
     "compat.trainer: torch_distributed_zero_first",
@@ -115,7 +115,7 @@ PARTS = (
     "layers.projection: Conv1D",
     "layers.norm: RMSNorm as LlamaRMSNorm, RMSNorm as MistralRMSNorm, RMSNorm as Qwen2RMSNorm, RMSNorm as T5LayerNorm",
     "objectives.classification: load_balancing_loss_func",
-    "core.seq2seq: shift_tokens_right",
+    "kinds.seq2seq: shift_tokens_right",
     "preprocess.audio.languages: LANGUAGES, CODES as TO_LANGUAGE_CODE",
 )
 # The reference's files of a family: ``modeling_bert``, ``tokenization_bert_fast``.

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from transept.environment import is_main_process
+from transept.environment.packages import is_main_process
 from transept.metrics.nested import nested_truncate
 from transept.parallel.processes import ahead, gather_tensors
 from transept.training.state import ExplicitEnum

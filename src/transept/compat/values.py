@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transept.environment import copy_func, strtobool
+from transept.environment.packages import copy_func, strtobool
 from transept.training.state import ExplicitEnum
 
 __all__ = [

@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.loading import check_config
 from transept.core.model import Model
 from transept.core.task import TaskModel
 from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
-from transept.source import take_source_options
+from transept.storage.source import take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
 _FAMILIES = "transept.models"
@@ -127,7 +127,7 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), and are settings that replace the file's. A model
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), and are settings that replace the file's. A model
         type that is not one of ours is an ``UnsupportedError``.
         """
         values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))

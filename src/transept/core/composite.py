@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.auto import config_class
 from transept.core.model import Backbone, Model
 from transept.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.classes import FAMILIES, Built
 from transept.core.loading import initialize_module

@@ -20,8 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.context import within
+from transept.layers.tensors import check_tensors
 from transept.outputs import ModelOutput
-from transept.tensors import check_tensors
 
 _QUOTED = re.compile(r"`(\w+)`")
 # Names of inputs: one number or vector for each token, and what an encoder gives.

@@ -15,15 +15,15 @@ from torch.overrides import TorchFunctionMode
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
-from transept.config import CONFIG_NAME, Config
+from transept.config.model import CONFIG_NAME, Config
 from transept.core.resizing import resize_rows
 from transept.core.training import ForLibraries
+from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.layers.links import tensors
 from transept.layers.projection import Conv1D
-from transept.publish import Pushable, pipeline_tag
-from transept.source import Source, model_name, take_source_options
-from transept.tiles import guard
+from transept.storage.publish import Pushable, pipeline_tag
+from transept.storage.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None
 # How several processes share a model, which the room for that knows; by name, since it stands above.
@@ -98,7 +98,7 @@ class Pretrained(ForLibraries, Pushable):
                 warning; ``True`` never does.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
-            options: where to look (see :class:`transept.source.Source`), settings that replace the config's, arguments of the
+            options: where to look (see :class:`transept.storage.source.Source`), settings that replace the config's, arguments of the
                 constructor such as ``add_pooling_layer``, and those of the reference that change nothing here. ``tp_plan``,
                 ``tp_size`` or ``distributed_config`` say how several processes share the model (see
                 :class:`transept.DistributedConfig`); each reads its own part.

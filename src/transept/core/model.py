@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transept.checkpoint.load import put
 from transept.checkpoint.names import Names
 from transept.checkpoint.paths import join
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.classes import Built, family_class, own_forward
 from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.classes import own_forward
 from transept.core.inputs import ENCODER
 from transept.core.model import Backbone, Model, O

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.load import Loadable
-from transept.config import Config
+from transept.config.model import Config
+from transept.environment.tiles import guard
 from transept.errors import InputError, UnsupportedError, refuse
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
-from transept.tiles import guard
 
 # An attribute of modules that are frozen, and stay in evaluation mode.
 FROZEN = "_frozen"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache

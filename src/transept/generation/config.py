@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from transept.config import Config
+from transept.config.fields import Range, checked, plain, specs
+from transept.config.model import Config
+from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning, UnsupportedError, refuse
-from transept.fields import Range, checked, plain, specs
-from transept.files import PathName
 from transept.generation import rules
 from transept.generation.rules import UNSUPPORTED, Form, Unless, Usual, biases, number
-from transept.settings import Settings
+from transept.storage.files import PathName
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 Mode = Literal["greedy", "sample", "beam", "beam_sample", "group_beam", "contrastive", "assisted"]

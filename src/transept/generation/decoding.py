@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transept.environment.memory import check_memory
 from transept.errors import refuse
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
@@ -33,7 +34,6 @@ from transept.generation.prompt import (
 )
 from transept.layers.cache import GROWTH, Cache
 from transept.layers.context import reaching
-from transept.memory import check_memory
 from transept.outputs import ModelOutput
 
 _SCORES = 2  # of (R, V), which every strategy but greedy search holds at once, at least

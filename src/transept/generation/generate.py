@@ -23,9 +23,9 @@ from transept.generation.prompt import check_arguments, check_ids, end_tokens, n
 from transept.generation.rules import MORE
 from transept.generation.run import Run
 from transept.generation.together import in_step, pass_together
+from transept.layers.tensors import check_tensors
 from transept.outputs import ModelOutput
-from transept.source import Source
-from transept.tensors import check_tensors
+from transept.storage.source import Source
 
 # Ids of the prompt that new text is decoded behind.
 CONTEXT = 8

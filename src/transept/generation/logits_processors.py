@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transept.config.fields import Range
 from transept.errors import GenerationError, InputError, InputTypeError, refuse
-from transept.fields import Range
 from transept.generation.config import setting
 from transept.generation.rules import Chain, biases, number, sequences, token_ids
 

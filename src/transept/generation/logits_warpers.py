@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.config.fields import Range
 from transept.errors import refuse
-from transept.fields import Range
 from transept.generation.config import setting
 from transept.generation.logits_processors import Ids, LogitsProcessor, SomeTokens, changed, per_row
 from transept.generation.rules import number

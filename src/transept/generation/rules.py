@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Annotated, Any, NoReturn, Self, TypeVar
 
+from transept.config.fields import Range, checked, specs
 from transept.errors import ConfigError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest, refuse
-from transept.fields import Range, checked, specs
 
 Kind = type[TranseptError]
 

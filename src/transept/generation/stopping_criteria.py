@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.config.fields import Range
 from transept.errors import InputTypeError, TranseptWarning, refuse
-from transept.fields import Range
 from transept.generation.config import GenerationConfig, setting
 from transept.generation.rules import Chain, number, token_ids
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import refuse
 from transept.generation.logits_processors import LogitsProcessor
 from transept.generation.rules import SynthIDTextWatermarkingConfig, Watermark, WatermarkingConfig

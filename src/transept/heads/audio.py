@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import TensorStore
-from transept.config import Config
-from transept.core.waves import AudioBackbone, SoundBackbone
+from transept.config.model import Config
 from transept.errors import CheckpointError, ConfigError, InputError, nearest
 from transept.heads.classify import Classifier
 from transept.heads.task import Task
+from transept.kinds.audio import AudioBackbone, SoundBackbone
 from transept.layers import pool
 from transept.layers.conv import TimeDelay
 from transept.layers.links import Linked
@@ -28,7 +28,7 @@ from transept.objectives.classification import additive_margin, counted, cross_e
 from transept.objectives.ctc import ctc
 from transept.objectives.terms import LossTerm
 from transept.outputs import AudioOutput, LogitsOutput, ModelOutput, XVectorOutput
-from transept.source import OPTIONS, Source, take_source_options
+from transept.storage.source import OPTIONS, Source, take_source_options
 
 A = TypeVar("A", bound=AudioBackbone)
 Sound = TypeVar("Sound", bound=SoundBackbone)
@@ -120,7 +120,7 @@ class ForMultilingualCTC(ForCTC[A]):
         Args:
             target_lang: such as ``"fra"`` or ``"azj-script_latin"``.
             force_load: load also what was loaded last.
-            options: where to look, in place of how the model was loaded (see :class:`transept.source.Source`).
+            options: where to look, in place of how the model was loaded (see :class:`transept.storage.source.Source`).
 
         Raises:
             InputError: a model without such layers or not from a checkpoint, or no name of a language.

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.task import B
-from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.task import Task
+from transept.kinds.text import TextB
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows

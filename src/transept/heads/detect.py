@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.task import B
 from transept.heads.task import Task
 from transept.objectives.matching import cardinality_error, check_targets, count_detections, detection_terms

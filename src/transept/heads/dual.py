@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.composite import Composite
 from transept.core.model import Backbone, Model
-from transept.core.pixels import PatchBackbone
 from transept.core.task import B
 from transept.errors import InputError
 from transept.heads.image import ForImageClassification, P
 from transept.heads.task import Task
+from transept.kinds.image import PatchBackbone
 from transept.objectives.terms import LossTerm, total
 from transept.outputs import BackboneOutput, ModelOutput
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.pixels import ImageBackbone, PatchBackbone
+from transept.config.model import Config
 from transept.errors import InputError
 from transept.heads.classify import PooledTask
 from transept.heads.task import Task
+from transept.kinds.image import ImageBackbone, PatchBackbone
 from transept.objectives.classification import check_is_tensor, widened
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput, ReconstructionOutput

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.merge import PictureTextB
+from transept.config.model import Config
 from transept.heads.language import WritingTask, next_tokens
+from transept.kinds.picture_text import PictureTextB
 from transept.layers.cache import Cache
 from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm

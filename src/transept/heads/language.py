@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.model import O
 from transept.core.task import B
-from transept.core.text import TextB
 from transept.errors import InputError
 from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
+from transept.kinds.text import TextB
 from transept.layers.activation import activation
 from transept.layers.links import Linked
 from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.core.text import TextB
 from transept.errors import InputError, InputTypeError
 from transept.heads.language import ForCausalLM
+from transept.kinds.text import TextB
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.task import B
 from transept.errors import InputError
 from transept.heads.task import Task

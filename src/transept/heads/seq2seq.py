@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.seq2seq import Seq2SeqB
-from transept.core.text import TextB
+from transept.config.model import Config
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask
 from transept.heads.language import ForCausalLM, WritingTask
 from transept.heads.span import SpanTask
 from transept.heads.task import Task
+from transept.kinds.seq2seq import Seq2SeqB
+from transept.kinds.text import TextB
 from transept.layers import pool
 from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm

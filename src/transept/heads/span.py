@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.task import B, TaskModel
-from transept.core.text import TextB
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask, TokenTask
+from transept.kinds.text import TextB
 from transept.layers.links import Linked
 from transept.objectives.classification import binary, check_is_tensor, count_binary, count_spans, spans
 from transept.objectives.terms import Items, LossTerm

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import InputError
 
 

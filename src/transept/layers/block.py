@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.links import Linked

@@ -16,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import InputError, InputTypeError, UnsupportedError
 
 # Keys and values.

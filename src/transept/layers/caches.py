@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.config import Config
+from transept.config.model import Config
+from transept.environment.memory import check_memory
+from transept.environment.units import size
 from transept.errors import InputError, UnsupportedError
 from transept.layers.cache import Cache, DynamicCache, KeyValues, Pair
-from transept.memory import check_memory
-from transept.units import size
 
 _LARGER = "Make it with a larger `max_cache_len`."
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import InputError
 from transept.layers.cache import Cache, KeyValues, Pair
 

@@ -44,7 +44,7 @@ class Rotary(nn.Module):
     """Makes the tables of cosines and sines that queries and keys, of heads of ``size`` E, are rotated by.
 
     It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model. ``rope``
-    is what :meth:`transept.config.RotaryConfig.rope` gives; what is missing or impossible in it is a ``ConfigError``.
+    is what :meth:`transept.config.model.RotaryConfig.rope` gives; what is missing or impossible in it is a ``ConfigError``.
     """
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:

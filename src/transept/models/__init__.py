@@ -55,7 +55,7 @@ PARTS = {
 @cache
 def renamed(model_type: str, source: ModuleType) -> ModuleType:
     """The classes of an alias, made of those of its family's module."""
-    from transept.config import Config
+    from transept.config.model import Config
     from transept.core.model import Backbone
     from transept.core.task import TaskModel
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.config.fields import Count, Share
+from transept.config.model import Config
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import pair
-from transept.core.spectrograms import SpectrogramBackbone
-from transept.fields import Count, Share
 from transept.heads.task import Task
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.image import pair
+from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.layers import PreNorm
 from transept.layers.context import Context, read_mask
 from transept.models.vit import VIT_BLOCK, PatchEmbedding, ViTModel

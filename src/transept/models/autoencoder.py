@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation
+from transept.config.model import Config
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.core.task import TaskModel
 from transept.errors import InputError
-from transept.fields import Count, Deviation
 from transept.layers.activation import activation
 from transept.objectives.terms import Items, LossTerm
 from transept.objectives.variational import divergence_from_normal, reconstruction, sample_code

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.model import Config
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
+from transept.kinds.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.layers import MLP, Attention, Block, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
 
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.config.fields import PaddingId, Share
 from transept.core.inputs import ENCODER, PER_TOKEN
-from transept.core.text import TextBackbone
-from transept.fields import PaddingId, Share
 from transept.heads import classify, language, span
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.text import TextBackbone
 from transept.layers import Pooler
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.text import CausalBackbone
-from transept.fields import Deviation, Layers, Multiple, Share
+from transept.config.fields import Deviation, Layers, Multiple, Share
+from transept.config.model import Config
 from transept.heads import classify, language, span
+from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, ByHeadAttention, Context, Pattern, PreNorm, alibi, standard_layers
 
 

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Layers, Multiple, Share
+from transept.config.model import Config
 from transept.core.composite import CompositeConfig, PartConfig
 from transept.core.inputs import RecordOptions, readable
 from transept.core.model import Backbone
-from transept.core.pixels import PatchBackbone, check_patches, resized_positions
-from transept.core.text import CausalBackbone, TextBackbone
 from transept.errors import TranseptWarning
-from transept.fields import Count, Deviation, Layers, Multiple, Share
 from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
+from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.text import CausalBackbone, TextBackbone
 from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
 from transept.models.vit import PatchEmbedding
 from transept.objectives.contrastive import softmax_pairs

@@ -11,12 +11,12 @@ from typing import Any, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
+from transept.config.fields import Count, Deviation, Share
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Share
 from transept.heads.image import ForImageClassification
+from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
+from transept.kinds.image import ImageBackbone
 from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.conv2d import ChannelsFirstNorm, LayerScale, StochasticDepth, depth_rates

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.feature_maps import PatchFeatureMaps
+from transept.config.model import Config
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.heads.task import Task
+from transept.kinds.feature_maps import PatchFeatureMaps
 from transept.models.vit import ViTConfig, ViTModel
 from transept.outputs import BackboneOutput, DistilledOutput
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from transept.config import Config
+from transept.config.fields import Count
+from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.model import Backbone
-from transept.core.pixels import pair
-from transept.fields import Count
 from transept.heads.depth import DepthHead, ForDepthEstimation
+from transept.kinds.image import pair
 from transept.layers.reassemble import Neck
 from transept.models.dinov2 import Dinov2Backbone
 from transept.models.dpt import NECK, NeckConfig

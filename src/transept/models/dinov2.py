@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Fused, Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.config.fields import Count, Deviation, Layers, Multiple, Positive, Share
+from transept.config.model import Config
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, check_patches, resized_positions
-from transept.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
+from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.kinds.image import PatchBackbone, check_patches, resized_positions
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
 from transept.layers.conv2d import ScaledBranch

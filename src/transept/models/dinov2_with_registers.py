@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
+from transept.config.fields import Range, derived
 from transept.core.inputs import RecordOptions
-from transept.fields import Range, derived
 from transept.layers.context import Context
 from transept.models.dinov2 import Dinov2Backbone, Dinov2Config, Dinov2ForImageClassification, Dinov2Model
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.text import TextBackbone
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.model import Config
 from transept.heads import classify, language, span
+from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Attention, PostNorm, standard_layers
 from transept.layers.positions import waves
 from transept.models.bert import BERT_EMBEDDINGS

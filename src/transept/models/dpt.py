@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Share, Signed, derived
+from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
-from transept.core.encoder import EncoderConfig
-from transept.core.feature_maps import FeatureMaps
 from transept.core.inputs import RecordOptions
 from transept.core.model import Backbone
-from transept.core.pixels import check_patches, resized_positions
 from transept.errors import ConfigError, UnsupportedError
-from transept.fields import Count, Deviation, Share, Signed, derived
 from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
+from transept.kinds.encoder import EncoderConfig
+from transept.kinds.feature_maps import FeatureMaps
+from transept.kinds.image import check_patches, resized_positions
 from transept.layers.context import Context
 from transept.layers.links import Linked
 from transept.layers.reassemble import Neck, stretched

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.fields import Share
+from transept.config.fields import Share
 from transept.heads import classify, language, span
 from transept.layers import Context
 from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertConfig, BertModel

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from transept.core.pair import Pair, PairConfig
-from transept.core.text import TextBackbone
+from transept.kinds.pair import Pair, PairConfig
+from transept.kinds.text import TextBackbone
 
 # What a pair's decoder is where nothing is given.
 DECODER: dict[str, Any] = {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}
@@ -21,7 +21,7 @@ class EncoderDecoderConfig(PairConfig):
 
 
 class EncoderDecoderModel(Pair):
-    """A text encoder and a decoder in one; see :class:`transept.core.pair.Pair`."""
+    """A text encoder and a decoder in one; see :class:`transept.kinds.pair.Pair`."""
 
     config_class = EncoderDecoderConfig
     encoder_class = TextBackbone

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.decoder import LayeredConfig, gated_mlp, grouped_attention
-from transept.fields import Count, Layers, PaddingId, Positive
+from transept.config.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
+from transept.kinds.decoder import LayeredConfig, gated_mlp, grouped_attention
 from transept.layers import Block
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.context import Attended, Context

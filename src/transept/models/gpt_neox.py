@@ -12,11 +12,11 @@ from torch import nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import RotaryConfig
+from transept.config.fields import Deviation, Layers, Multiple, Share
+from transept.config.model import RotaryConfig
 from transept.core.inputs import PER_TOKEN
-from transept.core.text import CausalBackbone
-from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
+from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, Rotary, standard_layers
 
 

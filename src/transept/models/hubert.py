@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.waves import WaveConfig
 from transept.heads.audio import ForAudioClassification, ForCTC
+from transept.kinds.audio import WaveConfig
 from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.links import Linked

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.encoder import EncoderConfig, encoder_layers
+from transept.config.fields import MAX_SIZE, Below, Count, PaddingId, Range, Share
+from transept.config.model import Config
 from transept.core.inputs import INTEGERS, check_range, check_tensor
-from transept.core.pixels import check_images, check_patches, pair, resized_positions
-from transept.core.text import Options, TextBackbone
 from transept.errors import InputError
-from transept.fields import MAX_SIZE, Below, Count, PaddingId, Range, Share
 from transept.heads import classify, span
 from transept.heads.classify import Classifier
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.image import check_images, check_patches, pair, resized_positions
+from transept.kinds.text import Options, TextBackbone
 from transept.layers import Context, CountedPositions
 from transept.layers.links import Linked
 from transept.layers.positions import distance_buckets

@@ -12,9 +12,9 @@ from torch import nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.core.text import CausalBackbone
 from transept.heads import classify, language, span
+from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
+from transept.kinds.text import CausalBackbone
 from transept.layers import Attention, Block, PreNorm, RMSNorm, Rotary
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.merge import Pictures, PictureTextBackbone, PictureTextConfig
+from transept.config.fields import Signed
+from transept.config.model import Config
 from transept.errors import InputError
-from transept.fields import Signed
 from transept.heads.image_text import ForImageTextToText
+from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
 from transept.layers.activation import activation
 from transept.outputs import BackboneOutput, PictureTextLogitsOutput, PictureTextOutput
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.text import CausalBackbone
+from transept.config.fields import Count, Deviation, Layers, PaddingId, derived
+from transept.config.model import Config
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
+from transept.kinds.text import CausalBackbone
 from transept.layers import Context, RMSNorm
 from transept.layers.activation import activation
 from transept.layers.cache import Cache

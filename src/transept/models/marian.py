@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import derived
+from transept.config.model import Config
 from transept.core.resizing import resize_rows
-from transept.core.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.errors import InputError
-from transept.fields import derived
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
+from transept.kinds.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.layers import Context
 from transept.layers.positions import waves
 from transept.models.bart import BartConfig, BartDecoder, BartStack

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from transept.core.decoder import LayeredConfig
 from transept.heads.language import ForCausalLM
+from transept.kinds.decoder import LayeredConfig
 from transept.models import llama
 from transept.models.mistral import MistralConfig
 

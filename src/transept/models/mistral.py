@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from transept.core.decoder import DecoderConfig
-from transept.fields import Count
+from transept.config.fields import Count
 from transept.heads import language, span
+from transept.kinds.decoder import DecoderConfig
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
-from transept.core.decoder import SparseConfig, sparse_mlp
-from transept.fields import Count
+from transept.config.fields import Count
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
+from transept.kinds.decoder import SparseConfig, sparse_mlp
 from transept.layers import Context
 from transept.layers.moe import Experts, Router
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config, RotaryConfig
+from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
+from transept.config.model import Config, RotaryConfig
 from transept.core.task import TaskModel
-from transept.core.text import TextBackbone
 from transept.errors import ConfigError
-from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
 from transept.heads import classify, language, span
+from transept.kinds.text import TextBackbone
 from transept.layers import FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
 from transept.layers.activation import activation
 from transept.layers.links import Linked

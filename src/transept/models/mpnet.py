@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.encoder import EncoderConfig, encoder_layers
-from transept.core.text import TextBackbone
-from transept.fields import MAX_SIZE, Range
+from transept.config.fields import MAX_SIZE, Range
 from transept.heads import classify, language, span
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.text import TextBackbone
 from transept.layers import Context, CountedPositions, Pooler, distance_bias
 from transept.models.bert import BERT_EMBEDDINGS
 

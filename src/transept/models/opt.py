@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.text import CausalBackbone
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
+from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share, derived
+from transept.config.model import Config
 from transept.heads import classify, language, span
+from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, Attention, Context, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from transept.core.decoder import LayeredConfig, SwitchedConfig, grouped_attention
-from transept.fields import Layers
+from transept.config.fields import Layers
 from transept.heads.language import ForCausalLM
+from transept.kinds.decoder import LayeredConfig, SwitchedConfig, grouped_attention
 from transept.layers import Attention
 from transept.models import llama
 

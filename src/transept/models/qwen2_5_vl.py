@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Multiple
+from transept.config.model import Config
 from transept.core.inputs import RecordOptions
 from transept.core.model import Model
 from transept.errors import InputError
-from transept.fields import Count, Multiple
 from transept.layers import Block, Context, GatedMLP, PreNorm, RMSNorm
 from transept.layers.context import Rows
 from transept.models import qwen2_vl

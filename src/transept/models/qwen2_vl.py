@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Layers, Multiple, specs
+from transept.config.model import Config
 from transept.core.inputs import INTEGERS, RecordOptions, check_finite, check_tensor
-from transept.core.merge import Pictures, PictureTextBackbone, PictureTextConfig
 from transept.core.model import Backbone, Model
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Multiple, specs
 from transept.heads.image_text import ForImageTextToText
+from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
 from transept.layers import MLP, Block, Context, FusedAttention, PreNorm
 from transept.layers.cache import Cache
 from transept.layers.context import Rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from transept.checkpoint.names import Names
-from transept.core.decoder import SparseConfig, SwitchedConfig, sparse_mlp
-from transept.fields import Count, Experts, Layers, derived
+from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
+from transept.kinds.decoder import SparseConfig, SwitchedConfig, sparse_mlp
 from transept.models import llama
 from transept.models.mixtral import MixtralModel, experts_files
 

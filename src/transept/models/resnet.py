@@ -11,11 +11,11 @@ from typing import Any, Literal, Unpack
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.feature_maps import FeatureMaps, StagedConfig
+from transept.config.fields import Count
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import ImageBackbone
-from transept.fields import Count
 from transept.heads.image import ForImageClassification
+from transept.kinds.feature_maps import FeatureMaps, StagedConfig
+from transept.kinds.image import ImageBackbone
 from transept.layers.context import Context
 from transept.layers.conv2d import ConvNormAct
 from transept.layers.links import Linked

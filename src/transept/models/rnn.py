@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Layers, PaddingId, Range, Share, derived
+from transept.config.model import Config
 from transept.core.inputs import Packing
-from transept.core.text import TextBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, PaddingId, Range, Share, derived
 from transept.heads import classify, language
+from transept.kinds.text import TextBackbone
 from transept.layers import Context, pool
 from transept.layers.cache import Cache
 from transept.layers.state import StateCache, state_of

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.fields import Below, PaddingId
+from transept.config.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
 from transept.models.bert import BERT_LAYERS, BertConfig, BertModel

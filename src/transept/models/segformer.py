@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Share
+from transept.config.model import Config
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import ImageBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Share
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
+from transept.kinds.image import ImageBackbone
 from transept.layers.activation import activation
 from transept.layers.attention import Attention
 from transept.layers.context import Context

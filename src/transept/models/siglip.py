@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
+from transept.config.fields import Count, Multiple, derived
 from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
-from transept.fields import Count, Multiple, derived
 from transept.heads.dual import DualEncoder, ForTowerClassification
 from transept.layers import MLP, Attention, Context, FusedAttention
 from transept.layers.links import Linked, parts

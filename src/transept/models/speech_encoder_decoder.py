@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transept.core.pair import Pair, PairConfig
-from transept.core.waves import SoundBackbone
 from transept.errors import InputError
+from transept.kinds.audio import SoundBackbone
+from transept.kinds.pair import Pair, PairConfig
 from transept.models.encoder_decoder import DECODER
 
 
@@ -22,7 +22,7 @@ class SpeechEncoderDecoderConfig(PairConfig):
 
 
 class SpeechEncoderDecoderModel(Pair):
-    """An encoder of sound and a decoder in one; see :class:`transept.core.pair.Pair`.
+    """An encoder of sound and a decoder in one; see :class:`transept.kinds.pair.Pair`.
 
     ``inputs``, also by the names ``input_values`` and ``input_features``, are what the encoder takes: waveforms (B, S) or
     spectrograms, with an ``attention_mask`` over samples or frames.

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.feature_maps import NormedFeatureMaps, StagedConfig
+from transept.config.fields import Count, Deviation, Share, derived
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, resized_positions
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
+from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
+from transept.kinds.image import PatchBackbone, resized_positions
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv2d import ChannelsFirstNorm, StochasticDepth, depth_rates

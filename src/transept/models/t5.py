@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
+from transept.config.model import Config
 from transept.core.loading import initialize_module
 from transept.core.model import Model
-from transept.core.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
 from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
+from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, bounded, distance_bias
 
 

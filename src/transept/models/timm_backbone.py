@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from transept.checkpoint.names import Names
-from transept.core.feature_maps import StagedConfig
-from transept.fields import Count
+from transept.config.fields import Count
+from transept.kinds.feature_maps import StagedConfig
 from transept.layers.context import Context
 from transept.models.resnet import ResNetBackbone
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
+from transept.config.model import Config
 from transept.heads.seq2seq import StackForCausalLM
 from transept.layers import Context, OffsetPositions
 from transept.models.bart import BART_BLOCK, BartDecoder, ScaledEmbedding

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transept.core.pair import Pair, PairConfig
-from transept.core.pixels import ImageBackbone
+from transept.kinds.image import ImageBackbone
+from transept.kinds.pair import Pair, PairConfig
 from transept.models.encoder_decoder import DECODER
 
 
@@ -21,7 +21,7 @@ class VisionEncoderDecoderConfig(PairConfig):
 
 
 class VisionEncoderDecoderModel(Pair):
-    """An encoder of images and a decoder in one; see :class:`transept.core.pair.Pair`.
+    """An encoder of images and a decoder in one; see :class:`transept.kinds.pair.Pair`.
 
     ``pixel_values`` are images (B, C, H, W); the encoder must give one state for each position, (B, T', D), not maps.
     """

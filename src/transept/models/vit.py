@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.core.encoder import EncoderConfig, encoder_layers
-from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.config.fields import Count, Share, derived
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, check_patches, resized_positions
-from transept.fields import Count, Share, derived
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.kinds.image import PatchBackbone, check_patches, resized_positions
 from transept.layers import Pooler, PreNorm
 from transept.layers.context import Context, read_mask
 from transept.outputs import BackboneOutput, ModelOutput

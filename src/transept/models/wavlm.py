@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.core.waves import WaveConfig
-from transept.fields import MAX_SIZE, Range
+from transept.config.fields import MAX_SIZE, Range
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForCTC, ForXVector
+from transept.kinds.audio import WaveConfig
 from transept.layers import Attention, Context, distance_bias
 from transept.models.wav2vec2 import Wav2Vec2Config, Wav2Vec2Model, make_layers
 

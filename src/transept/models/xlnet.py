@@ -19,21 +19,21 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Deviation, Layers, Multiple, Share, Signed, derived
+from transept.config.model import Config
 from transept.core.inputs import check_by_position
-from transept.core.text import PackedOptions, TextBackbone
 from transept.errors import InputError, InputTypeError
-from transept.fields import Deviation, Layers, Multiple, Share, Signed, derived
 from transept.heads import classify, span
 from transept.heads.permutation import ForPermutationLM
 from transept.heads.span import ForBeamQuestionAnswering
+from transept.kinds.text import PackedOptions, TextBackbone
 from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
 from transept.layers.links import Linked, tensors
 from transept.layers.state import StateCache
+from transept.layers.tensors import check_tensors
 from transept.objectives.classification import check_is_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
-from transept.tensors import check_tensors
 
 
 class XLNetConfig(Config):
@@ -247,7 +247,7 @@ class XLNetModel(TextBackbone):
             token_type_ids: (B, T) numbers of segments, of which only equality counts; memories are of segment 0.
             input_mask: ``attention_mask`` the other way round, 1 for padding.
             use_mems: return memories; by ``use_mems_eval`` or ``use_mems_train`` when absent. ``use_cache`` has no effect.
-            options: see :class:`transept.core.text.PackedOptions`.
+            options: see :class:`transept.kinds.text.PackedOptions`.
         """
         if options.get("past_key_values") is not None:
             raise InputError("XLNet keeps no keys and values.", hint="Pass what an earlier call returned as `mems`.")

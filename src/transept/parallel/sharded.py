@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.optim import Optimizer
 
-from transept import tiles
 from transept.core.model import Model
+from transept.environment import tiles
 from transept.errors import ConfigError, UnsupportedError, refuse
 from transept.parallel.forms import Form
 from transept.parallel.mesh import DistributedConfig

@@ -23,11 +23,11 @@ from torch import Tensor
 from transept.checkpoint.keys import KeyMap, Recipe
 from transept.checkpoint.store import TensorStore, file_names, size_in_bytes, split, write_checkpoint
 from transept.checkpoint.writing import in_order, write_stream
+from transept.config.fields import Range
+from transept.config.schema import typed
 from transept.errors import CheckpointError, FileError
-from transept.fields import Range
-from transept.files import parse_json
 from transept.parallel.processes import gather_objects, same_on_all
-from transept.schema import typed
+from transept.storage.files import parse_json
 
 _PLACES = "DCP_SHARDING_INFO"  # the key of a file's metadata that says where in the whole tensors its parts begin
 _PLACE: Any = {"saved_offsets": list[Annotated[int, Range(0)]]}

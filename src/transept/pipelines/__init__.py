@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transept.errors import InputError, InputTypeError
 from transept.pipelines.registry import ALIASES, FILES, PIPELINE_REGISTRY, TASKS
-from transept.source import take_source_options
+from transept.storage.source import take_source_options
 
 if TYPE_CHECKING:
     import torch

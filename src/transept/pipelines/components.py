@@ -14,24 +14,24 @@ from typing import Any
 
 import torch
 
-from transept import tiles
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import has_matrix_units, quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
-from transept.core.pixels import ImageBackbone
-from transept.core.waves import SoundBackbone
+from transept.environment import tiles
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.generation.prompt import accepted
 from transept.heads.dual import DualEncoder
 from transept.heads.image_text import ForImageTextToText
+from transept.kinds.audio import SoundBackbone
+from transept.kinds.image import ImageBackbone
 from transept.pipelines.heads import fill_head, head_directory
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.publish import pipeline_tag
-from transept.source import Source, model_name
+from transept.storage.publish import pipeline_tag
+from transept.storage.source import Source, model_name
 
 # The model that needs no network: from the hub's cache, or from a package of the Python index.
 EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"

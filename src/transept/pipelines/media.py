@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transept.core.model import Backbone
-from transept.core.pixels import ImageBackbone, PatchBackbone
-from transept.core.spectrograms import SpectrogramBackbone
-from transept.core.waves import SoundBackbone
 from transept.errors import InputError, TranseptError
+from transept.kinds.audio import SoundBackbone
+from transept.kinds.image import ImageBackbone, PatchBackbone
+from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.pipelines.base import Options, TaskPipeline
 from transept.pipelines.batching import Sample, attempt
 from transept.preprocess.workers import in_order

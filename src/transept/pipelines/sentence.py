@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.store import open_store
+from transept.config.fields import Range
+from transept.config.schema import read_typed
 from transept.errors import CheckpointError, FormatError, UnsupportedError, nearest
-from transept.fields import Range
-from transept.files import load_object, plain_name
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.layers.context import Rows
-from transept.schema import read_typed
-from transept.source import Source
+from transept.storage.files import load_object, plain_name
+from transept.storage.source import Source
 
 MODULES, PROMPTS, LENGTHS = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")

@@ -14,7 +14,7 @@ from torch import Tensor
 from transept.errors import FileError, InputError, InputTypeError, UnsupportedError
 from transept.outputs import ModelOutput
 from transept.pipelines.components import KINDS, Components, device_of
-from transept.publish import Pushable
+from transept.storage.publish import Pushable
 
 STEPS = ("_sanitize_parameters", "preprocess", "_forward", "postprocess")
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from transept.core.pixels import ImageBackbone
-from transept.core.text import TextBackbone
-from transept.core.waves import SoundBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
+from transept.kinds.audio import SoundBackbone
+from transept.kinds.image import ImageBackbone
+from transept.kinds.text import TextBackbone
 from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, attempt, halving
 

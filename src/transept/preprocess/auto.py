@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from transept.config.settings import Settings
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.image.base import BaseImageProcessor
 from transept.preprocess.image.qwen2_vl import Qwen2VLVideoProcessor
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
-from transept.settings import Settings
-from transept.source import Source, model_argument, model_name, take_source_options
+from transept.storage.source import Source, model_argument, model_name, take_source_options
 
 Kind = TypeVar("Kind", bound=Preprocessor)
 
@@ -161,7 +161,7 @@ class AutoPreprocessor(Auto, Generic[Kind]):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Kind:
         """Load the preprocessor of a directory, of a repository, or of a JSON file.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings that replace the file's.
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), or are settings that replace the file's.
 
         Raises:
             FileError: the model has no such file.
@@ -273,7 +273,7 @@ class AutoProcessor(Auto):
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
         """Load by the processor's class where a file names it, or the model's type has one, else by the files that are there.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings.
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), or are settings.
 
         Raises:
             UnsupportedError: a file names a processor that is none of ours.

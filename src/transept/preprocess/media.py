@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, UnsupportedError
-from transept.files import read_bytes
 from transept.preprocess.audio.decode import MAX_CHANNELS, MAX_SAMPLES, MAX_SECONDS, check_finite, check_rate, decode, resampled
 from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.arrays import MAX_PIXELS, image_from_array
+from transept.storage.files import read_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from transept.directory import replace_directory
+from transept.config.fields import specs
+from transept.config.settings import Settings
 from transept.errors import FormatError, InputError, InputTypeError, UnsupportedError, nearest
-from transept.fields import specs
-from transept.files import dump_json, load_object, write_text
 from transept.preprocess import auto, placeholders
 from transept.preprocess.chats import split_media
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, need
-from transept.settings import Settings
-from transept.source import Source, model_argument, model_name, take_source_options
+from transept.storage.directory import replace_directory
+from transept.storage.files import dump_json, load_object, write_text
+from transept.storage.source import Source, model_argument, model_name, take_source_options
 
 INPUTS = {"image_processor": "images", "video_processor": "videos", "feature_extractor": "audio", "tokenizer": "text"}
 """A part's attribute -> the argument of a call that it takes; the part's own options can be passed as ``<argument>_kwargs``."""
@@ -281,7 +281,7 @@ class Processor(Settings):
     ) -> Self:
         """Load all parts of a directory or of a repository, in the older or the newer layout.
 
-        ``options`` say where to look (see :class:`transept.source.Source`), or are settings of the processor or of its parts.
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), or are settings of the processor or of its parts.
         """
         name = model_argument(pretrained_model_name_or_path, options)
         hub = take_source_options(options)

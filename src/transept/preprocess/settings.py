@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+from transept.config.fields import Range, specs
+from transept.config.settings import Settings
 from transept.errors import FileError, FormatError, InputError, InputTypeError, nearest
-from transept.fields import Range, specs
-from transept.files import load_object
-from transept.settings import Settings
-from transept.source import Source, model_name
+from transept.storage.files import load_object
+from transept.storage.source import Source, model_name
 
 PREPROCESSOR_NAME = "preprocessor_config.json"
 PROCESSOR_NAME = "processor_config.json"

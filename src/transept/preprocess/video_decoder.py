@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO
 
 from transept.errors import FormatError
-from transept.files import open_regular, parse_json
+from transept.storage.files import open_regular, parse_json
 
 MAX_FRAMES = 100_000
 MEMORY = 2 * 2**30  # bytes that decoding may take, beside a video that was passed as bytes

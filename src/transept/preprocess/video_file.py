@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import FileError, FormatError
-from transept.files import open_regular, parse_json, reason
 from transept.preprocess import video_decoder
 from transept.preprocess.features import needed
 from transept.preprocess.image.arrays import MAX_PIXELS
 from transept.preprocess.media import bytes_or_path, format_error
+from transept.storage.files import open_regular, parse_json, reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.errors import FileError
-from transept.files import parse_json, reason
+from transept.storage.files import parse_json, reason
 from transept.tables.parquet import needed
 
 BATCH_BYTES = 4 * 2**20  # about so much stays in memory

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from transept.errors import FileError, FormatError, InputError, nearest
-from transept.files import PathName, load_json, open_regular, parse_json
+from transept.storage.files import PathName, load_json, open_regular, parse_json
 from transept.tables.arrow import RowWriter
 from transept.tables.dataset import Row, TableDataset, rows_of_document
 from transept.tables.parquet import parquet_batches

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from transept.errors import FormatError, MissingExtraError
-from transept.files import PathName, open_regular
+from transept.storage.files import PathName, open_regular
 from transept.tables.text import FIRST_GROUP, PlacedRow, unique
 
 MAX_BYTES = 4 * 2**30  # of all rows, where they are to be kept

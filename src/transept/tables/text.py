@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from transept.errors import FormatError, TranseptError
-from transept.files import parse_json
+from transept.storage.files import parse_json
 
 LINES, JSON, CSV, TSV, PARQUET = "lines", "jsonl", "csv", "tsv", "parquet"
 SEPARATED = (CSV, TSV)

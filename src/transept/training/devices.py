@@ -11,12 +11,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from transept.environment import set_seed
+from transept.environment.packages import set_seed
 from transept.errors import ConfigError, UnsupportedError, nearest, refuse
-from transept.files import dump_json, load_object
 from transept.parallel.forms import Copied, Form, Replicated, ShardedOptimizer
 from transept.parallel.mesh import DistributedConfig, needs_torchrun
 from transept.parallel.processes import Replicas, gather_objects, join, world_size
+from transept.storage.files import dump_json, load_object
 from transept.training.arguments.deepspeed import read_deepspeed
 from transept.training.callbacks.base import length_of
 from transept.training.checkpoint.digests import digest_rows

@@ -18,10 +18,10 @@ import torch
 from transept.checkpoint.store import is_weights, save_checkpoint
 from transept.core.model import Model
 from transept.errors import FileError, TranseptWarning
-from transept.files import PathName, write_file, write_text
 from transept.parallel.forms import Form
 from transept.parallel.streams import ModelFiles
-from transept.publish import CARD_NAME, PLOT_NAME, Pushable
+from transept.storage.files import PathName, write_file, write_text
+from transept.storage.publish import CARD_NAME, PLOT_NAME, Pushable
 from transept.training.callbacks.reports import LOG_NAME
 from transept.training.checkpoint.directory import MANIFEST_NAME, only_run, remove_checkpoint
 from transept.training.recipes.settings import RUN_NAME

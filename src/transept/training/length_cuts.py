@@ -37,7 +37,7 @@ class _Columns:
 
 
 class Ragged(dict[str, Any]):
-    """A batch that is to be run without its padding (:func:`transept.core.text.unpadded`)."""
+    """A batch that is to be run without its padding (:func:`transept.kinds.text.unpadded`)."""
 
 
 def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[Any]:

@@ -12,7 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from transept import tiles
+from transept.environment import tiles
 from transept.errors import InputError, TrainingError, UnsupportedError, refuse
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm, total

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from torch import Tensor
 
+from transept.config.schema import typed
 from transept.errors import FormatError, InputError, InputTypeError, nearest
-from transept.files import PathName, dump_json, load_object, write_text
 from transept.objectives.terms import LossTerm
-from transept.schema import typed
+from transept.storage.files import PathName, dump_json, load_object, write_text
 
 STATE_NAME = "trainer_state.json"
 _LOG: Any = {"step": float}  # what every log has

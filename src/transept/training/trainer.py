@@ -16,12 +16,11 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from transept.adapt.freeze import freeze, layer_groups, unfreeze_until
-from transept.environment import enable_full_determinism, set_seed
+from transept.environment.packages import enable_full_determinism, set_seed
 from transept.errors import UnsupportedError, refuse
-from transept.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
-from transept.model_card import card_of, write_card
 from transept.parallel.processes import naming_lost_processes
 from transept.parallel.streams import ModelFiles, written_together
+from transept.storage.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.training.arguments.training import TrainingArguments
 from transept.training.checkpoint.contents import load_best, load_weights
 from transept.training.checkpoint.resume import keep_update_size
@@ -30,6 +29,7 @@ from transept.training.data.loader import computed_once, ending_workers
 from transept.training.evaluation import Evaluation, speed_metrics
 from transept.training.files import TrainedModel, whole_weights, write_model
 from transept.training.loop import Loop
+from transept.training.model_card import card_of, write_card
 from transept.training.objective import own_task
 from transept.training.optim import optimizers
 from transept.training.optim.optimizers import WeightAverage

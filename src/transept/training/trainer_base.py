@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from transept.core.text import unpadded
-from transept.environment import enable_full_determinism, set_seed
+from transept.environment.logging import get_verbosity, set_verbosity
+from transept.environment.packages import enable_full_determinism, set_seed
 from transept.errors import ConfigError, InputError, InputTypeError, UnsupportedError, refuse
 from transept.heads.task import loss_alone
-from transept.logging import get_verbosity, set_verbosity
+from transept.kinds.text import unpadded
 from transept.objectives.classification import LabelSmoother
 from transept.objectives.terms import total
 from transept.parallel.forms import Form

@@ -18,12 +18,12 @@ import tokenizers
 from tokenizers import models
 
 import transept
-from transept import directory
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError
 from transept.preprocess.text import classes
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.preprocess.text.sentencepiece import parse_sentencepiece
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.storage import directory
 
 from .conftest import SentencePieces
 

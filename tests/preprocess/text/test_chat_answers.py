@@ -558,7 +558,7 @@ def test_a_field_that_must_be_there() -> None:
 
 
 def test_endless_patterns_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transept.patterns.SECONDS", 0.2)
+    monkeypatch.setattr("transept.storage.patterns.SECONDS", 0.2)
     template = ResponseTemplate({"start_anchor": "x", "fields": {"a": {"open_pattern": r"(a|a)*b"}, "b": {}}})
     with within(2), pytest.raises(FormatError, match="a pattern takes longer than 0.2 seconds"):
         template.parse("a" * 40 + "cb")

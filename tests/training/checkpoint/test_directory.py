@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from tests.training.runs import other_run
-from transept import directory
 from transept.checkpoint.store import write_tensors
 from transept.errors import CheckpointError, FileError, FormatError, TranseptWarning
-from transept.files import write_text
+from transept.storage import directory
+from transept.storage.files import write_text
 from transept.training.checkpoint.directory import (
     LOCK_NAME,
     MANIFEST_NAME,

@@ -18,8 +18,8 @@ from torch.optim import lr_scheduler as schedules
 
 from transept.checkpoint.store import TensorStore, write_tensors
 from transept.errors import CheckpointError, FormatError, InputTypeError, UnsupportedError
-from transept.files import dump_json, parse_json
 from transept.parallel.forms import Form
+from transept.storage.files import dump_json, parse_json
 from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.serialization import (
     load_optimizer,

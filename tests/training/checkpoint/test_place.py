@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from tests.training.runs import Rows, Run, collate, make
 from transept import TrainerCallback
 from transept.errors import FormatError, TranseptWarning
-from transept.files import dump_json
+from transept.storage.files import dump_json
 from transept.training.checkpoint.resume import DATA_NAME, DataPlace, keep_update_size, warn_of_own_order
 
 RUN = Run(rows=24, save_steps=1, epochs=1)

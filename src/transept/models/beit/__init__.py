@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.encoder import EncoderConfig
-from transept.core.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.config.fields import Count, Layers, Share
+from transept.config.model import Config
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, check_patches, resized_positions
 from transept.errors import InputError
-from transept.fields import Count, Layers, Share
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
+from transept.kinds.encoder import EncoderConfig
+from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
+from transept.kinds.image import PatchBackbone, check_patches, resized_positions
 from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
 from transept.layers.conv2d import ScaledBranch, depth_rates

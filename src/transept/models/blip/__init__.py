@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.composite import Composite
 from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone, Model
@@ -26,7 +26,7 @@ from transept.models.clip import CLIPModel
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
-from transept.source import Source
+from transept.storage.source import Source
 
 
 class BlipWritingOutput(ModelOutput):

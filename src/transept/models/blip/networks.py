@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
+from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.core.composite import CompositeConfig, PartConfig
-from transept.core.encoder import EncoderConfig, encoder_layers
 from transept.core.inputs import RecordOptions
-from transept.core.pixels import PatchBackbone, check_patches, resized_positions
-from transept.core.text import TextBackbone
-from transept.fields import Deviation, Layers, Multiple, PaddingId, Share
+from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Context, FusedAttention, Pooler, PreNorm, standard_layers
 from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertLMHeadModel
 from transept.models.vit import PatchEmbedding

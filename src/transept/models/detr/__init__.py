@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Count, Deviation, Layers, Share
+from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
-from transept.core.feature_maps import FeatureMaps, maps_alone
 from transept.core.model import Backbone
-from transept.core.pixels import ImageBackbone
-from transept.core.seq2seq import as_output, recorded
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Share
 from transept.heads.detect import ForObjectDetection
+from transept.kinds.feature_maps import FeatureMaps, maps_alone
+from transept.kinds.image import ImageBackbone
+from transept.kinds.seq2seq import as_output, recorded
 from transept.layers.context import Context
 from transept.layers.conv2d import freeze_norms
 from transept.models.detr.layers import BLOCK, BLOCK_FILES, DetrBlock, PlacedContext

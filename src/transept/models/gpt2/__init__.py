@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
+from transept.config.fields import Deviation, Layers, Multiple, Share
 from transept.core.inputs import ENCODER, PER_TOKEN
-from transept.core.text import CausalBackbone
-from transept.fields import Deviation, Layers, Multiple, Share
 from transept.heads import classify, language, span
+from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, Attention, Context, Conv1D, FusedAttention, Pattern, PreNorm, standard_layers
 from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 

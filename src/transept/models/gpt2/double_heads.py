@@ -7,13 +7,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.fields import Share
+from transept.config.model import Config
 from transept.core.task import wants_loss_alone
-from transept.core.text import TextB
 from transept.errors import InputError
-from transept.fields import Share
 from transept.heads.classify import Classifier, choices_as_rows
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
+from transept.kinds.text import TextB
 from transept.layers import pool
 from transept.layers.activation import activation
 from transept.objectives.classification import Unscored, counted, cross_entropy

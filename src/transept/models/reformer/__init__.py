@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config import Config
-from transept.core.text import TextBackbone
+from transept.config.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
+from transept.config.model import Config
 from transept.errors import InputError
-from transept.fields import MAX_SIZE, Count, Deviation, Layers, PaddingId, Share, derived
 from transept.heads import classify, language, span
+from transept.kinds.text import TextBackbone
 from transept.layers import Context
 from transept.layers.cache import Cache
 from transept.layers.links import Linked

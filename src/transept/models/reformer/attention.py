@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import InputError, InputTypeError
 from transept.layers import Context
 from transept.layers.cache import Cache, KeyValues

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
+from transept.config.fields import Count, Layers, Share, derived
 from transept.core.inputs import RecordOptions
-from transept.core.waves import AudioBackbone, WaveConfig
 from transept.errors import InputError
-from transept.fields import Count, Layers, Share, derived
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
+from transept.kinds.audio import AudioBackbone, WaveConfig
 from transept.layers import MLP, Attention, PostNorm, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within

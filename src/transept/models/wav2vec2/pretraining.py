@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config import Config
+from transept.config.model import Config
 from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
 from transept.layers.augment import span_mask

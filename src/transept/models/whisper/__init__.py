@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
+from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.core.inputs import RecordOptions
-from transept.core.seq2seq import DecoderStack, EncoderDecoderBackbone, Seq2SeqConfig, as_output
-from transept.core.spectrograms import SpectrogramBackbone
 from transept.errors import InputError
-from transept.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.heads.audio import ForAudioClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.seq2seq import ForConditionalGeneration, StackForCausalLM
+from transept.kinds.seq2seq import DecoderStack, EncoderDecoderBackbone, Seq2SeqConfig, as_output
+from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
 from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length

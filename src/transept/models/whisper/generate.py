@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.config.fields import specs
 from transept.errors import UnsupportedError, refuse
-from transept.fields import specs
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.models.whisper.segments import STRIDE, LazyFeatures, Segment

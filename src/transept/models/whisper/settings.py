@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
+from transept.config.fields import Positive, specs
+from transept.config.settings import Settings
 from transept.errors import ConfigError, InputError, refuse
-from transept.fields import Positive, specs
 from transept.generation.config import GenerationConfig
 from transept.generation.rules import token_ids
 from transept.preprocess.audio.languages import check_task, language_code
-from transept.settings import Settings
 
 _OLD = "Its generation_config.json is of an old version, or none; set model.generation_config.{}."
 

@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.core.seq2seq import as_output
+from transept.config.fields import specs
 from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
-from transept.fields import specs
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import pick_rows
 from transept.generation.prompt import Prompt, check_arguments
 from transept.generation.rules import MORE
 from transept.generation.run import Run
+from transept.kinds.seq2seq import as_output
 from transept.models.whisper.alignment import heads_of, token_times
 from transept.models.whisper.fallback import Judge, Verdict
 from transept.models.whisper.rules import TimeRules

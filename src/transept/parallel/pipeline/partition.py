@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from transept.checkpoint.load import put, share
 from transept.core.classes import own_forward
 from transept.core.model import Backbone, Model
-from transept.core.pixels import PatchBackbone
-from transept.core.seq2seq import EncoderDecoderBackbone
-from transept.core.spectrograms import SpectrogramBackbone
 from transept.core.task import TaskModel
-from transept.core.text import TextBackbone
-from transept.core.waves import AudioBackbone
 from transept.errors import ConfigError, UnsupportedError
+from transept.kinds.audio import AudioBackbone
+from transept.kinds.image import PatchBackbone
+from transept.kinds.seq2seq import EncoderDecoderBackbone
+from transept.kinds.spectrograms import SpectrogramBackbone
+from transept.kinds.text import TextBackbone
 from transept.layers.context import Context
 from transept.layers.moe import Experts
 

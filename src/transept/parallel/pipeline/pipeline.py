@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from transept.checkpoint.load import LoadReport, Part, everything
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.model import Model
 from transept.errors import ConfigError, TrainingError, TranseptError, refuse
 from transept.objectives.terms import Items, LossTerm, total

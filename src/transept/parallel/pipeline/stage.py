@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transept.core.inputs import BOUNDS, Packing, declared_texts, given_states, places_within
 from transept.core.model import Backbone, Model
-from transept.core.text import TextBackbone
 from transept.errors import InputError, TranseptError, UnsupportedError
+from transept.kinds.text import TextBackbone
 from transept.layers.context import Context, within
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import LossTerm, total

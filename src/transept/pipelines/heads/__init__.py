@@ -11,8 +11,8 @@ from pathlib import Path
 from transept.checkpoint.store import open_store
 from transept.core.model import Model
 from transept.errors import CheckpointError
-from transept.files import load_object
-from transept.source import Source
+from transept.storage.files import load_object
+from transept.storage.source import Source
 
 SENTIMENT_MODEL, INTENTS_MODEL = "transept/minilm-sentiment", "transept/minilm-intents"
 FOLDERS = {SENTIMENT_MODEL: "sentiment", INTENTS_MODEL: "intents"}

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transept.core.auto import AutoModelForCTC, AutoModelForSpeechSeq2Seq
-from transept.core.waves import AudioBackbone
 from transept.errors import InputError, UnsupportedError
+from transept.kinds.audio import AudioBackbone
 from transept.pipelines.base import TaskPipeline
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components

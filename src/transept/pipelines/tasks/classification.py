@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transept.config import Config
+from transept.config.model import Config
 from transept.core.auto import (
     AutoModelForAudioClassification,
     AutoModelForImageClassification,

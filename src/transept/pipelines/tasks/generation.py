@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import torch
 
 from transept.core.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-from transept.core.seq2seq import Stack
-from transept.core.text import TextBackbone
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
+from transept.kinds.seq2seq import Stack
+from transept.kinds.text import TextBackbone
 from transept.layers.cache import DynamicCache
 from transept.layers.rotary import Rotary
 from transept.pipelines.base import Options, TaskPipeline, choice, count

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from transept.config.fields import Count, Range
 from transept.errors import InputError, TranseptWarning
-from transept.fields import Count, Range
 from transept.preprocess.audio.decode import MAX_RATE, MIN_RATE, check_rate
 from transept.preprocess.features import BatchFeature, as_numpy, check_sizes, columns_of, row_lengths
 from transept.preprocess.media import NUMBER, is_pair, load_audio

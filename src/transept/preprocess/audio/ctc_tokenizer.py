@@ -16,7 +16,6 @@ import tokenizers
 from tokenizers import AddedToken, models
 
 from transept.errors import ConfigError, FormatError, InputError, InputTypeError, nearest
-from transept.files import dump_json, load_object
 from transept.preprocess.settings import need
 from transept.preprocess.text.backend import Views
 from transept.preprocess.text.build import VocabularyFiles
@@ -24,6 +23,7 @@ from transept.preprocess.text.loading import from_vocabulary, stated_settings, w
 from transept.preprocess.text.python.table import PythonTokenizer
 from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, as_text, from_caller
 from transept.preprocess.text.vocabulary import listed
+from transept.storage.files import dump_json, load_object
 
 _DELIMITER = "word_delimiter_token"
 _MAX_TOKEN = 256  # characters of a token of the vocabulary

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.files import open_regular
 from transept.preprocess.features import needed
+from transept.storage.files import open_regular
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

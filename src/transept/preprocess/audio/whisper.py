@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from transept.config.fields import Count, Range
 from transept.errors import InputError, UnsupportedError, refuse
-from transept.fields import Count, Range
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.mel import hann, mel_filters, mel_power
 from transept.preprocess.audio.wav2vec2 import normalize

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from transept.config.schema import read_typed
 from transept.errors import InputError
-from transept.files import dump_json
 from transept.preprocess.audio.languages import check_task, language_code
 from transept.preprocess.audio.normalize import normalize_basic, normalize_english
 from transept.preprocess.audio.transcript import WINDOW, Clock, Transcript
@@ -18,7 +18,7 @@ from transept.preprocess.text.loading import Parts, where_and_what
 from transept.preprocess.text.settings import PathOr
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.preprocess.text.vocabulary import listed
-from transept.schema import read_typed
+from transept.storage.files import dump_json
 
 _END, _START, _PREVIOUS, _UNTIMED = "<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>"
 _TIME = re.compile(r"<\|(\d+\.\d+)\|>")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transept.errors import InputError, InputTypeError, MissingExtraError
-from transept.files import safe_join
 from transept.preprocess.features import needed
 from transept.preprocess.image.arrays import MAX_PIXELS, Size
 from transept.preprocess.media import load_image
+from transept.storage.files import safe_join
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

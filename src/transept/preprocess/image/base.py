@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from transept.config.fields import Range
 from transept.errors import InputError, TranseptWarning
-from transept.fields import Range
 from transept.preprocess.features import BatchFeature, as_numpy, check_tensor_type
 from transept.preprocess.image.arrays import (
     LAST,

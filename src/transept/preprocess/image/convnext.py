@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transept.fields import Positive
+from transept.config.fields import Positive
 from transept.preprocess.image.arrays import MAX_PIXELS, Size, output_size
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
+from transept.config.fields import derived
 from transept.errors import InputError
-from transept.fields import derived
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.annotations import Target, coco_objects, coco_segments, fitted
 from transept.preprocess.image.answers import Segmenter, class_scores, found_boxes, run_lengths, semantic_maps, taken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from transept.fields import Count
+from transept.config.fields import Count
 from transept.preprocess.image.answers import depth_maps, taken
 from transept.preprocess.image.arrays import Size, checked_target
 from transept.preprocess.image.base import BICUBIC

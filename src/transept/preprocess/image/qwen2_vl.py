@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+from transept.config.fields import Count, Positive, Range, derived
 from transept.errors import InputError
-from transept.fields import Count, Positive, Range, derived
-from transept.files import load_object
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.arrays import Size, checked_target, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor, Pixels, flat_images
@@ -25,7 +24,8 @@ from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
 from transept.preprocess.settings import find_section
 from transept.preprocess.video import Metadata, chosen, open_frames, videos_of
 from transept.preprocess.workers import MAX_THREADS, in_order
-from transept.source import Source, model_name
+from transept.storage.files import load_object
+from transept.storage.source import Source, model_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from transept.config.fields import Count
 from transept.errors import InputError
-from transept.fields import Count
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.processor import Processor
 

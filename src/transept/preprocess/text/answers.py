@@ -24,9 +24,9 @@ from functools import lru_cache, partial
 from typing import Any
 
 from transept.errors import FormatError
-from transept.files import parse_json
 from transept.preprocess.settings import need
 from transept.preprocess.text.tools import Properties, cast_call
+from transept.storage.files import parse_json
 
 REASONING_TAGS = {
     "<think>": "</think>",

@@ -6,13 +6,13 @@ import os
 from typing import Any
 
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
-from transept.files import load_object
 from transept.preprocess.audio.ctc_tokenizer import Wav2Vec2CTCTokenizer
 from transept.preprocess.audio.whisper_tokenizer import WhisperTokenizer
 from transept.preprocess.text import classes
 from transept.preprocess.text.loading import CONFIG_NAME, TOKENIZER_NAME
 from transept.preprocess.text.tokenizer import Tokenizer
-from transept.source import Source, model_argument, model_name, take_source_options
+from transept.storage.files import load_object
+from transept.storage.source import Source, model_argument, model_name, take_source_options
 
 CLASSES: dict[str, type[Tokenizer]] = {
     name: kind for name, kind in vars(classes).items() if isinstance(kind, type) and issubclass(kind, Tokenizer)

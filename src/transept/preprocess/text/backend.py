@@ -16,8 +16,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, trainers
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, UnsupportedError
-from transept.files import parse_json, read_text
 from transept.preprocess.text.settings import PathOr
+from transept.storage.files import parse_json, read_text
 
 Document = dict[str, Any]
 _MAX_PATTERN = 2**16

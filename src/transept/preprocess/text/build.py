@@ -13,7 +13,6 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from transept.errors import FormatError, InputError
-from transept.files import load_object, read_bytes, read_text
 from transept.preprocess.settings import need
 from transept.preprocess.text.backend import check_piece, guarded
 from transept.preprocess.text.sentencepiece import (
@@ -27,6 +26,7 @@ from transept.preprocess.text.sentencepiece import (
     sentencepiece_backend,
 )
 from transept.preprocess.text.settings import PathOr
+from transept.storage.files import load_object, read_bytes, read_text
 
 Vocab = dict[str, int]
 Tokens = Mapping[str, str]

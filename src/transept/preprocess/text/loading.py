@@ -11,9 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from transept.directory import replace_directory
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError, TranseptWarning, nearest
-from transept.files import dump_json, load_object, write_file
 from transept.preprocess.text.backend import (
     FIELDS,
     PARTS,
@@ -39,7 +37,9 @@ from transept.preprocess.text.settings import (
     read_templates,
     write_templates,
 )
-from transept.source import Source, model_name, take_source_options
+from transept.storage.directory import replace_directory
+from transept.storage.files import dump_json, load_object, write_file
+from transept.storage.source import Source, model_name, take_source_options
 
 TOKENIZER_NAME, CONFIG_NAME = "tokenizer.json", "tokenizer_config.json"
 _SPECIAL_NAME, _ADDED_NAME = "special_tokens_map.json", "added_tokens.json"

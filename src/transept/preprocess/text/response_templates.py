@@ -1,7 +1,7 @@
 """Response templates: a model's own description of its answers, as ``tokenizer_config.json`` may hold it.
 
 A template names the fields of a message. A field is what stands between its ``open`` and its ``close``; the one field without
-``open`` is everything else. Patterns have a limit of time (:mod:`transept.patterns`); plain texts need none.
+``open`` is everything else. Patterns have a limit of time (:mod:`transept.storage.patterns`); plain texts need none.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial, reduce
 from typing import Any
 
 from transept.errors import FormatError, InputError, TranseptError, nearest
-from transept.files import parse_json
-from transept.patterns import compile_pattern, timed
 from transept.preprocess.text.tools import Properties, cast_call
+from transept.storage.files import parse_json
+from transept.storage.patterns import compile_pattern, timed
 
 _KEYS = ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern")
 _FIELD_KEYS = (

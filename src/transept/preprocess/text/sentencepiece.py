@@ -17,9 +17,9 @@ from typing import Any, Final
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from transept.errors import FormatError, UnsupportedError
-from transept.files import read_bytes
 from transept.preprocess.text.backend import MAX_GROWTH, check_piece, guarded, longest_result
 from transept.preprocess.text.settings import PathOr
+from transept.storage.files import read_bytes
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE, CHAR = 1, 2, 4

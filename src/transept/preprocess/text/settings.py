@@ -11,9 +11,9 @@ from typing import Any
 from tokenizers import AddedToken
 
 from transept.errors import FormatError, InputError, InputTypeError, TranseptError, nearest
-from transept.files import make_directory, read_text, safe_join, write_text
 from transept.preprocess.settings import is_number, need
-from transept.source import Source
+from transept.storage.files import make_directory, read_text, safe_join, write_text
+from transept.storage.source import Source
 
 PathOr = str | os.PathLike[str]
 Token = str | AddedToken

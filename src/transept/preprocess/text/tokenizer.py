@@ -19,8 +19,8 @@ from transept.preprocess.text.encoding import BatchEncoding, pad_batch
 from transept.preprocess.text.loading import Family, Parts
 from transept.preprocess.text.python.ids import IdsTokenizer
 from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, is_template, write_templates
-from transept.publish import Pushable
-from transept.source import model_argument
+from transept.storage.publish import Pushable
+from transept.storage.source import model_argument
 
 END, UNKNOWN = "<|end|>", "<|unknown|>"  # special tokens of a vocabulary of characters
 MOST_CHARACTERS = 20_000
@@ -125,7 +125,7 @@ class Tokenizer(IdsTokenizer, Pushable):
 
         Args:
             pretrained_model_name_or_path: a directory, a repository of the hub, or one vocabulary file.
-            options: where to look (see :class:`transept.source.Source`), and settings that replace the files'.
+            options: where to look (see :class:`transept.storage.source.Source`), and settings that replace the files'.
 
         Raises:
             FileError, FormatError, InputError: there is nothing to load from, a corrupt file, a setting that is none.

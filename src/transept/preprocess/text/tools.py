@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.files import parse_json
+from transept.storage.files import parse_json
 
 Schema = dict[str, Any]
 Properties = Mapping[str, Mapping[str, Any]]

@@ -12,9 +12,9 @@ from functools import cache
 from inspect import Signature, signature
 from typing import Any, ClassVar, NoReturn, Self, get_args
 
+from transept.config.fields import HIDDEN, Spec, checked, plain, specs, without_secrets
 from transept.errors import ConfigError, UnsupportedError, naming, nearest
-from transept.fields import HIDDEN, Spec, checked, plain, specs, without_secrets
-from transept.files import PathName, dump_json, load_object, parse_json
+from transept.storage.files import PathName, dump_json, load_object, parse_json
 from transept.training.optim.optimizers import OPTIMIZERS, PACKAGED
 from transept.training.state import HubStrategy, IntervalStrategy, SaveStrategy
 

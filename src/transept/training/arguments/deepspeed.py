@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from transept.errors import ConfigError, UnsupportedError, refuse
-from transept.files import load_object
 from transept.parallel.processes import world_size
+from transept.storage.files import load_object
 
 # Sizes of DeepSpeed's buffers, and what it prints: they change no result, and have nothing to act upon.
 _BUFFERS = (

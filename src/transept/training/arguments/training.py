@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.distributed as dist
 
-from transept import tiles
+from transept.config.fields import Count, Deviation, Range, Share
+from transept.environment import tiles
+from transept.environment.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
 from transept.errors import TranseptWarning
-from transept.fields import Count, Deviation, Range, Share
-from transept.logging import CRITICAL, DEBUG, ERROR, INFO, WARNING, get_verbosity
 from transept.parallel.processes import ProcessView, ahead, join
 from transept.training.arguments.base import SettingGroups, programs
 from transept.training.arguments.deepspeed import read_deepspeed

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transept import errors
-from transept.files import PathName, append_text, make_directory, parse_json, read_text, write_file, write_text
-from transept.publish import PLOT_NAME
-from transept.schema import typed
+from transept.config.schema import typed
+from transept.storage.files import PathName, append_text, make_directory, parse_json, read_text, write_file, write_text
+from transept.storage.publish import PLOT_NAME
 from transept.training.callbacks.base import TrainerCallback
 from transept.training.callbacks.progress import TIMINGS, ConsoleCallback
 from transept.training.state import TrainerState

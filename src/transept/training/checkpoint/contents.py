@@ -13,11 +13,11 @@ from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, wri
 from transept.checkpoint.writing import in_order
 from transept.core.loading import Pretrained, translated
 from transept.errors import CheckpointError, naming
-from transept.files import dump_json, load_json, write_text
 from transept.layers.packed import Packed
 from transept.parallel.forms import Form
 from transept.parallel.streams import Shards, Stream, read_shards, shapes_in
-from transept.source import Source
+from transept.storage.files import dump_json, load_json, write_text
+from transept.storage.source import Source
 from transept.training.checkpoint import serialization
 from transept.training.checkpoint.generators import Generators
 from transept.training.checkpoint.serialization import tensors_beside

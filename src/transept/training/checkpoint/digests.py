@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transept.fields import Range
+from transept.config.fields import Range
 from transept.training.data.loader import reads_by_number
 from transept.training.data.order import kept_generators
 

@@ -25,11 +25,21 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from transept.directory import HELD, lock, replace_directory, sweep
+from transept.config.fields import Count, Range
+from transept.config.schema import read_typed, typed
 from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning, refuse
-from transept.fields import Count, Range
-from transept.files import dump_json, load_json, make_directory, open_regular, plain_name, reason, safe_join, sync, write_text
-from transept.schema import read_typed, typed
+from transept.storage.directory import HELD, lock, replace_directory, sweep
+from transept.storage.files import (
+    dump_json,
+    load_json,
+    make_directory,
+    open_regular,
+    plain_name,
+    reason,
+    safe_join,
+    sync,
+    write_text,
+)
 from transept.training.state import STATE_NAME
 
 MANIFEST_NAME = "MANIFEST.json"

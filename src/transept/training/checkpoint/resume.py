@@ -10,10 +10,10 @@ from typing import Annotated, Any, Self
 
 from torch.utils.data import SequentialSampler
 
+from transept.config.fields import Count, Range
+from transept.config.schema import kind_of, read_typed, typed
 from transept.errors import FileError, TranseptWarning, naming, refuse
-from transept.fields import Count, Range
-from transept.files import load_json, load_object
-from transept.schema import kind_of, read_typed, typed
+from transept.storage.files import load_json, load_object
 from transept.training.checkpoint import directory
 from transept.training.checkpoint.contents import SCHEDULE, load_generators, load_parts
 from transept.training.checkpoint.digests import RowsDigest, digest_rows

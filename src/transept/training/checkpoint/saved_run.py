@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from transept.environment.logging import get_logger
 from transept.errors import FileError, TranseptWarning
-from transept.files import dump_json, write_text
-from transept.logging import get_logger
 from transept.parallel.processes import gather_objects, same_on_all
 from transept.parallel.streams import written_together
+from transept.storage.files import dump_json, write_text
 from transept.training.checkpoint.contents import Collected, checkpoint_bytes
 from transept.training.checkpoint.digests import digest_rows
 from transept.training.checkpoint.directory import check_free, check_space, clean, only_run, rotate, write_checkpoint

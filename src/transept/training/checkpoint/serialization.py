@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from transept.checkpoint.store import TensorStore, write_tensors
+from transept.config.schema import kind_of, typed
 from transept.errors import CheckpointError, FormatError, InputTypeError, refuse
-from transept.files import dump_json, write_text
 from transept.parallel.forms import Form
-from transept.schema import kind_of, typed
+from transept.storage.files import dump_json, write_text
 
 # An object with one of these keys alone stands for what JSON does not have.
 _TAGS = ("tensor", "tuple", "float", "pairs", "counter")

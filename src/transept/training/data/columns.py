@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from transept.errors import InputError, TranseptError, nearest
-from transept.files import safe_join
 from transept.preprocess.media import load_audio, open_image
+from transept.storage.files import safe_join
 from transept.tables.dataset import TableDataset
 
 LOOKED_AT = 200  # rows, to tell what a column holds

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from transept import logging
+from transept.environment import logging
 from transept.errors import InputTypeError, refuse
 
 log = logging.get_logger(__name__)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
+from transept.config.fields import Count, Range, checked, specs
 from transept.core.auto import AutoModel
 from transept.errors import ConfigError, refuse
-from transept.fields import Count, Range, checked, specs
-from transept.model_card import Answers
 from transept.objectives.classification import IGNORED
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.tables.arrow import RowWriter
@@ -20,6 +19,7 @@ from transept.training.checkpoint.directory import find_last_checkpoint
 from transept.training.collate.padding import DataCollatorWithPadding
 from transept.training.data.checks import warn_of_tokenizer
 from transept.training.data.columns import Column, describe_guesses, find_columns, find_pair
+from transept.training.model_card import Answers
 from transept.training.trainer import Trainer
 
 FEW_ROWS = 2_000  # data sets with fewer rows are trained on for more epochs

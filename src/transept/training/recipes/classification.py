@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from transept.config.fields import Count, Range, Share
 from transept.core import auto
 from transept.errors import refuse
-from transept.fields import Count, Range, Share
 from transept.metrics.numbers import F1, Accuracy, Regression
 from transept.metrics.texts import EntityF1, is_entity_tag
-from transept.model_card import Answers
 from transept.objectives.classification import IGNORED
 from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.padding import DataCollatorForMultipleChoice, DataCollatorForTokenClassification
 from transept.training.data.columns import LABEL, TEXT, Column, find_columns, is_label, is_labels, is_text, is_texts
 from transept.training.data.labels import MULTI, REGRESSION, SINGLE, Labels, find_labels, token_labels
+from transept.training.model_card import Answers
 from transept.training.recipes.base import Options, Recipe, TextRecipe, most_likely, rows_from
 from transept.training.trainers.semi_supervised import RoundsTrainer, last_checkpoint_of_rounds
 

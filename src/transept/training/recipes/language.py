@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transept.config.fields import Share
 from transept.core.auto import AutoModelForCausalLM, AutoModelForMaskedLM
 from transept.errors import InputError, refuse
-from transept.fields import Share
 from transept.objectives.classification import IGNORED
 from transept.tables.dataset import Row, TableDataset
 from transept.training.collate.language import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask

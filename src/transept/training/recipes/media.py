@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transept.config.fields import Count, Deviation
 from transept.core import auto
 from transept.errors import ConfigError, InputError, refuse
-from transept.fields import Count, Deviation
 from transept.metrics.detection import MeanAveragePrecision
 from transept.metrics.numbers import Regression
 from transept.metrics.texts import CharacterErrorRate, WordErrorRate

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from transept.config.fields import Count, Positive, Range
 from transept.core.auto import AutoModelForCausalLM, AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transept.errors import refuse
-from transept.fields import Count, Positive, Range
 from transept.metrics.base import Metric
 from transept.metrics.texts import AnswerF1, Bleu, ChrF, Rouge
 from transept.tables.dataset import Row, TableDataset

@@ -17,20 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transept.config.fields import specs, without_secrets
 from transept.core.auto import AutoConfig
-from transept.environment import set_seed
+from transept.environment.packages import set_seed
 from transept.errors import ConfigError, TranseptWarning, nearest, refuse
-from transept.fields import specs, without_secrets
-from transept.files import PathName, dump_json, write_text
-from transept.model_card import Card, write_card
 from transept.parallel.processes import gather_objects, join, same_on_all
 from transept.preprocess.text.tokenizer import character_tokenizer
+from transept.storage.files import PathName, dump_json, write_text
 from transept.tables.dataset import Row, TableDataset, as_dataset, split_by_hash
 from transept.tables.files import digest_of, load_dataset_file
 from transept.training.callbacks.progress import PrinterCallback, ProgressCallback
 from transept.training.callbacks.reports import PlotCallback
 from transept.training.data.checks import warn_of_equal_rows, warn_of_truncation
 from transept.training.files import check_empty, free_directory, run_directory
+from transept.training.model_card import Card, write_card
 from transept.training.recipes import recipe_named
 from transept.training.recipes.base import Recipe, TextRecipe
 from transept.training.recipes.settings import RUN_NAME, RunSettings

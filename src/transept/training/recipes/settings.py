@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from transept.config.fields import SECRETS, checked, specs, without_secrets
+from transept.config.schema import read_typed
 from transept.errors import ConfigError, naming, nearest
-from transept.fields import SECRETS, checked, specs, without_secrets
-from transept.files import PathName
-from transept.schema import read_typed
-from transept.yaml_file import load_yaml
+from transept.storage.files import PathName
+from transept.storage.yaml_file import load_yaml
 
 RUN_NAME = "run.json"
 # Settings that name where something is written or sent to. Only the command line says them, and no file.

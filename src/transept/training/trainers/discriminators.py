@@ -15,10 +15,10 @@ from torch.func import functional_call
 
 from transept.core.task import TaskModel
 from transept.errors import InputError, refuse
-from transept.files import make_directory
 from transept.objectives import adversarial
 from transept.objectives.classification import IGNORED, Unscored, cross_entropy, widened
 from transept.objectives.terms import LossTerm
+from transept.storage.files import make_directory
 from transept.training.arguments.training import TrainingArguments
 from transept.training.objective import Batch, Counts, counts_of
 from transept.training.trainers.objective import ObjectiveTrainer, with_prefix

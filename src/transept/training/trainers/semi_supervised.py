@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import nn
 
+from transept.config.schema import typed
 from transept.errors import FormatError, InputError, refuse
-from transept.files import PathName, make_directory, parse_json, read_text, write_text
 from transept.metrics.base import softmax
 from transept.objectives.classification import widened
 from transept.objectives.terms import LossTerm
-from transept.schema import typed
+from transept.storage.files import PathName, make_directory, parse_json, read_text, write_text
 from transept.training.callbacks.base import TrainerCallback
 from transept.training.callbacks.progress import PrinterCallback
 from transept.training.callbacks.reports import LOG_NAME, read_log, write_log

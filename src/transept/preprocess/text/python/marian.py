@@ -14,7 +14,6 @@ import tokenizers
 from tokenizers import decoders, models
 
 from transept.errors import FormatError, InputError, UnsupportedError
-from transept.files import dump_json, read_bytes
 from transept.preprocess.text.backend import Views, guarded
 from transept.preprocess.text.build import Vocab, VocabularyFiles, vocab_with_unknown
 from transept.preprocess.text.loading import from_vocabulary, stated_settings, where_and_what
@@ -29,6 +28,7 @@ from transept.preprocess.text.sentencepiece import (
     sentencepiece_backend,
 )
 from transept.preprocess.text.settings import PathOr, TokenizerSettings, from_caller
+from transept.storage.files import dump_json, read_bytes
 
 _BYTES = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Self
 from tokenizers import AddedToken
 
 from transept.errors import InputError, UnsupportedError
-from transept.files import dump_json, write_file
 from transept.preprocess.text import loading
 from transept.preprocess.text.encoder import Request, check_texts
 from transept.preprocess.text.encoding import BatchEncoding
 from transept.preprocess.text.python.ids import CUT, row_columns
 from transept.preprocess.text.settings import Token, TokenizerSettings, as_special, from_subclass, read_templates
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.storage.files import dump_json, write_file
 
 # Where special tokens go around a text, and around a pair, by the names that the reference has for these ways.
 _AROUND = {

@@ -1,0 +1,1 @@
+"""Settings: their fields, what those may hold, and the configs of models."""

@@ -1,0 +1,352 @@
+"""Configurations: typed settings that read and write the ecosystem's ``config.json``.
+
+A family's config lists its fields under the names of its ``config.json``. Nothing in a file can name code or an
+implementation to run. No torch here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
+from transept.config.settings import Settings
+from transept.errors import ConfigError, TranseptWarning
+
+CONFIG_NAME = "config.json"
+MAX_LABELS = 10**6
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
+_LABELS = ("num_labels", "id2label", "label2id")
+_DECODERS = ("decoder", "generator", "text_config")
+_SIZE = Range(0, MAX_SIZE)
+_TRUTH = dict.fromkeys(("true", "1", "y", "yes"), True) | dict.fromkeys(("false", "0", "n", "no"), False)
+# What a file of the reference leaves out where it is as usual.
+_USUAL = ("chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder")
+# Settings that every config of the reference took once, beside those of generate(); they are kept, and most mean nothing.
+_REFERENCE = """
+add_cross_attention bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id diversity_penalty
+do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
+forced_eos_token_id gradient_checkpointing is_decoder length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
+num_beams num_return_sequences output_past output_scores prefix pruned_heads remove_invalid_values repetition_penalty
+return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder
+tokenizer_class top_k top_p torchscript transformers_version typical_p use_bfloat16 xla_device
+"""
+_ONCE = frozenset(_REFERENCE.split())
+
+
+class _TypeName:
+    """The type of the weights, kept by its name; read as a ``torch.dtype`` where torch is there."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        name = None if instance is None else instance.__dict__.get("dtype")
+        found = vars(sys.modules["torch"]).get(name) if name is not None and "torch" in sys.modules else None
+        return found if type(found).__name__ == "dtype" else name
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        if value is not None and not isinstance(value, str) and type(value).__name__ != "dtype":
+            raise ConfigError(f"`dtype` of {type(instance).__name__} must be a type of weights, but is {str(value)[:80]!r}.")
+        instance.__dict__["dtype"] = None if value is None else str(value).removeprefix("torch.")
+
+
+class Config(Settings):
+    """Base of all configurations.
+
+    An integer without a range of its own is a size, from 0 to 2**31 - 1.
+
+    Args:
+        architectures: class names that the checkpoint was saved from.
+        dtype: the weights' type in the checkpoint (``torch_dtype`` in older files); its name, such as ``"float32"``, or a
+            ``torch.dtype``.
+        chunk_size_feed_forward: positions per chunk in the feed-forward layers; 0 for all at once.
+        num_labels, id2label, label2id: the classes of a task head; any one of them gives the others. Numbers may be written as
+            text, as in JSON. A ``num_labels`` that is not the number of the names counts, with a warning.
+        problem_type: how a sequence classifier reads its labels; inferred from them when absent.
+        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``; not read from or written to files.
+
+    Raises:
+        ConfigError: an unknown argument, a value of the wrong type or out of range.
+    """
+
+    model_type: ClassVar[str] = ""
+    keeps_unknown = True
+    aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path", "_attn_implementation": "attn_implementation"}
+    unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
+    unwritten = frozenset({"attn_implementation", "num_labels"})
+
+    architectures: list[str] | None = None
+    dtype: Any = _TypeName()
+    chunk_size_feed_forward: int = 0
+    output_attentions: bool = False
+    output_hidden_states: bool = False
+    return_dict: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = False
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    num_labels: int = 2
+    id2label: dict[int, str | int] | None = None
+    label2id: dict[str | int, int] | None = None
+    problem_type: Literal["regression", "single_label_classification", "multi_label_classification"] | None = None
+    attn_implementation: str | None = None
+
+    _name_or_path = ""  # where the config was read from
+
+    def __init__(self, **values: Any) -> None:
+        # What names its model or its library is the content of a file, which may hold anything.
+        is_file = not {"model_type", "transformers_version"}.isdisjoint(values)
+        self.fill_in(values, keep=is_file)
+        self.validate()
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("dtype") is not None:  # here the newer name counts
+            values.pop("torch_dtype", None)
+        return super().upgrade(values)
+
+    def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
+        own = specs(type(self)).keys() | self.aliases.keys()
+        values = {name: value for name, value in values.items() if not keep or name[:1] != "_" or name in own}
+        model_type = values.pop("model_type", self.model_type)
+        if self.model_type and model_type != self.model_type:
+            wrong = f"holds a model of type {model_type!r}, but {type(self).__name__} is for {self.model_type!r}."
+            raise ConfigError(wrong, hint="Load it with AutoConfig, AutoModel or the class of its own family.")
+        count, names = values.get("num_labels"), values.get("id2label")
+        if count is not None and isinstance(names, Mapping) and len(names) != count:
+            what = f"`num_labels` of {type(self).__name__} is {count}, but `id2label` names {len(names)}"
+            warnings.warn(f"{what}: the names are left out.", TranseptWarning, stacklevel=4)
+            values = {name: value for name, value in values.items() if name not in ("id2label", "label2id")}
+        super().fill_in(values, keep=keep)
+
+    @classmethod
+    def filled(cls, values: Mapping[str, Any]) -> Self:
+        if cls.__init__ is Config.__init__:
+            return super().filled(values)
+        config = cls(**{"model_type": cls.model_type, **values})  # by a constructor of the user's own
+        config.extra.update((name, values[name]) for name in values.keys() & config.extra.keys())
+        return config
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        config_file_name: str | None = None,
+        *,
+        overrides: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """As for all settings; ``overrides`` replace the file's, and may also be given as keyword arguments."""
+        values = {**(overrides or {}), **options}
+        found: Any = super().from_pretrained(pretrained_model_name_or_path, config_file_name, **values)
+        config = found[0] if isinstance(found, tuple) else found  # with return_unused_kwargs
+        config.name_or_path = pretrained_model_name_or_path
+        return found  # type: ignore[no-any-return]
+
+    def knows(self, name: str) -> bool:
+        return name in _ONCE or name == "_name_or_path" or super().knows(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
+        if name not in _LABELS:
+            super().__setattr__(name, str(value) if name == "_name_or_path" else value)
+        elif value is not None or not self.__dict__.get(name):  # `num_labels` makes the others
+            if name == "id2label" and isinstance(value, Mapping):
+                value = {_number(index): label for index, label in value.items()}
+            elif name == "label2id" and isinstance(value, Mapping):
+                value = {label: _number(index) for label, index in value.items()}
+            super().__setattr__(name, value)
+            if value is not None:
+                self._follow(name)
+
+    def _follow(self, name: str) -> None:
+        """Let the other settings of labels follow the one that was set."""
+        own = self.__dict__
+        if name == "num_labels":
+            Range(0, MAX_LABELS).check(self, name)
+            if len(own.get("id2label") or ()) != own["num_labels"]:
+                own["id2label"] = _unnamed(own["num_labels"])
+                own["label2id"] = {label: i for i, label in own["id2label"].items()}
+        elif name == "id2label":
+            own["num_labels"] = len(own["id2label"])
+            own["label2id"] = {label: i for i, label in own["id2label"].items()}
+        elif own.get("id2label") == _unnamed(own["num_labels"]) and len(set(own["label2id"].values())) == len(own["label2id"]):
+            given = own["label2id"]
+            self.id2label = {i: label for label, i in given.items()}
+            own["label2id"] = given
+
+    def check_field(self, name: str, spec: Spec) -> None:
+        value, declared = getattr(self, name), spec.find(Range)
+        if isinstance(value, list) and len(value) > MAX_LAYERS:
+            self.fail(name, f"must hold at most {MAX_LAYERS} values")
+        if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
+            _SIZE.check(self, name)
+        super().check_field(name, spec)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON types, under the names of ``config.json``, with the kept unknown keys."""
+        values = ({"model_type": self.model_type} if self.model_type else {}) | super().to_dict()
+        values["dtype"] = self.__dict__.get("dtype")
+        if self.id2label == _unnamed(specs(type(self))["num_labels"].default()):
+            del values["id2label"], values["label2id"]  # what a file says by silence
+        elif self.id2label is not None:
+            values["id2label"] = {str(i): label for i, label in self.id2label.items()}
+        return values
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Like :meth:`to_dict`, without what a file says by silence."""
+        own, base = specs(type(self)), specs(Config)
+        silent = [name for name in _USUAL if getattr(self, name) == base[name].default() == own[name].default()]
+        return {name: value for name, value in super().to_diff_dict().items() if name not in silent}
+
+    def update(self, config_dict: Mapping[str, Any]) -> None:
+        """Set several settings or attributes; all of them or, where one is wrong, none."""
+        self.change(config_dict)
+
+    def update_from_string(self, update_str: str) -> None:
+        """Set several settings from a text such as ``"hidden_size=24,use_cache=false"``, by the types of their present values.
+
+        Raises:
+            ConfigError: an unknown setting, or a value that it cannot have; then nothing changes.
+        """
+        values: dict[str, Any] = {}
+        for name, equals, text in (pair.partition("=") for pair in update_str.split(",")):
+            self.need_known(name)
+            old, values[name] = getattr(self, name), text if equals else None
+            if isinstance(old, bool):
+                values[name] = _TRUTH.get(text.lower(), text)
+            elif isinstance(old, int | float):
+                with contextlib.suppress(ValueError):  # what is no number is refused with the setting's name
+                    values[name] = type(old)(text)
+        self.update(values)
+
+    # The older name of ``return_dict``, which can only be read.
+    use_return_dict = property(lambda self: self.return_dict)
+
+    @property
+    def sub_configs(self) -> dict[str, type[Config]]:
+        """The classes of the nested configs, by their names."""
+        return {name: type(value) for name, value in vars(self).items() if isinstance(value, Config)}
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
+        """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        both = decoder == encoder
+        names = [*(["text_encoder"] if both or encoder else []), *(_DECODERS if both or decoder else [])]
+        found = {name: part for name in names if isinstance(part := getattr(self, name, None), Config)}
+        if len(found) > 1:
+            wrong = f"{type(self).__name__} has several configs of texts: {', '.join(found)}."
+            raise ConfigError(wrong, hint="Take one of them.")
+        if found or both or not self.is_encoder_decoder:
+            return next(iter(found.values()), self)
+        side, twin = "decoder_" if decoder else "encoder_", copy.deepcopy(self)
+        for name in specs(type(self)):
+            if name.startswith(side):
+                short = name.removeprefix(side)
+                short = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads"}.get(short, short)
+                setattr(twin, short, getattr(self, name))
+        return twin
+
+
+PretrainedConfig = PreTrainedConfig = Config
+
+
+def _unnamed(count: int) -> dict[int, str]:
+    return {i: f"LABEL_{i}" for i in range(count)}
+
+
+def _number(index: Any) -> Any:
+    """The number of a class, which JSON and older guides write as a text."""
+    return int(index) if _NUMBER.fullmatch(str(index)) else index
+
+
+_SHARED = ("rope_theta", "partial_rotary_factor")  # what stood beside ``rope_scaling`` in older files
+
+
+def _is_nested(rope: dict[str, Any]) -> bool:
+    """Whether there are parameters for each of several kinds of layers."""
+    return any(isinstance(part, dict) for part in rope.values())
+
+
+class RotaryConfig(Config):
+    """A config with rotary position embeddings.
+
+    ``rope_parameters`` holds ``rope_type``, ``rope_theta`` and what the type needs; files of the older layout
+    (``rope_theta`` beside ``rope_scaling``) are read into it. A family with several kinds of layers nests one such
+    mapping per kind.
+    """
+
+    default_theta: ClassVar[float] = 10000.0
+    default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
+
+    aliases = {"rope_scaling": "rope_parameters"}  # the base and the share stay where a new value has none
+    rope_parameters: dict[str, Any] | None = None
+
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
+        rope: dict[str, Any] = {}
+        for key in ("rope_parameters", "rope_scaling"):
+            rope = checked(values.pop(key, None) or {}, dict, key, cls.__name__) or rope
+        values = super().upgrade(values)
+        beside = {name for name in _SHARED if name in rope}
+        return {name: value for name, value in values.items() if name not in beside} | {"rope_parameters": rope}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        name = self.aliases.get(name, name)
+        if name == "rope_parameters" and isinstance(value, dict | None):
+            old = self.__dict__.get("rope_parameters") or {}
+            kept = {key: old[key] for key in _SHARED if key in old and value and not _is_nested(value)}
+            value = self.complete(kept | copy.deepcopy(value or {}))
+        super().__setattr__(name, value)
+
+    @classmethod
+    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
+        """Rotary parameters with the defaults of the family."""
+        if _is_nested(rope):
+            return rope
+        share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
+        return {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share, **rope}
+
+    def _change(self, name: str, value: Any) -> None:
+        """Replace one of the parameters, of each kind of layer where there are several; ``None`` changes nothing."""
+        if value is not None:
+            checked(value, float, name, type(self).__name__)
+            rope = self.rope_parameters or {}
+            pairs = {kind: own | {name: value} for kind, own in rope.items()} if _is_nested(rope) else rope | {name: value}
+            self.rope_parameters = pairs
+
+    @property
+    def rope_theta(self) -> float:
+        """The base of the rotary frequencies, for families with one kind of layer."""
+        rope = self.rope_parameters or {}
+        return float(rope["rope_theta"] if "rope_theta" in rope else self.__getattr__("rope_theta"))
+
+    @rope_theta.setter
+    def rope_theta(self, value: float | None) -> None:
+        self._change("rope_theta", value)
+
+    partial_rotary_factor = property(
+        lambda self: (self.rope_parameters or {}).get("partial_rotary_factor"),
+        lambda self, value: self._change("partial_rotary_factor", value),
+        doc="The share of each head's dimensions that turn; all of them when ``None``.",
+    )
+
+    def rope(self, kind: str | None = None) -> dict[str, Any]:
+        """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""
+        rope = (self.rope_parameters or {}) if kind is None else (self.rope_parameters or {}).get(kind)
+        if not isinstance(rope, dict):
+            raise ConfigError(f"`rope_parameters` of {type(self).__name__} needs a mapping for {kind!r}.")
+        most: int = self.max_position_embeddings
+        # Some families keep the original length beside the parameters, and there it counts.
+        original = getattr(self, "original_max_position_embeddings", None) or rope.get("original_max_position_embeddings")
+        return {**rope, "max_position_embeddings": most, "original_max_position_embeddings": original or most}

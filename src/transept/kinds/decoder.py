@@ -1,0 +1,133 @@
+"""Settings of decoders with grouped heads and rotary positions, and the sublayers that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from transept.config.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
+from transept.config.model import RotaryConfig
+from transept.layers import Attention, GatedMLP, Pattern
+from transept.layers.moe import SparseMLP, choose_top
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+class DecoderConfig(RotaryConfig):
+    """What these families have in common; each adds its activation, the settings of its own and its defaults.
+
+    ``attention_bias`` and ``mlp_bias`` are settings in the families that have such biases, and false in the others.
+    """
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: Layers = 32
+    num_attention_heads: int = 32
+    pad_token_id: PaddingId | None = None
+    num_key_value_heads: int = derived(lambda c: c.num_attention_heads)
+    head_dim: int = derived(lambda c: c.divided("hidden_size", "num_attention_heads"))
+    max_position_embeddings: int = 2048
+    initializer_range: Deviation = 0.02
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    attention_dropout: Share = 0.0
+    classifier_dropout: Share | None = None
+    attention_bias = mlp_bias = False
+
+    def validate(self) -> None:
+        super().validate()
+        self.divided("num_attention_heads", "num_key_value_heads")
+
+    def window(self, layer: int) -> int | None:
+        """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
+        return None
+
+
+class SwitchedConfig(DecoderConfig):
+    """A decoder whose layers may have a window of ``sliding_window`` positions, with ``use_sliding_window`` alone."""
+
+    use_sliding_window: bool = False
+    sliding_window: Count | None = derived(lambda c: 4096 if c.use_sliding_window else None)
+
+    def validate(self) -> None:
+        if not self.use_sliding_window:
+            self.sliding_window = None
+        super().validate()
+
+
+class LayeredConfig(DecoderConfig):
+    """A decoder in which some layers see all that comes before, and others a window of ``sliding_window`` positions.
+
+    ``layer_types`` names each layer's kind, ``full_attention`` or ``sliding_attention``; when absent, ``slides`` tells.
+    """
+
+    sliding_window: Count | None = 4096
+    layer_types: list[str] = derived(lambda c: [SLIDING if c.slides(i) else FULL for i in range(c.num_hidden_layers)])
+
+    def slides(self, layer: int) -> bool:
+        """Whether a layer sees a window, by the family's rule."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        super().validate()
+        layers = self.num_hidden_layers
+        if len(self.layer_types) != layers or set(self.layer_types) - {FULL, SLIDING}:
+            self.fail("layer_types", f"must name {FULL!r} or {SLIDING!r} for each of {layers} layers")
+        if self.sliding_window is None and SLIDING in self.layer_types:
+            self.fail("sliding_window", f"must be a number where `layer_types` has {SLIDING!r}")
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window if self.layer_types[layer] == SLIDING else None
+
+
+def grouped_attention(
+    c: DecoderConfig, layer: int, *, kind: Callable[..., Attention] = Attention, bias: bool = False, **more: Any
+) -> Attention:
+    """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
+    sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
+    pattern = Pattern(causal=True, window=c.window(layer))
+    return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, **more)
+
+
+def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
+    """The gated feed-forward layer, with the activation of that name."""
+    return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
+
+
+class SparseConfig(DecoderConfig):
+    """A decoder some layers of which have experts, ``num_experts_per_tok`` of which work on a token.
+
+    ``output_router_logits`` shows how they were chosen, and adds to a loss ``router_aux_loss_coef`` times how unevenly.
+    """
+
+    aliases = {"num_experts": "num_local_experts"}
+
+    hidden_act: str = "silu"
+    num_local_experts: Experts = 8
+    num_experts_per_tok: int = 2
+    output_router_logits: bool = False
+    router_aux_loss_coef: float = 0.001
+
+    def validate(self) -> None:
+        super().validate()
+        sparse = any(map(self.is_sparse, range(self.num_hidden_layers)))
+        if sparse and not 1 <= self.num_experts_per_tok <= self.num_local_experts:
+            self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")
+
+    def window(self, layer: int) -> int | None:
+        most: int | None = self.sliding_window  # a setting of the family's
+        return most
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a layer has experts."""
+        return True
+
+
+def sparse_mlp(c: SparseConfig, hidden: int, *, normalize: bool = True, jitter: float = 0.0) -> SparseMLP:
+    """A layer of experts, each of the inner size ``hidden``, that are chosen by a softmax; the others as for its parts."""
+    route = partial(choose_top, count=c.num_experts_per_tok, normalize=normalize)
+    sizes = c.hidden_size, hidden, c.hidden_act
+    experts, chunk_size = c.num_local_experts, c.chunk_size_feed_forward
+    return SparseMLP(*sizes, experts=experts, route=route, jitter=jitter, chunk_size=chunk_size)

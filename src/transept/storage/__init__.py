@@ -1,0 +1,1 @@
+"""Files: where they come from, how they are read, replaced and published."""
