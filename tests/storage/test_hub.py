@@ -23,7 +23,7 @@ from transept.models.bert import BertConfig, BertForSequenceClassification, Bert
 from transept.storage import source as hub_module
 from transept.storage.source import Source
 
-from .hub_server import HubServer
+from tests.hub_server import HubServer
 
 # How huggingface_hub uploads large files.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -1,8 +1,8 @@
 """The base of all settings: typed fields that are checked, read from JSON and written back. No torch here.
 
-A subclass lists its fields; what holds for one field is declared on it (see :mod:`transept.config.fields`): a range or another rule
-by ``Annotated``, with short names for the usual ones, and a value that follows from others by ``derived``. ``aliases`` gives
-other names for the same value. Keys of a file that the class does not know, and attributes that users add, are kept in
+A subclass lists its fields; what holds for one field is declared on it (see :mod:`transept.config.fields`): a range or another
+rule by ``Annotated``, with short names for the usual ones, and a value that follows from others by ``derived``. ``aliases``
+gives other names for the same value. Keys of a file that the class does not know, and attributes that users add, are kept in
 ``extra`` and written back.
 """
 

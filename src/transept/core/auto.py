@@ -127,8 +127,8 @@ class AutoConfig:
     def from_pretrained(pretrained_model_name_or_path: str | os.PathLike[str], **options: Any) -> Config:
         """Read the ``config.json`` of a directory, a repository, or the file itself.
 
-        ``options`` say where to look (see :class:`transept.storage.source.Source`), and are settings that replace the file's. A model
-        type that is not one of ours is an ``UnsupportedError``.
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), and are settings that replace the file's. A
+        model type that is not one of ours is an ``UnsupportedError``.
         """
         values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
         read: Any = read_config(values, path).from_dict(values, path=path, **options)

@@ -98,9 +98,9 @@ class Pretrained(ForLibraries, Pushable):
                 warning; ``True`` never does.
             variant: read ``model.<variant>.safetensors``.
             output_loading_info: also return what was filled, missing and skipped.
-            options: where to look (see :class:`transept.storage.source.Source`), settings that replace the config's, arguments of the
-                constructor such as ``add_pooling_layer``, and those of the reference that change nothing here. ``tp_plan``,
-                ``tp_size`` or ``distributed_config`` say how several processes share the model (see
+            options: where to look (see :class:`transept.storage.source.Source`), settings that replace the config's, arguments
+                of the constructor such as ``add_pooling_layer``, and those of the reference that change nothing here.
+                ``tp_plan``, ``tp_size`` or ``distributed_config`` say how several processes share the model (see
                 :class:`transept.DistributedConfig`); each reads its own part.
 
         Raises:

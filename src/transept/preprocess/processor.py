@@ -281,7 +281,7 @@ class Processor(Settings):
     ) -> Self:
         """Load all parts of a directory or of a repository, in the older or the newer layout.
 
-        ``options`` say where to look (see :class:`transept.storage.source.Source`), or are settings of the processor or of its parts.
+        ``options`` say where to look (see :class:`transept.storage.source.Source`), or are settings of it or its parts.
         """
         name = model_argument(pretrained_model_name_or_path, options)
         hub = take_source_options(options)

@@ -32,7 +32,7 @@ MAX_NAME_BYTES = 255
 _OUTLINE = bytes.maketrans(b"123456789ED", b"000000000ed")
 # A number that is too long has at most three rows of digits and four signs beside them: one row is at least this long.
 _LONG_ROW = b"0" * ((MAX_NUMBER_LENGTH - 4) // 3 + 1)
-# Directories that are being filled: whoever gave them out (transept.storage.directory) puts all of their files on the disk at the end.
+# Directories that are being filled: whoever gave them out (transept.storage.directory) puts all files on the disk at the end.
 STAGES: set[Path] = set()
 
 
