@@ -208,26 +208,26 @@ def test_a_packed_vocabulary_grows_and_shrinks(name: str, tie: bool) -> None:
 def test_queries_keys_and_values_are_one_product(name: str) -> None:
     plain = make(name)
     packed = pack(copy.deepcopy(plain))
-    before, after = plain.backbone.layers[0].self_attn, packed.backbone.layers[0].self_attn
+    before, after = plain.body.layers[0].self_attn, packed.body.layers[0].self_attn
     x = torch.randn(2, 3, 32)
     for part in ("q_proj", "k_proj", "v_proj"):
-        one, other = before.get_submodule(part), after.get_submodule(part)
+        one, other = getattr(before, part), getattr(after, part)
         assert type(other) is Projection
         assert torch.equal(one.weight, other.weight)
         assert torch.allclose(one(x), other(x), atol=1e-5)
     expected = output(plain)
     with torch.no_grad():
         for model in (plain, packed):  # a layer in the place of one of the three is used
-            model.backbone.layers[0].self_attn.k_proj = nn.Linear(32, 32)
-            nn.init.constant_(model.backbone.layers[0].self_attn.k_proj.weight, 0.1)
-            nn.init.zeros_(model.backbone.layers[0].self_attn.k_proj.bias)
+            model.body.layers[0].self_attn.k_proj = nn.Linear(32, 32)
+            nn.init.constant_(model.body.layers[0].self_attn.k_proj.weight, 0.1)
+            nn.init.zeros_(model.body.layers[0].self_attn.k_proj.bias)
     assert relative(output(packed), output(plain)) < 1e-5
     assert relative(output(packed), expected) > 1e-3
 
 
 def test_projections_with_biases_of_some_stay_apart() -> None:
     model = make("BertModel")
-    model.backbone.layers[0].self_attn.k_proj.bias = None
+    model.body.layers[0].self_attn.k_proj.bias = None
     before, packed = output(model), pack(copy.deepcopy(model))
     assert type(packed.layers[0].self_attn.q_proj) is PackedLinear
     assert type(packed.layers[1].self_attn.q_proj) is Projection

@@ -128,10 +128,13 @@ def test_old_checkpoints_load(tmp_path: Path) -> None:
         assert (
             error(RobertaModel.from_pretrained(tmp_path)(ids).last_hidden_state, model.backbone(ids).last_hidden_state) == 0.0
         )
-    with pytest.warns(UserWarning, match=r"newly initialised.*head\.dense\.weight"):
+    with pytest.warns(UserWarning, match=r"newly initialised.*classifier\.dense\.weight"):
         classifier = RobertaForSequenceClassification.from_pretrained(tmp_path)
     assert (
-        error(classifier.state_dict()["backbone.embed_tokens.weight"], state["roberta.embeddings.word_embeddings.weight"])
+        error(
+            classifier.state_dict()["roberta.embeddings.word_embeddings.weight"],
+            state["roberta.embeddings.word_embeddings.weight"],
+        )
         == 0.0
     )
 

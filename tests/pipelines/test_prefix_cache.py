@@ -16,7 +16,7 @@ from .writers import Watch, model, pipe
 SYSTEM = "You are a helpful assistant who answers in few words. "
 QUESTIONS = ["Who?", "Where is the river that flows through Berlin?", "", "Why not?", "Who wrote it, and when was that?"]
 PROMPTS = [SYSTEM + question for question in QUESTIONS]
-GREEDY = {"max_new_tokens": 8, "do_sample": False, "return_tensors": True}
+GREEDY = {"max_new_tokens": 8, "do_sample": False, "return_tensors": True, "eos_token_id": None}
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"do_sample": True, "seed": 3, "num_return_sequences": 2},

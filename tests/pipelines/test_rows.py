@@ -80,8 +80,8 @@ def test_answers_are_those_of_padded_batches(
         inputs = [text.replace("{}", tokenizer.mask_token) for text in inputs]
     pipe = kind(model, tokenizer, **options)
     read: list[Any] = []
-    forward = model.backbone.forward
-    monkeypatch.setattr(model.backbone, "forward", lambda **given: (read.append(given), forward(**given))[1])
+    forward = model.body.forward
+    monkeypatch.setattr(model.body, "forward", lambda **given: (read.append(given), forward(**given))[1])
     assert not pipe.padded
     assert pipe.budget == CPU_BUDGET
     ours = pipe(inputs)

@@ -6,6 +6,7 @@ Weights and vocabularies are the same on every machine, so that answers of other
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +20,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import BPE, WordPiece
 
 from transept.config.model import Config
+from transept.core.model import Model
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 POSITIONS = 64
@@ -206,10 +208,15 @@ def save(directory: Path, name: str, **settings: Any) -> Path:
     return directory
 
 
-def fill(model: torch.nn.Module, scale: float = 0.35) -> None:
-    """Give every parameter values that depend on its name and shape alone, large enough to tell inputs apart."""
+def fill(model: Model, scale: float = 0.35) -> None:
+    """Give every parameter values that depend on its name and shape alone, large enough to tell inputs apart.
+
+    The name is the one that all families share, since answers of this model were kept under it.
+    """
+    names = model.checkpoint_names()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for public, parameter in model.named_parameters():
+            name = re.sub(r"^backbone\.", "model.", names.dialect(public))
             stream = np.random.RandomState(zlib.crc32(name.encode()))  # whose numbers NumPy never changes
             values = torch.from_numpy(stream.standard_normal(tuple(parameter.shape))).to(parameter.dtype) * scale
             parameter.copy_(values + 1 if "norm" in name and name.endswith("weight") else values)

@@ -129,6 +129,13 @@ _BOXES = {f"{name}_position_embeddings": f"embed_boxes.{name}" for name in ("x",
 _BIASES = {"rel_pos_bias": "order_bias", "rel_pos_x_bias": "x_bias", "rel_pos_y_bias": "y_bias"}
 
 
+class BiasTable(nn.Linear):
+    """What each head (rows) adds to scores of each bucket of distances (columns), whose columns are looked up.
+
+    A class of its own, since plain linear layers may be packed for products.
+    """
+
+
 class LayoutLMv3Model(TextBackbone):
     """LayoutLMv3 without a head: words, a picture, or both -> states (B, S, D), those of words first."""
 
@@ -175,9 +182,9 @@ class LayoutLMv3Model(TextBackbone):
             self.patch_norm, self.joint_norm = nn.LayerNorm(c.hidden_size, _PATCH_EPS), norm()
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         if c.has_relative_attention_bias:
-            self.order_bias = nn.Linear(c.rel_pos_bins, c.num_attention_heads, bias=False)
+            self.order_bias = BiasTable(c.rel_pos_bins, c.num_attention_heads, bias=False)
         if c.has_spatial_attention_bias:
-            self.x_bias, self.y_bias = (nn.Linear(c.rel_2d_pos_bins, c.num_attention_heads, bias=False) for _ in range(2))
+            self.x_bias, self.y_bias = (BiasTable(c.rel_2d_pos_bins, c.num_attention_heads, bias=False) for _ in range(2))
         self.layers = encoder_layers(c)
 
     def finalize(self, x: Tensor) -> Tensor:
@@ -279,7 +286,7 @@ class LayoutLMv3Model(TextBackbone):
         ctx.position_bias = bias * (c.hidden_size // c.num_attention_heads) ** -0.5  # as scores are
 
 
-def _bias(table: nn.Linear, places: Tensor, furthest: int) -> Tensor:
+def _bias(table: BiasTable, places: Tensor, furthest: int) -> Tensor:
     """(1 or B, heads, S, S): what the columns of a layer have for the distances of places (1 or B, S) to one another."""
     apart = places[:, None, :] - places[:, :, None]
     buckets = distance_buckets(apart, buckets=table.in_features, furthest=furthest)

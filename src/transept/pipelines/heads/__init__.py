@@ -26,9 +26,9 @@ def head_directory(name: str | os.PathLike[str] | None) -> Path | None:
 
 def fill_head(model: Model, directory: Path) -> None:
     """Give a classifier the weights of a head (``CheckpointError``: it has others)."""
-    weights = dict(open_store(Source(str(directory))))
+    weights, names = dict(open_store(Source(str(directory)))), model.checkpoint_names()
     found = model.load_state_dict(weights, strict=False)
-    if found.unexpected_keys or any(name.startswith("head.") for name in found.missing_keys):
+    if found.unexpected_keys or any(names.dialect(name).startswith("head.") for name in found.missing_keys):
         raise CheckpointError(f"the head in {directory} does not fit {type(model).__name__}.")
 
 
