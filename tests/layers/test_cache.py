@@ -406,7 +406,7 @@ def interrupt(model: Any, layer: int, *args: Any, **kwargs: Any) -> None:
     def stop(*_: Any) -> None:
         raise Stop
 
-    handle = model.backbone.layers[layer].self_attn.register_forward_hook(stop)
+    handle = model.body.layers[layer].self_attn.register_forward_hook(stop)
     with pytest.raises(Stop):
         model(*args, **kwargs)
     handle.remove()

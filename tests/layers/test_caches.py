@@ -521,7 +521,7 @@ def test_a_cache_serves_one_thread_at_a_time(kind: str) -> None:
         ):
             told.append(elsewhere(action))
 
-    handle = model.backbone.layers[1].register_forward_hook(disturb)
+    handle = model.body.layers[1].register_forward_hook(disturb)
     found = model(ids[:, :4], past_key_values=cache).logits
     handle.remove()
     assert torch.equal(found, expected)

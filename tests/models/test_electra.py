@@ -111,9 +111,8 @@ def test_generator_and_discriminator_share_their_checkpoints(tmp_path: Path) -> 
         with pytest.warns(UserWarning, match="newly initialised"):
             discriminator, info = ElectraForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
         assert error(discriminator.backbone(ids).last_hidden_state, expected) == 0.0
-    assert info["missing_keys"] == {
-        f"head.{name}" for name in ("dense.weight", "dense.bias", "out_proj.weight", "out_proj.bias")
-    }
+    layers, kinds = ("dense", "dense_prediction"), ("weight", "bias")
+    assert info["missing_keys"] == {f"discriminator_predictions.{layer}.{kind}" for layer in layers for kind in kinds}
 
 
 @pytest.mark.parametrize("wrong", [{"summary_type": "attn"}, {"hidden_dropout_prob": 7.0}, {"pad_token_id": 99}])

@@ -43,7 +43,7 @@ def test_two_checkpoints_make_a_pair(tmp_path: Path) -> None:
     assert (pair.config.decoder_start_token_id, pair.config.encoder.hidden_act) == (1, "relu")
     assert pair.decoder.config.add_cross_attention
     assert pair.config.encoder is pair.encoder.config
-    assert float(pair.decoder.backbone.layers[0].cross_attn.k_proj.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+    assert float(pair.decoder.backbone.layers[0].cross_attn.kv_proj.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
     pair.save_pretrained(tmp_path / "pair")
     assert {name.partition(".")[0] for name in stored(str(tmp_path / "pair"))} == {"encoder", "decoder"}
     with warnings.catch_warnings():
@@ -92,7 +92,7 @@ def test_switches_reach_both_halves() -> None:
     pair = EncoderDecoderModel(encoder=BertModel(BERT), decoder=BertLMHeadModel(READER))
     pair.set_attn_implementation("eager")
     pair.gradient_checkpointing_enable()
-    assert all(stack.kernel_name == "eager" and stack.recompute is not None for stack in (pair.encoder, pair.decoder.model))
+    assert all(stack.kernel_name == "eager" and stack.recompute is not None for stack in (pair.encoder, pair.decoder.body))
     assert pair.is_gradient_checkpointing
     pair.config.decoder_start_token_id, pair.config.pad_token_id = 1, 0
     pair(IDS, labels=IDS).loss.backward()

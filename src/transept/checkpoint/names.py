@@ -129,7 +129,13 @@ class Names:
 
     def is_written(self, name: str) -> bool:
         """Whether a file holds our name: not what is tied, and not what is computed and never read."""
-        return name not in self.tied and not (self.is_fixed(name) and self.skips(self.keys.recipe(name).stored))
+        return name not in self.tied and not (self.is_fixed(name) and self._leaves_out(self.keys.recipe(name).stored))
+
+    def _leaves_out(self, name: str) -> bool:
+        """Whether a stored name is never read, here or as a child's."""
+        inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
+        found = any(name.startswith(prefix) and child.names._leaves_out(name.removeprefix(prefix)) for child, prefix in inside)
+        return found or self.ignores(name)
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""

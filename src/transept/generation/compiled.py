@@ -136,7 +136,7 @@ class CompiledSteps:
         return found
 
 
-_MODEL = "L['model']"  # what a compiled step's conditions on its model begin with
+_MODEL = "L['model']"  # what the names of a compiled step's conditions on its model hold
 _STEPS: weakref.WeakKeyDictionary[nn.Module, CompiledSteps] = weakref.WeakKeyDictionary()
 
 
@@ -162,7 +162,7 @@ def _compiler(function: Callable[..., Any], given: dict[str, Any], frozen: bool)
 
 def _of_inputs(guards: Iterable[Any]) -> list[bool]:
     """Which of PyTorch's conditions are kept: none that concern the model, which would keep it alive with its graph."""
-    return [not guard.name.startswith(_MODEL) for guard in guards]
+    return [_MODEL not in guard.orig_guard.name for guard in guards]
 
 
 @contextmanager
