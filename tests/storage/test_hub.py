@@ -17,13 +17,12 @@ import transformers
 from huggingface_hub import constants, try_to_load_from_cache
 
 import transept
+from tests.hub_server import HubServer
 from transept.config.model import Config
 from transept.errors import FileError, FormatError, InputError, TranseptError, TranseptWarning
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel
 from transept.storage import source as hub_module
 from transept.storage.source import Source
-
-from tests.hub_server import HubServer
 
 # How huggingface_hub uploads large files.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

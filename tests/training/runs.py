@@ -131,7 +131,7 @@ def network(kind: str) -> Any:
     if kind == "peft":
         import peft
 
-        return peft.get_peft_model(model, peft.LoraConfig(**settings | {"target_modules": ["q_proj", "v_proj"]}))
+        return peft.get_peft_model(model, peft.LoraConfig(**settings))
     if kind == "int8":
         quantize(model.eval())
         settings.pop("task_type")  # which would train the head, that has no floats left

@@ -191,12 +191,12 @@ def test_wrappers_are_looked_into() -> None:
     import peft
 
     inputs = {"input_ids": torch.ones(3, 4, dtype=torch.long), "labels": torch.tensor([0, -100, 1])}
-    adapted = peft.get_peft_model(_small(), peft.LoraConfig(target_modules=["q_proj"], task_type="SEQ_CLS"))
+    adapted = peft.get_peft_model(_small(), peft.LoraConfig(target_modules=["query"], task_type="SEQ_CLS"))
     for model in (_small(), nn.DataParallel(_small()), torch.compile(_small()), adapted, torch.compile(adapted)):
         counts = counts_of(model, inputs)  # type: ignore[arg-type]
         assert counts is not None
         assert {name: int(count) for name, count in counts.items()} == {"classification": 2}
-    assert counts_of(_small().model, inputs) == {}
+    assert counts_of(_small().body, inputs) == {}
 
 
 def test_foreign_models_are_not_guessed_at() -> None:

@@ -93,7 +93,7 @@ def test_what_is_frozen_stays(tmp_path: Path) -> None:
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     trainer = run(tmp_path, model, freeze="backbone", learning_rate=1e-2)
     moved = {name for name, weight in trainer.model.named_parameters() if not torch.equal(weight, before[name])}
-    assert moved == {"head.out_proj.weight", "head.out_proj.bias"}
+    assert moved == {"classifier.weight", "classifier.bias"}
     with pytest.raises(UnsupportedError, match="model of this library"):
         run(tmp_path, Foreign(), rows("tokens", 8), freeze="backbone")
 
@@ -103,9 +103,7 @@ def test_a_schedule_unfreezes_epoch_by_epoch(tmp_path: Path) -> None:
 
     class Look(TrainerCallback):
         def on_epoch_begin(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
-            trained.append(
-                {name.split(".layers.")[-1][:2] for name, weight in model.named_parameters() if weight.requires_grad}
-            )
+            trained.append({name.split(".layer.")[-1][:2] for name, weight in model.named_parameters() if weight.requires_grad})
 
     settings = {"max_steps": -1, "num_train_epochs": 3, "learning_rate": 1e-2}
     model = ours(CASE)

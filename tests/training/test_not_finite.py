@@ -48,13 +48,15 @@ def _step(model: nn.Module) -> Callable[[dict[str, Any]], Tensor]:
 def _leaves(model: Model) -> list[str]:
     """The modules of each layer that give states."""
     named = dict(model.named_modules())
-    return [path for path, module in named.items() if ".layers." in path and isinstance(module, nn.Linear | nn.LayerNorm)]
+    parts = [path for path in named if {"layer", "layers", "block"} & {*path.split(".")}]
+    return [path for path in parts if isinstance(named[path], nn.Linear | nn.LayerNorm)]
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_the_module_that_gives_no_number_is_named(place: int) -> None:
     model = _models()[place]
-    paths = [*_leaves(model)[::8], *(f"{path}" for path, module in model.named_modules() if path.endswith("layers.1"))]
+    second = [stack.layers[1] for stack in model.stacks]
+    paths = [*_leaves(model)[::8], *(path for path, module in model.named_modules() if module in second)]
     assert len(paths) >= LAYERS
     for path in paths:
         module, calls = model.get_submodule(path), []
@@ -109,14 +111,14 @@ def test_weights_inputs_losses_and_gradients_of_weights_are_named() -> None:
 
     assert find_fault(model, [batch], root) == Fault("loss", "", "", 1, 1, 0)
     handle = model.head.out_proj.bias.register_hook(lambda gradient: gradient / 0)
-    assert find_fault(model, [batch], step) == Fault("gradient of the parameter", "head.out_proj.bias", "", 1, 1, 0)
+    assert find_fault(model, [batch], step) == Fault("gradient of the parameter", "classifier.bias", "", 1, 1, 0)
     handle.remove()
     weight = model.head.out_proj.weight
     with torch.no_grad():
         weight[0, 5] = torch.inf
     found = find_fault(model, [batch], step)
-    assert found == Fault("parameter", "head.out_proj.weight", "", 1, 16)
-    assert str(found) == "the parameter 'head.out_proj.weight' has 1 of 16 values that are not finite"
+    assert found == Fault("parameter", "classifier.weight", "", 1, 16)
+    assert str(found) == "the parameter 'classifier.weight' has 1 of 16 values that are not finite"
 
 
 def test_what_is_made_between_modules_is_told_from_what_they_make() -> None:
@@ -145,7 +147,7 @@ def test_compiled_blocks_are_looked_into() -> None:
     fault = find_fault(model, _batches()[:1], _step(model))
     handle.remove()
     assert fault is not None
-    assert fault.path == "backbone.layers.1.mlp"
+    assert fault.path == "bert.encoder.layer.1.mlp"
 
 
 def test_dropout_is_drawn_as_in_the_update() -> None:

@@ -27,11 +27,11 @@ def changed(before: dict[str, torch.Tensor], model: torch.nn.Module) -> set[str]
 
 def test_frozen_weights_stay_to_the_bit(tmp_path: Path) -> None:
     before, model = run(tmp_path, freeze="backbone", weight_decay=0.1)
-    assert changed(before, model) == {"head.out_proj.weight", "head.out_proj.bias"}
+    assert changed(before, model) == {"classifier.weight", "classifier.bias"}
     before, model = run(tmp_path, freeze=["embeddings", 1], weight_decay=0.1)
     found = changed(before, model)
-    assert not any(name.startswith(("model.embed", "backbone.layers.0.")) for name in found)
-    assert any(name.startswith("backbone.layers.1.") for name in found)
+    assert not any(name.startswith(("bert.embeddings", "bert.encoder.layer.0.")) for name in found)
+    assert any(name.startswith("bert.encoder.layer.1.") for name in found)
     with pytest.raises(InputError, match="2 layers, not 5"):
         run(tmp_path, freeze=5)
 
@@ -39,9 +39,9 @@ def test_frozen_weights_stay_to_the_bit(tmp_path: Path) -> None:
 def test_parts_are_unfrozen_epoch_by_epoch(tmp_path: Path) -> None:
     settings = {"freeze": "backbone", "unfreeze_schedule": {"1": 1}, "num_train_epochs": 2, "per_device_train_batch_size": 8}
     before, model = run(tmp_path, max_steps=1, **{**settings, "num_train_epochs": 1})
-    assert not any(name.startswith("model.") for name in changed(before, model))
+    assert not any(name.startswith("bert.") for name in changed(before, model))
     before, model = run(tmp_path, max_steps=-1, **settings)
-    found = {name.split(".")[2] for name in changed(before, model) if name.startswith("backbone.layers.")}
+    found = {name.split(".")[3] for name in changed(before, model) if name.startswith("bert.encoder.layer.")}
     assert found == {"1"}
 
 
@@ -60,7 +60,7 @@ def test_states_that_are_computed_once_train_the_head_alike(tmp_path: Path) -> N
     for a, b in zip(plain.parameters(), once.parameters()):
         # Rows are computed in other batches, and so rounded otherwise.
         assert torch.allclose(a, b, atol=1e-6, rtol=0)
-    assert changed(before, once) == {"head.out_proj.weight", "head.out_proj.bias"}
+    assert changed(before, once) == {"classifier.weight", "classifier.bias"}
     for wrong in ({}, {"freeze": 1}, {"freeze": "backbone", "neftune_noise_alpha": 5.0}):
         with pytest.raises(ConfigError, match="`precompute` of TrainingArguments needs freeze='backbone'"):
             run(tmp_path, precompute=True, **wrong)
@@ -72,7 +72,7 @@ def test_what_is_not_finite_is_found_at_its_layer(tmp_path: Path) -> None:
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     model.backbone.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output / 0)
     trainer = transept.Trainer(model, arguments(tmp_path), batched, rows(8))
-    with pytest.raises(TrainingError, match=r"the output of 'model\.layers\.1\.mlp' \(MLP\)") as caught:
+    with pytest.raises(TrainingError, match=r"the output of 'bert\.encoder\.layer\.1\.mlp' \(MLP\)") as caught:
         trainer.train()
     assert "in the rows 0, 1, 2, 3 of micro-batch 0" in str(caught.value)
     assert not changed(before, model)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.errors import TrainingError
+from transept.layers.links import Container
 from transept.training.checkpoint.generators import Generators
 from transept.training.objective import Batch, count_rows, tensors_in
 from transept.training.run import TrainingRun
@@ -66,7 +67,7 @@ class _Watch:
     @contextmanager
     def over(self, model: nn.Module, *, gradients: bool) -> Iterator[None]:
         """Watch the outputs of all modules, in the order in which they end, or the gradients."""
-        paths = {module: path for path, module in model.named_modules()}
+        paths = {module: path for path, module in model.named_modules() if not isinstance(module, Container)}
 
         def forward(module: nn.Module, inputs: Any, output: Any) -> None:
             self.see("output", paths[module], type(module).__name__, output, inputs)
