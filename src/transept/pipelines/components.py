@@ -123,7 +123,7 @@ class Components:
             if auto is AutoModel:
                 warnings.filterwarnings("ignore", ".*newly initialised.* pooler", TranseptWarning)
             if self.head is not None:
-                warnings.filterwarnings("ignore", ".*newly initialised.* head", TranseptWarning)
+                warnings.filterwarnings("ignore", ".*newly initialised.* classifier", TranseptWarning)
             model: Model = auto.from_pretrained(self.source.name, config=self.config, device=target, **more)
         if self.head is not None:
             fill_head(model, self.head)

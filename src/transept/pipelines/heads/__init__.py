@@ -28,7 +28,7 @@ def fill_head(model: Model, directory: Path) -> None:
     """Give a classifier the weights of a head (``CheckpointError``: it has others)."""
     weights = dict(open_store(Source(str(directory))))
     found = model.load_state_dict(weights, strict=False)
-    if found.unexpected_keys or any(name.startswith("head.") for name in found.missing_keys):
+    if found.unexpected_keys or not all(name.startswith(f"{model.base_model_prefix}.") for name in found.missing_keys):
         raise CheckpointError(f"the head in {directory} does not fit {type(model).__name__}.")
 
 
