@@ -77,8 +77,8 @@ def main() -> None:
     # Few queries find nothing: that is no rare class here, whose weight would be 0.1.
     kind = {"use_timm_backbone": False, "auxiliary_loss": True, "eos_coefficient": 0.3, "id2label": LABELS}
     model = DetrForObjectDetection(DetrConfig(backbone_config=maps, **sizes, **kind))
-    model.backbone.unfreeze_backbone()  # nothing was trained before
-    torch.nn.init.normal_(model.backbone.queries.weight)  # far apart, so that queries look at different places
+    model.model.unfreeze_backbone()  # nothing was trained before
+    torch.nn.init.normal_(model.model.query_position_embeddings.weight)  # far apart, so that queries look at different places
     processor = DetrImageProcessor(size={"shortest_edge": SIDE, "longest_edge": SIDE})
 
     held_out = [scene(rng) for _ in range(300)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from transept.core.auto import family, model_types, models_of
 from transept.core.model import Backbone, Model
 from transept.kinds.feature_maps import FeatureMaps
-from transept.models import ALIASES
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,22 +56,57 @@ def column(cls: type[Model]) -> str:
     return next(COLUMNS[ending] for ending in COLUMNS if cls.__name__.endswith(ending))
 
 
+def described() -> dict[str, list[type[Model]]]:
+    """The classes of each family, by the ``model_type`` that configs call it by."""
+    found = {}
+    for name in model_types():
+        classes = models_of(family(name))
+        bases = (cls for cls in reversed(classes) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
+        found[next(bases, classes[0]).config_class.model_type] = classes
+    return found
+
+
+def tasks(classes: list[type[Model]]) -> set[str]:
+    return {column(cls) for cls in classes if not issubclass(cls, Backbone) or issubclass(cls, FeatureMaps)}
+
+
 def families() -> str:
     """Families by tasks."""
     names = list(dict.fromkeys(COLUMNS.values()))
     rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
-    for name in model_types():
-        found = models_of(family(name))
-        bases = (cls for cls in reversed(found) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
-        base = next(bases, found[0])
-        tasks = {column(cls) for cls in found if not issubclass(cls, Backbone) or issubclass(cls, FeatureMaps)}
-        cells = " | ".join("●" if column in tasks else "" for column in names)
-        config = base.config_class
-        home = ALIASES[config.model_type].family if config.model_type in ALIASES else name
-        place = f"src/transept/models/{home}"
-        place += "" if (ROOT / place).is_dir() else ".py"
-        rows.append(f"| [`{config.model_type}`]({place}) | {cells} |")
+    for name, classes in described().items():
+        cells = " | ".join("●" if column in tasks(classes) else "" for column in names)
+        rows.append(f"| `{name}` | {cells} |")
     return "\n".join(rows)
+
+
+def kind(classes: list[type[Model]]) -> str:
+    """What a family reads and writes, by the inputs of its models and their tasks."""
+    inputs = {name for cls in classes for name in inspect.signature(cls.forward).parameters}
+    known = tasks(classes)
+    if "pixel_values" in inputs:
+        if inputs & {"input_ids", "decoder_input_ids"}:
+            return "pictures with texts"
+        dense = known & {"pixels", "objects", "masks", "depth"}
+        return "objects, segments, depth" if dense and "images" not in known else "pictures"
+    if inputs & {"input_values", "input_features"} or not inputs & {"input_ids", "values"}:
+        return "sounds"
+    if "seq2seq" in known:
+        return "texts from texts"
+    kinds = {"masked LM": "encoders of texts", "causal LM": "writers of texts"}
+    return next((kinds[task] for task in kinds if task in known), "vectors")
+
+
+def kinds() -> str:
+    """Families by kind."""
+    order = ("encoders of texts", "writers of texts", "texts from texts", "pictures", "objects, segments, depth")
+    found: dict[str, list[str]] = {name: [] for name in (*order, "pictures with texts", "sounds", "vectors")}
+    for name, classes in described().items():
+        found[kind(classes)].append(name)
+    rows = [f"| {name} | {', '.join(families)} |" for name, families in found.items()]
+    return "\n".join(
+        [f"| {sum(map(len, found.values()))} families | by the `model_type` of their configs |", "|---|---|", *rows]
+    )
 
 
 def written(path: Path, marker: str, table: str) -> str:
@@ -84,6 +120,10 @@ def written(path: Path, marker: str, table: str) -> str:
     )
 
 
+TABLES: dict[tuple[str, str], Callable[[], str]] = {("README.md", "kinds"): kinds, ("docs/families.md", "families"): families}
+
+
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(written(readme, "families", families()), encoding="utf-8")
+    for (page, marker), table in TABLES.items():
+        path = ROOT / page
+        path.write_text(written(path, marker, table()), encoding="utf-8")

@@ -35,11 +35,31 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(transept, name) is not None
 
 
-def test_the_readme_lists_every_family() -> None:
-    readme = document_tables.ROOT / "README.md"
-    assert readme.read_text(encoding="utf-8") == document_tables.written(readme, "families", document_tables.families()), (
+@pytest.mark.parametrize(("page", "marker"), document_tables.TABLES)
+def test_the_tables_are_up_to_date(page: str, marker: str) -> None:
+    path, table = document_tables.ROOT / page, document_tables.TABLES[page, marker]()
+    assert f"<!-- {marker} -->" in path.read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == document_tables.written(path, marker, table), (
         "run: python -m tests.document_tables"
     )
+
+
+def test_the_readme_can_be_read_in_three_minutes() -> None:
+    assert len((document_tables.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_map_of_rooms_is_the_tree() -> None:
+    """Every folder of the package has a line, and what a line names is there."""
+    readme = (document_tables.ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"^src/transept/\n((?:  .+\n)+)", readme, re.MULTILINE)
+    assert block
+    names = [name for line in block[1].splitlines() for name in re.findall(r"^  ((?:\S+ )+) ", line)[0].split()]
+    source = document_tables.ROOT / "src/transept"
+    assert {name.removesuffix("/") for name in names if name.endswith("/")} == {
+        path.parent.name for path in source.glob("*/__init__.py")
+    }
+    assert not [name for name in names if not (source / name).exists()]
+    assert len(names) == len({*names})
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -48,6 +48,15 @@ def test_the_requirements_are_the_distributions(command):
     assert found["torch"]["value"] == importlib.metadata.version("torch")
 
 
+def test_what_files_are_read_is_told(command):
+    found = report(command("doctor", "--json"))
+    assert ".csv" in found["tables"]["value"]
+    assert "transept train TASK --data FILE" in found["tables"]["value"]
+    assert "a folder; save .heic" in found["pictures"]["value"]
+    assert "transept transcribe" in found["sounds"]["value"]
+    assert "GGUF is not read" in found["models"]["value"]
+
+
 def test_the_extra_for_conversations_is_told(command, monkeypatch):
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.0" if name == "prompt_toolkit" else version(name))

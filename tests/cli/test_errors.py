@@ -398,3 +398,47 @@ def test_other_encodings_get_json_in_utf_8(classifier, tmp_path):
     done = process("embed", "--model", classifier, stdin="caf\u00e9 \U0001f600\n".encode(), env={"PYTHONIOENCODING": "ascii"})
     assert done.code == 0, done.err
     assert json.loads(done.out)["text"] == "caf\u00e9 \U0001f600"
+
+
+# What somebody has
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shop.csv", ["file", "`transept run TASK --file shop.csv --column NAME`", "`transept train TASK --data shop.csv`"]),
+        ("texts.txt", ["`transept embed texts.txt --output vectors.npy`"]),
+        ("IMG_1.JPG", ["`transept run TASK IMG_1.JPG --model PATH --draw found.png`"]),
+        ("talk.mp3", ["`transept transcribe talk.mp3 --model PATH`"]),
+        ("llama.gguf", ["GGUF is not read", "safetensors", "int8"]),
+        ("photos", ["folder", "`transept run TASK --file photos --model PATH`"]),
+    ],
+)
+def test_a_file_in_the_place_of_a_verb_tells_which_verbs_take_it(command, tmp_path, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("a,b\n") if "." in name else (tmp_path / name).mkdir()
+    done = command(name)
+    check(done, 2, repr(name), "no verb", *words)
+    assert done.out == ""
+
+
+def test_a_gguf_file_as_a_model_tells_what_to_load(command, tmp_path):
+    file = tmp_path / "llama.gguf"
+    file.write_bytes(b"GGUF\3\0\0\0")
+    for model in (file, tmp_path):  # the file, and a folder that holds nothing else
+        for line in (["inspect", model], ["chat", "--model", model]):
+            check(command(*line), 1, "GGUF is not read", "the repository with safetensors that it was made of")
+
+
+def test_help_begins_with_what_somebody_has(command):
+    told = command("--help").out
+    for words in ("a CSV file ", "a folder of photographs ", "a .gguf file ", "recordings "):
+        assert f"\n  {words}" in told
+
+
+def test_a_photograph_of_a_telephone_tells_what_to_do(tmp_path):
+    from transept.preprocess.media import load_image
+
+    (tmp_path / "IMG_1.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(FormatError, match="Save it as JPEG, since HEIC is not read"):
+        load_image(tmp_path / "IMG_1.HEIC")

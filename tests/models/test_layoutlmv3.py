@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
+from transept.adapt.pack import can_pack, pack
+from transept.adapt.quantize import can_quantize, quantize
 from transept.core.auto import AutoConfig, AutoModelForTokenClassification
 from transept.errors import ConfigError, InputError
 from transept.models.layoutlmv3 import (
@@ -319,3 +322,11 @@ def test_config_files_and_sizes_of_two_sides() -> None:
     model = AutoModelForTokenClassification.from_config(config)
     assert model.backbone.embed_patch_positions.shape == (1, 1 + 2 * 3, 32)
     assert model(**TEXT, pixel_values=torch.zeros(3, 3, 8, 24)).logits.shape == (3, 9, 2)
+
+
+@pytest.mark.skipif(not (can_pack() and can_quantize()), reason="no packed layers here")
+def test_biases_of_distances_are_looked_up_in_packed_models_too() -> None:
+    ours, _ = pair("LayoutLMv3Model")
+    expected = run(ours, **INPUTS).last_hidden_state
+    torch.testing.assert_close(run(pack(deepcopy(ours)), **INPUTS).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    assert error(run(quantize(ours), **INPUTS).last_hidden_state, expected) < 0.1

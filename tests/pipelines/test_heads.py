@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.skipif(NO_PACKAGE, reason=f"{components.PACKAGE_NAME} i
 
 
 def test_sentiment_is_the_default() -> None:
-    classify = transept.pipeline("sentiment-analysis")
+    with warnings.catch_warnings(action="error"):  # the head is filled, so that no warning says that it is new
+        classify = transept.pipeline("sentiment-analysis")
     assert [classify(text)[0]["label"] for text in ("I love this", "I hate this")] == ["POSITIVE", "NEGATIVE"]
     assert "SST-2" in (heads.summary(heads.SENTIMENT_MODEL) or "")
 

@@ -25,7 +25,7 @@ from transept.config.schema import Length, read_typed
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.storage.directory import replace_directory
 from transept.storage.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
-from transept.storage.source import Source
+from transept.storage.source import GGUF_HINT, Source
 
 MAX_HEADER_BYTES = 25_000_000
 # Above every checkpoint known; mixtures of experts come to some ten thousand tensors in a file.
@@ -41,7 +41,7 @@ _KINDS = {
     b"version ": "It is a pointer to a large file that was not fetched; run `git lfs pull` beside it.",
     b"PK\x03\x04": "It is a zip archive or a PyTorch pickle; convert it to safetensors.",
     b"\x80\x02": "It is a pickle; convert it to safetensors.",
-    b"GGUF": "It is a GGUF file, which is not supported.",
+    b"GGUF": GGUF_HINT,
     b"<": "It is a web page; download the file itself.",
 }
 

@@ -17,6 +17,8 @@ from typing import Any
 from transept.environment import tiles
 from transept.environment.units import size
 from transept.storage.files import parse_json, read_text
+from transept.storage.source import GGUF_HINT
+from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
 Report = dict[str, Any]
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
@@ -47,7 +49,8 @@ Line = tuple[str, ...]
 
 def checks(parallel: bool = False) -> Iterator[Report]:
     """All that is looked at, with ``parallel`` several processes too; what fails is a line, and the rest is still shown."""
-    for section in (_versions, _extras, _processor, _devices, _cache, _models, _switches, *([_processes] if parallel else [])):
+    sections = (_versions, _extras, _files, _processor, _devices, _cache, _models, _switches)
+    for section in (*sections, *([_processes] if parallel else [])):
         group = section.__name__.removeprefix("_")
         common = {"group": group, "name": group, "value": "", "state": OK, "remedy": None}
         try:
@@ -92,6 +95,14 @@ def _versions() -> Iterator[Line]:
 
 def _extras() -> Iterator[Line]:
     yield from (_package(*each) for extra in EXTRAS for each in requirements() if each[2] == extra)
+
+
+def _files() -> Iterator[Line]:
+    """What kinds of files are read, and what to do with those that are not."""
+    yield "tables", f"{', '.join(ENDINGS)}: `transept run TASK --file FILE`, `transept train TASK --data FILE`"
+    yield "pictures", f"{', '.join(IMAGES)}, alone or in a folder; save .heic, which telephones write, as .jpg first"
+    yield "sounds", f"{', '.join(SOUNDS)}, alone or in a folder: `transept transcribe FILE --model PATH`"
+    yield "models", f"folders and repositories with .safetensors or pytorch_model.bin. {GGUF_HINT}"
 
 
 def _package(name: str, least: str | None, extra: str | None) -> Line:

@@ -21,17 +21,34 @@ from transept.cli.terminal import complain, explained
 from transept.cli.train import eval, resume, train
 from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
+from transept.storage.source import GGUF_HINT
+from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
 VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, inspect, doctor)
 TOLD = """Transformer models from the command line.
 
-Each verb has a help of its own.
+Each verb has a help of its own: `transept VERB --help`. What to begin with depends on what you have.
 
-    transept doctor
-    transept run text-classification --model PATH "I love this"
-    transept embed texts.txt --output vectors.npy
-    transept VERB --help
+    a new installation           transept doctor
+    a text                       transept run sentiment-analysis "I love this"
+    texts, one a line            transept embed texts.txt --output vectors.npy
+    a CSV file                   transept run sentiment-analysis --file reviews.csv --column review --output answers.csv
+    a CSV file with labels       transept train text-classification --data reviews.csv --text review --label stars
+    a folder of photographs      transept run image-classification --file photos --model PATH --output classes.csv
+    one photograph               transept run object-detection photo.jpg --model PATH --draw boxes.png
+    recordings                   transept transcribe talk.mp3 --model PATH --srt talk.srt
+    a model's folder             transept inspect PATH; transept chat --model PATH
+    a .gguf file                 transept chat --model REPOSITORY --dtype int8
+                                 (GGUF is not read; REPOSITORY holds the safetensors that the file was made of)
 """
+# What can be done with a file that was given in the place of a verb, by its ending.
+_TABLES = "`transept run TASK --file {0} --column NAME` answers its rows, and `transept train TASK --data {0}` learns from them"
+_PICTURES = "`transept run TASK {0} --model PATH --draw found.png` shows what a model sees in it"
+_SOUNDS = "`transept transcribe {0} --model PATH` writes down what is said in it"
+_TEXTS = "`transept embed {0} --output vectors.npy` turns its lines into vectors"
+_FOLDER = "`transept run TASK --file {0} --model PATH` answers the files in it, and `transept inspect {0}` examines a model"
+ADVICE = ((".gguf", GGUF_HINT), *((ending, _TABLES) for ending in ENDINGS if ending != ".txt"), (".txt", _TEXTS))
+ADVICE += (*((ending, _PICTURES) for ending in IMAGES), *((ending, _SOUNDS) for ending in SOUNDS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,8 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None, debug: bool) -> int:
     try:
-        args = parser().parse_args(arguments)
-        args.words = [*(sys.argv[1:] if arguments is None else arguments)]
+        words = [*(sys.argv[1:] if arguments is None else arguments)]
+        command = parser()
+        if words and os.path.exists(words[0]) and words[0] not in (verb.__name__ for verb in VERBS):
+            command.error(_advice(words[0]))
+        args = command.parse_args(words)
+        args.words = words
         with warnings.catch_warnings():
             warnings.simplefilter("default" if debug else "ignore")  # those of others are for programmers
             warnings.simplefilter("always", TranseptWarning)
@@ -68,6 +89,14 @@ def _run(arguments: Sequence[str] | None, debug: bool) -> int:
             return int(args.main(args))
     except SystemExit as stop:  # argparse, after help or a mistyped command
         return stop.code if isinstance(stop.code, int) else 2
+
+
+def _advice(path: str) -> str:
+    """What can be done with a file or a folder that stands where a verb should."""
+    if os.path.isdir(path):
+        return f"{path!r} is a folder and no verb: {_FOLDER.format(path)}"
+    known = (advice for ending, advice in ADVICE if path.lower().endswith(ending))
+    return f"{path!r} is a file and no verb: {next(known, _TEXTS).format(path)}"
 
 
 def _prepare_streams(debug: bool) -> None:

@@ -129,11 +129,18 @@ _BOXES = {f"{name}_position_embeddings": f"embed_boxes.{name}" for name in ("x",
 _BIASES = {"rel_pos_bias": "order_bias", "rel_pos_x_bias": "x_bias", "rel_pos_y_bias": "y_bias"}
 
 
-class BiasTable(nn.Linear):
-    """What each head (rows) adds to scores of each bucket of distances (columns), whose columns are looked up.
+class DistanceBias(nn.Embedding):
+    """What each head adds to scores for a distance; the weight (heads, buckets) has a column for each range of distances."""
 
-    A class of its own, since plain linear layers may be packed for products.
-    """
+    def __init__(self, heads: int, buckets: int, furthest: int) -> None:
+        super().__init__(heads, buckets)
+        self.furthest = furthest
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(1 or B, heads, S, S), for the distances of places (1 or B, S) to one another."""
+        apart = input[:, None, :] - input[:, :, None]
+        buckets = distance_buckets(apart, buckets=self.embedding_dim, furthest=self.furthest)
+        return self.weight.index_select(1, buckets.flatten()).view(-1, *buckets.shape).transpose(0, 1)
 
 
 class LayoutLMv3Model(TextBackbone):
@@ -182,9 +189,10 @@ class LayoutLMv3Model(TextBackbone):
             self.patch_norm, self.joint_norm = nn.LayerNorm(c.hidden_size, _PATCH_EPS), norm()
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         if c.has_relative_attention_bias:
-            self.order_bias = BiasTable(c.rel_pos_bins, c.num_attention_heads, bias=False)
+            self.order_bias = DistanceBias(c.num_attention_heads, c.rel_pos_bins, c.max_rel_pos)
         if c.has_spatial_attention_bias:
-            self.x_bias, self.y_bias = (BiasTable(c.rel_2d_pos_bins, c.num_attention_heads, bias=False) for _ in range(2))
+            table = (c.num_attention_heads, c.rel_2d_pos_bins, c.max_rel_2d_pos)
+            self.x_bias, self.y_bias = DistanceBias(*table), DistanceBias(*table)
         self.layers = encoder_layers(c)
 
     def finalize(self, x: Tensor) -> Tensor:
@@ -279,18 +287,11 @@ class LayoutLMv3Model(TextBackbone):
         c = self.config
         if not c.has_relative_attention_bias:
             return
-        bias = _bias(self.order_bias, order[None], c.max_rel_pos)
+        bias = self.order_bias(order[None])
         if c.has_spatial_attention_bias:
             across, down = boxes[..., 0], boxes[..., 3]
-            bias = bias + _bias(self.x_bias, across, c.max_rel_2d_pos) + _bias(self.y_bias, down, c.max_rel_2d_pos)
+            bias = bias + self.x_bias(across) + self.y_bias(down)
         ctx.position_bias = bias * (c.hidden_size // c.num_attention_heads) ** -0.5  # as scores are
-
-
-def _bias(table: BiasTable, places: Tensor, furthest: int) -> Tensor:
-    """(1 or B, heads, S, S): what the columns of a layer have for the distances of places (1 or B, S) to one another."""
-    apart = places[:, None, :] - places[:, :, None]
-    buckets = distance_buckets(apart, buckets=table.in_features, furthest=furthest)
-    return table.weight.index_select(1, buckets.flatten()).view(-1, *buckets.shape).transpose(0, 1)
 
 
 class LayoutLMv3ForSequenceClassification(classify.ForSequenceClassification[LayoutLMv3Model]):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_MEDIA_BYTES = 512 * 2**20
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+HEIC = (".heic", ".heif")  # what telephones write, with a codec that Pillow lacks
 _ORIENTATION = 0x0112  # tag of Exif 2.32
 _UPRIGHT = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # an orientation -> the number of Pillow's transposition that undoes it
 # A tiled picture may be decoded into so many pixels, or so many times its own.
@@ -75,7 +76,8 @@ def open_image(source: Any, *, input_data_format: str | None = None, max_pixels:
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise format_error("image", f"has more than the {max_pixels} pixels allowed.", path) from error
     except Exception as error:  # Pillow's readers raise many kinds, with texts that can hold addresses of memory
-        raise format_error("image", _UNREAD, path, f"Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
+        phone = "Save it as JPEG, since HEIC is not read. " if str(path or "").lower().endswith(HEIC) else ""
+        raise format_error("image", _UNREAD, path, f"{phone}Formats that are read: {', '.join(IMAGE_FORMATS)}.") from error
     return _decoded(image, data, path, max_pixels)
 
 

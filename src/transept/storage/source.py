@@ -28,6 +28,8 @@ _NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
+# What to do in place of reading a file of llama.cpp's format.
+GGUF_HINT = "GGUF is not read: load the repository with safetensors that it was made of; dtype int8 saves memory."
 _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
@@ -44,7 +46,7 @@ _ABSENT = {
     "from_tf": "Convert the weights to safetensors with a version 4 of the reference, once.",
     "from_flax": "Convert the weights to safetensors with a version 4 of the reference, once.",
     "adapter_kwargs": "Load the adapter behind the model, with PeftModel.from_pretrained().",
-    "gguf_file": "Load a repository with safetensors.",
+    "gguf_file": GGUF_HINT,
     "key_mapping": "Rename the tensors, and pass them as state_dict.",
     "kernel_config": "Leave it out: PyTorch's kernels are used.",
     "use_kernels": "Leave it out: PyTorch's kernels are used.",
@@ -169,6 +171,7 @@ class Source:
         """The error for a file that was looked for and not found; without the network, in the cache."""
         if self.directory is not None:
             found = "is there, but no regular file" if os.path.lexists(self.directory / filename) else "is not there"
+            hint = GGUF_HINT if hint is None and any(self.directory.glob("*.gguf")) else hint
             return FileError(f"{filename!r} {found}.", path=self.directory, hint=hint)
         name, revision = _path_in_repository(self, filename), self.revision or "main"
         if (switch := _off(self)) is None:
@@ -281,7 +284,8 @@ def _cached_commit(source: Source) -> str | None:
 def check_id(name: str) -> None:
     """Refuse what is no repository id, before anything is asked of the hub (``FileError``: a path, or none of both)."""
     if os.path.isfile(name):
-        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
+        hint = GGUF_HINT if name.lower().endswith(".gguf") else "Pass its directory."
+        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint=hint)
     if name.startswith((".", "/", "~", "\\")) or "\\" in name or name.count("/") > 1 or name.endswith("/"):
         raise FileError("looks like a path, but there is no such directory.", path=name, hint="Check it, or pass a hub id.")
     if len(name) > 96 or not _ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
