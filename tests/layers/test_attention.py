@@ -252,3 +252,13 @@ def test_lengths_that_kernels_compute_in_other_ways(monkeypatch: pytest.MonkeyPa
         found = sdpa(q, k, v, None, False, 0.35, 0.0)[0]
         torch.testing.assert_close(found, eager(q, k, v, None, False, 0.35, 0.0)[0], rtol=0, atol=2e-6)
         assert torch.equal(found[:1], sdpa(q[:1], k[:1], v[:1], None, False, 0.35, 0.0)[0])
+
+
+def test_tracing() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, None, False, 0.5, 0.0)[0]
+
+    q, k, v = torch.randn(3, 2, 4, 5, 8)
+    for keys, values in ((k, v), (k[:, :2], v[:, :2])):
+        traced = torch.jit.trace(attend, (q, keys, values))  # type: ignore[no-untyped-call]
+        torch.testing.assert_close(traced(q, keys, values), attend(q, keys, values))

@@ -128,6 +128,17 @@ def test_paths_lead_to_the_parts_that_compute() -> None:
     assert not hasattr(model, "nonsense")
 
 
+def test_numbers_of_parts_are_the_references_where_some_are_missing() -> None:
+    config = transept.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic")
+    model = transept.ResNetForImageClassification(config).eval()
+    head: Any = model.classifier
+    assert head[-1] is head[1]
+    head[1] = nn.Linear(8, 7)
+    assert model(torch.rand(1, 3, 32, 32)).logits.shape == (1, 7)
+    with pytest.raises(IndexError):
+        head[0]
+
+
 def test_layers_may_be_sliced_hooked_and_called() -> None:
     model, seen = bert(), []
     whole = model(IDS, output_hidden_states=True).hidden_states

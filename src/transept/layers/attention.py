@@ -63,7 +63,7 @@ def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
     """PyTorch's fused attention."""
     heads, groups = q.shape[1], k.shape[1]
-    grouped = heads != groups
+    grouped = bool(heads != groups)  # sizes are tensors while a model is traced
     if grouped and q.shape[2] == 1 and (mask is None or mask.shape[1] == 1):
         # One query of each head: those of a group become the queries of one head, whose keys are then read once.
         q = q.view(q.shape[0], groups, heads // groups, q.shape[3])

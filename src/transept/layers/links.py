@@ -99,7 +99,12 @@ class Container(nn.Module):
 
 
 class ContainerList(Container, nn.ModuleList):
-    """The same, where the parts have numbers."""
+    """The same, where the parts have numbers; some may be missing, of modules that have no parameters in the reference."""
+
+    def _get_abs_string_index(self, idx: int) -> str:
+        """The name of the part with a number; from the end, parts are counted."""
+        names = [*self._modules]
+        return str(idx) if str(idx) in names else names[idx if idx < 0 else len(names)]
 
 
 def check_replaced(holder: nn.Module, name: str) -> None:

@@ -168,6 +168,21 @@ def test_settings_of_scripts() -> None:
     assert Own().color is None
 
 
+class Distillation(TrainingArguments):
+    """Settings with a constructor of their own, as guides on distillation write them."""
+
+    def __init__(self, *args: Any, alpha: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alpha = alpha
+
+
+def test_constructors_of_scripts() -> None:
+    args = Distillation("x", alpha=0.25, evaluation_strategy="no", seed=3)
+    assert (args.alpha, args.seed, args.output_dir) == (0.25, 3, "x")
+    with pytest.raises(ConfigError, match="no setting 'alpa'"):
+        Distillation("x", alpa=0.25)
+
+
 def test_json_and_back(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(
         tmp_path / "run",  # type: ignore[arg-type]  # paths are taken too

@@ -73,7 +73,10 @@ _EVALUATION = {"batch_size": "per_device_eval_batch_size", "loss_only": "predict
 
 
 class _Renaming(type):
-    """Lets a class be called with older names of its fields; an unknown name is an error that names those like it."""
+    """Lets a class be called with older names of its fields; an unknown name is an error that names those like it.
+
+    A derived class may have a constructor of its own, whose parameters are known.
+    """
 
     def __call__(cls, *args: Any, **settings: Any) -> Any:
         settings = {RENAMED.get(name, name): value for name, value in settings.items()}
@@ -86,7 +89,7 @@ class _Renaming(type):
             reason = "weights are saved as safetensors only."
             raise UnsupportedError(f"`save_safetensors=False` cannot be honoured: {reason}")
         settings.pop("overwrite_output_dir", None)  # checkpoints are replaced one by one
-        for name in settings.keys() - specs(cls).keys():
+        for name in settings.keys() - specs(cls).keys() - signature(cls.__init__).parameters.keys():  # type: ignore[misc]
             raise ConfigError(f"{cls.__name__} has no setting {name!r}.", hint=nearest(name, specs(cls)))
         return super().__call__(*args, **settings)
 
