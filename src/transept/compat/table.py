@@ -117,6 +117,8 @@ PARTS = (
     "objectives.classification: load_balancing_loss_func",
     "kinds.seq2seq: shift_tokens_right",
     "preprocess.audio.languages: LANGUAGES, CODES as TO_LANGUAGE_CODE",
+    "compat.frames: _compute_mask_indices, _sample_negative_indices",
+    "heads.audio: ADAPTER_FILE as WAV2VEC2_ADAPTER_SAFE_FILE",
 )
 # The reference's files of a family: ``modeling_bert``, ``tokenization_bert_fast``.
 FAMILY_FILE = re.compile(

@@ -205,6 +205,13 @@ class ForLibraries(Loadable):
             raise UnsupportedError(f"{type(self).__name__} reads no sound, whose lengths it could count.")
         return backbone.feature_lengths(input_lengths) if add_adapter is False else backbone.state_lengths(input_lengths)
 
+    def _get_feature_vector_attention_mask(
+        self, length: int, attention_mask: Tensor, add_adapter: bool | None = None
+    ) -> Tensor:
+        """Which of ``length`` states are of real samples (B, S): (B, length) of bool."""
+        real = self._get_feat_extract_output_lengths((attention_mask != 0).sum(dim=-1), add_adapter)
+        return torch.arange(length, device=attention_mask.device) < real[:, None]
+
 
 def _require_grad(module: nn.Module, inputs: Any, output: Any) -> None:
     if isinstance(output, torch.Tensor) and output.is_floating_point():

@@ -34,6 +34,7 @@ A = TypeVar("A", bound=AudioBackbone)
 Sound = TypeVar("Sound", bound=SoundBackbone)
 # What backbones call their layers for languages where they tell which weights may be new.
 _LAYERS = "backbone.layers.*.adapter*"
+ADAPTER_FILE = "adapter.{}.safetensors"  # the weights of a language
 _LANGUAGE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -150,6 +151,11 @@ class ForMultilingualCTC(ForCTC[A]):
         """Initialise the weights of the language anew."""
         self.initialize(self._adapted())
 
+    def _get_adapters(self) -> dict[str, nn.Parameter]:
+        """The weights of the language by name, as a program of the reference asks for them to save them."""
+        names = set(self._adapted())
+        return {name: parameter for name, parameter in self.named_parameters() if name in names}
+
     def _adapted(self) -> list[str]:
         names = self.checkpoint_names()
         return [name for name in self.state_dict() if names.group(name) in ("lm_head", _LAYERS)]
@@ -182,10 +188,10 @@ class ForMultilingualCTC(ForCTC[A]):
 
 
 def _file(source: Source, target_lang: str) -> Path:
-    name = f"adapter.{target_lang}.safetensors"
+    name = ADAPTER_FILE.format(target_lang)
     if (path := source.find(name)) is not None:
         return path
-    names = [] if source.directory is None else [path.name for path in source.directory.glob("adapter.*.safetensors")]
+    names = [] if source.directory is None else [path.name for path in source.directory.glob(ADAPTER_FILE.format("*"))]
     hint = nearest(target_lang, (name.split(".")[1] for name in names)) if names else None
     raise source.missing(name, hint=hint)
 

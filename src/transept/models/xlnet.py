@@ -47,6 +47,7 @@ class XLNetConfig(Config):
     model_type = "xlnet"
     aliases = {"n_token": "vocab_size", "hidden_size": "d_model"}
     aliases |= {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
+    keys_to_ignore_at_inference = ("mems",)
 
     vocab_size: int = 32000
     d_model: Annotated[int, Multiple("n_head")] = 1024

@@ -229,6 +229,8 @@ def _wholes(rows: Rows, key: str) -> NDArray[np.int64]:
 
 def _whole(row: Mapping[str, Any], key: str, where: str) -> int:
     value = row.get(key)
+    if isinstance(value, float | np.floating) and float(value).is_integer():  # libraries that augment pictures make floats
+        value = int(value)
     if not isinstance(value, int | np.integer) or not -(2**63) <= value < 2**63:
         raise InputError(f"`{key}` of {where} is {value!r:.80}, which is no whole number.")
     return int(value)
