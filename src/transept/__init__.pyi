@@ -78,24 +78,6 @@ from transept.core.model import (
     Model as Model,
     pooled_alone as pooled_alone,
 )
-from transept.kinds.image import (
-    ImageBackbone as ImageBackbone,
-    PatchBackbone as PatchBackbone,
-    check_images as check_images,
-    check_patches as check_patches,
-)
-from transept.kinds.text import (
-    CausalBackbone as CausalBackbone,
-    Options as Options,
-    PackedOptions as PackedOptions,
-    TextBackbone as TextBackbone,
-    unpadded as unpadded,
-)
-from transept.kinds.audio import (
-    AudioBackbone as AudioBackbone,
-    SoundBackbone as SoundBackbone,
-    WaveConfig as WaveConfig,
-)
 from transept.environment.packages import (
     is_accelerate_available as is_accelerate_available,
     is_datasets_available as is_datasets_available,
@@ -196,6 +178,24 @@ from transept.generation.watermark import (
     WatermarkDetector as WatermarkDetector,
     WatermarkDetectorOutput as WatermarkDetectorOutput,
     WatermarkLogitsProcessor as WatermarkLogitsProcessor,
+)
+from transept.kinds.audio import (
+    AudioBackbone as AudioBackbone,
+    SoundBackbone as SoundBackbone,
+    WaveConfig as WaveConfig,
+)
+from transept.kinds.image import (
+    ImageBackbone as ImageBackbone,
+    PatchBackbone as PatchBackbone,
+    check_images as check_images,
+    check_patches as check_patches,
+)
+from transept.kinds.text import (
+    CausalBackbone as CausalBackbone,
+    Options as Options,
+    PackedOptions as PackedOptions,
+    TextBackbone as TextBackbone,
+    unpadded as unpadded,
 )
 from transept.layers.cache import (
     Cache as Cache,

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import fully_shard
 
 import transept
 from tests.thorough import crossed
@@ -21,6 +20,7 @@ from transept.parallel.pipeline.partition import divide, partition
 from transept.parallel.pipeline.pipeline import Pipeline
 from transept.parallel.pipeline.stage import padded_rows, spread_texts
 from transept.parallel.processes import join
+from transept.parallel.sharded import Sharding
 
 from .ranks import Ranks
 
@@ -197,11 +197,9 @@ def sharded(family: str, target: str) -> dict[str, float]:
     layout = config.layout(4)
     mesh = layout.mesh("cpu")
     reference, pipeline = build(family).train(), Pipeline(build(family).train(), mesh, config)
-    for module in (
-        layer for stack in pipeline.model.stacks for layer in stack.layers if next(layer.parameters(), None) is not None
-    ):
-        fully_shard(module, mesh=mesh["dp_shard"])
-    fully_shard(pipeline.stages[0], mesh=mesh["dp_shard"])
+    layers = [layer for stack in pipeline.model.stacks for layer in stack.layers]
+    blocks = [layer for layer in layers if next(layer.parameters(), None) is not None]
+    Sharding(mesh["dp_shard"], blocks).shard(pipeline.stages[0])
     batches = [make(family, 5, 9, seed) for seed in range(4)]
     expected = one_process(reference, batches)
     items = {name: sum(reference.count(batch)[name] for batch in batches) for name in reference.count(batches[0])}

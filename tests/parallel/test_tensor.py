@@ -523,8 +523,8 @@ def test_a_rule_that_parts_what_is_tied_keeps_both_whole() -> None:
 def test_other_families_say_what_stays_whole() -> None:
     config: Any = transept.XLNetConfig(vocab_size=99, d_model=16, n_layer=1, n_head=4, d_inner=24)
     plan = Plan.of(transept.XLNetModel(config), 2)
-    assert plan.whole == {"layers.0.self_attn": "its heads have weights in common"}
-    assert plan.axis("layers.0.mlp.up_proj.weight") == 0
+    assert plan.whole == {"layer.0.rel_attn": "its heads have weights in common"}
+    assert plan.axis("layer.0.ff.layer_1.weight") == 0
 
 
 @pytest.mark.parametrize("kind", ["adapters", "quantized"])

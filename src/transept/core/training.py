@@ -210,7 +210,8 @@ class ForLibraries(Loadable):
     ) -> Tensor:
         """Which of ``length`` states are of real samples (B, S): (B, length) of bool."""
         real = self._get_feat_extract_output_lengths((attention_mask != 0).sum(dim=-1), add_adapter)
-        return torch.arange(length, device=attention_mask.device) < real[:, None]
+        mask: Tensor = torch.arange(length, device=attention_mask.device) < real[:, None]
+        return mask
 
 
 def _require_grad(module: nn.Module, inputs: Any, output: Any) -> None:

@@ -6,6 +6,7 @@ A compute module is written in one vocabulary (``self.q_proj``), while PyTorch's
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -59,6 +60,9 @@ def parts(module: nn.Module) -> dict[str, nn.Module]:
     links = module.__dict__.get("_links", {})
     linked = {name: part for name in links if isinstance(part := getattr(module, name), nn.Module)}
     known = {id(part) for part in linked.values()}
+    for inner in module.modules():  # what only hangs here, and is a part of another
+        found = inner.__dict__.get("_links", {}).values() if inner is not module else ()
+        known |= {id(holder._modules.get(key)) for holder, key in found}
     rest = {name: part for name, part in module.named_children() if id(part) not in known and not isinstance(part, Container)}
     return linked | rest
 
@@ -68,6 +72,21 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
     links = module.__dict__.get("_links", {})
     held = {**module._parameters, **module._buffers, **{name: getattr(module, name) for name in links}}
     return {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
+
+
+def lent(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
+    """The modules that hang in one of some blocks of a model, inner ones first, and are parts of what is outside of it."""
+    inside: dict[int, nn.Module] = {}
+    for block in blocks:
+        for module in block.modules():
+            inside.setdefault(id(module), block)
+    found = []
+    for module in model.modules():
+        for holder, key in module.__dict__.get("_links", {}).values():
+            block, part = inside.get(id(holder)), holder._modules.get(key)
+            if part is not None and block is not None and inside.get(id(module)) is not block:
+                found.append(part)
+    return found
 
 
 def adopt(module: Linked, source: Linked) -> None:

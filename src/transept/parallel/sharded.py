@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from transept.core.model import Model
 from transept.environment import tiles
 from transept.errors import ConfigError, UnsupportedError, refuse
+from transept.layers.links import lent
 from transept.parallel.forms import Form
 from transept.parallel.mesh import DistributedConfig
 from transept.parallel.streams import whole
@@ -49,7 +50,8 @@ class Sharding:
             if is_on_cpu:
                 tiles.check()
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for module in (*self.blocks, root):
+        blocks = [*self.blocks]
+        for module in (*lent(root, blocks), *blocks, root):
             fully_shard(module, **options)
         if hasattr(root, "encode_prompt"):  # reads weights without a forward pass of the whole
             register_fsdp_forward_method(root, "encode_prompt")

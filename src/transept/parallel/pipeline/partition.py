@@ -19,6 +19,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from transept.checkpoint.load import put, share
+from transept.checkpoint.paths import join
 from transept.core.classes import own_forward
 from transept.core.model import Backbone, Model
 from transept.core.task import TaskModel
@@ -29,6 +30,7 @@ from transept.kinds.seq2seq import EncoderDecoderBackbone
 from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.kinds.text import TextBackbone
 from transept.layers.context import Context
+from transept.layers.links import Container
 from transept.layers.moe import Experts
 
 RECORDED = ("hidden_states", "attentions", "router_logits", "stages")  # what a context may record of all layers
@@ -65,11 +67,14 @@ class Partition:
         In the place of such a parameter stands one NaN, expanded to its shape: the context is made in every stage, of
         states that nobody reads, and whatever does read them becomes NaN too, so that a mistake cannot stay hidden.
         """
+        owned = self.owned(stages)
+        paths = {id(module): f"{path}." for path, module in model.named_modules()}
         for stack, ranges in zip(model.stacks, zip(*map(self.ranges, stages))):
             present = {layer for start, stop in ranges for layer in range(start, stop)}
             for index in {*range(len(stack.layers))} - present:
-                stack.layers[index] = nn.Identity()
-        owned = self.owned(stages)
+                path = paths[id(stack.layers[index])]
+                if not any(name.startswith(path) for name in owned):  # as what all layers read, and the first one holds
+                    stack.layers[index] = nn.Identity()
         for name, parameter in list(model.named_parameters(remove_duplicate=False)):
             if name not in owned:
                 path, _, leaf = name.rpartition(".")
@@ -160,7 +165,8 @@ def _uses(model: Model, stacks: Sequence[Backbone]) -> tuple[dict[str, set[int]]
         at_begin, in_context, at_end = _reached(model, stack)
         for name in (name for name in names if name.startswith(prefix)):
             shares = shares or name in in_context
-            if (layer := next((number for number, path in inside if name.startswith(path)), None)) is not None:
+            layer = next((number for number, path in inside if name.startswith(path)), None)
+            if layer is not None and name not in in_context:
                 uses[name] = {layer}
                 continue
             used = {*layers} if name in in_context else set[int]()
@@ -252,9 +258,15 @@ def initialize(model: Model, owned: set[str], ties: dict[str, str], device: torc
 
     All processes draw all weights, so that with one seed these do not depend on how many stages there are.
     """
+    paths = {id(module): path for path, module in model.named_modules()}
     for module, (path, owner) in _owners(model).items():
+        if isinstance(module, Container):
+            continue
         shapes: dict[str, Tensor] = dict(module.named_parameters(path, recurse=False))
         shapes |= dict(module.named_buffers(path, recurse=False))
+        for holder, key in module.__dict__.get("_links", {}).values():
+            if isinstance(tensor := getattr(holder, key), Tensor):
+                shapes[join(paths[id(holder)], key)] = tensor
         for name, shape in shapes.items():
             put(model, name, torch.empty_like(shape, device=device))
         with torch.no_grad():

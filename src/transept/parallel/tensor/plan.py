@@ -179,9 +179,8 @@ class Plan:
 
     def _check_layers(self, modules: Mapping[str, nn.Module]) -> None:
         """Refuse projections that were replaced, or have something attached to them."""
-        for name in (
-            name for layer in self.layers.values() for role, name in layer.items() if RULES.get(role) in (COLUMNS, ROWS)
-        ):
+        layers = [roles for name, roles in self.layers.items() if getattr(modules[name], "heads_apart", True)]
+        for name in (name for layer in layers for role, name in layer.items() if RULES.get(role) in (COLUMNS, ROWS)):
             if not isinstance(module := modules[name], nn.Linear | Conv1D) or next(module.children(), None) is not None:
                 kind = type(module).__name__
                 what = f"{name} is {kind}, with something attached to it or in the place of a linear layer"
