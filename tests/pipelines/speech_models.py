@@ -24,7 +24,7 @@ def save_writer(directory: Path, **settings: Any) -> Path:
     find = vocabulary.convert_tokens_to_ids
     end, start, untimed = vocabulary.eos_token_id, find("<|startoftranscript|>"), find("<|notimestamps|>")
     ids = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end, "decoder_start_token_id": start}
-    torch.manual_seed(0)
+    torch.manual_seed(13)  # with which it writes many a piece
     config = WhisperConfig(vocab_size=len(vocabulary), **SIZES, **ids, begin_suppress_tokens=None)
     model = WhisperForConditionalGeneration(config).eval()
     with torch.no_grad():

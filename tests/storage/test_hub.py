@@ -536,7 +536,7 @@ def test_pushing_without_the_right(hub: HubServer) -> None:
 
 def test_a_new_head_is_reported_from_the_hub_too(hub: HubServer, saved: dict[str, bytes]) -> None:
     hub.add("me/bert", saved)
-    with pytest.warns(TranseptWarning, match=r"newly initialised.*head\.out_proj\.weight"):
+    with pytest.warns(TranseptWarning, match=r"newly initialised.*classifier\.weight"):
         BertForSequenceClassification.from_pretrained("me/bert")
 
 
