@@ -17,6 +17,7 @@ from transept.config.model import Config
 from transept.errors import ConfigError, FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.models.bart import BartConfig
 from transept.models.bert import BertConfig, BertModel
+from transept.models.clip import CLIPConfig, CLIPModel
 from transept.models.encoder_decoder import EncoderDecoderConfig
 from transept.models.gemma2 import Gemma2Config
 from transept.models.gpt2 import GPT2Config
@@ -49,9 +50,6 @@ def write(directory: Path, document: Any) -> Path:
         ({"hidden_size": None}, "must be int"),
         ({"hidden_size": -8}, r"in \[0, 2147483647\]"),
         ({"hidden_size": 2**40}, r"in \[0, 2147483647\]"),
-        ({"hidden_size": 0}, "multiple"),
-        ({"hidden_size": 10, "num_attention_heads": 4}, r"`hidden_size`.*multiple of `num_attention_heads` \(4\)"),
-        ({"num_attention_heads": 0}, "multiple"),
         ({"num_hidden_layers": 10**9}, r"in \[0, 1024\]"),
         ({"hidden_dropout_prob": 1.5}, r"in \[0, 1\]"),
         ({"hidden_dropout_prob": float("nan")}, "must be float"),
@@ -80,6 +78,17 @@ def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
         with pytest.raises(ConfigError, match=said) as caught:
             BertConfig.from_dict(settings, path="some/config.json")
         assert caught.value.path == "some/config.json"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"hidden_size": 0}, {"hidden_size": 10, "num_attention_heads": 4}, {"num_attention_heads": 0}], ids=str
+)
+def test_sizes_that_heads_do_not_divide_are_refused_by_the_model(settings: dict[str, Any]) -> None:
+    config = BertConfig(**settings)  # which may be changed before a model is made of it
+    with pytest.raises(ConfigError, match="`hidden_size` of BertConfig must be a positive multiple of `num_attention_heads`"):
+        BertModel(config)
+    config.hidden_size, config.num_attention_heads, config.num_hidden_layers = 8, 2, 1
+    assert BertModel(config).config.hidden_size == 8
 
 
 def test_numbers_as_json_writes_them() -> None:
@@ -272,8 +281,29 @@ def test_a_copy_with_other_settings() -> None:
     assert (config.n_embd, config.num_labels) == (768, 3)
     with pytest.raises(ConfigError, match="no setting 'hidden_sise'.*'hidden_size'"):
         config.with_settings(hidden_sise=24)
-    with pytest.raises(ConfigError, match="multiple"):
-        config.with_settings(hidden_size=25)
+    with pytest.raises(ConfigError, match="`n_embd` of GPT2Config must be in"):
+        config.with_settings(hidden_size=-25)
+
+
+def test_nested_configs_have_the_attention_kernel_of_the_whole_or_their_own() -> None:
+    for settings in ({"attn_implementation": "eager"}, {"_attn_implementation": "eager"}):
+        config = CLIPConfig(**settings)
+        assert {config.attn_implementation, *(part.attn_implementation for part in nested(config))} == {"eager"}
+    config.attn_implementation = "sdpa"
+    assert [part.attn_implementation for part in nested(config)] == ["sdpa", "sdpa"]
+    config = CLIPConfig(attn_implementation={"": "sdpa", "text_config": "eager"})
+    assert [config.attn_implementation, *(part.attn_implementation for part in nested(config))] == ["sdpa", "eager", None]
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    texts, pictures = small | {"vocab_size": 20}, small | {"image_size": 8, "patch_size": 4}
+    whole = {"text_config": texts, "vision_config": pictures, "projection_dim": 8}
+    model = CLIPModel(CLIPConfig(**whole, attn_implementation={"vision_config": "eager"}))
+    assert [model.kernel_name, *(stack.kernel_name for stack in model.stacks)] == ["sdpa", "sdpa", "eager"]
+    with pytest.raises(ConfigError, match="attn_implementation"):
+        CLIPConfig(attn_implementation={"text_config": 3})
+
+
+def nested(config: Any) -> list[Any]:
+    return [config.text_config, config.vision_config]
 
 
 @pytest.mark.parametrize(
@@ -475,8 +505,8 @@ def test_what_libraries_read(tmp_path: Path) -> None:
     assert BertConfig.get_config_dict(tmp_path, own=1, revision=None) == (config.to_diff_dict(), {"own": 1})
     config.update({"hidden_size": 24, "own": 1, "dtype": None})
     assert (config.hidden_size, config.own) == (24, 1)
-    with pytest.raises(ConfigError, match="multiple"):
-        config.update({"own": 2, "hidden_size": 25})
+    with pytest.raises(ConfigError, match="`hidden_size` of BertConfig must be in"):
+        config.update({"own": 2, "hidden_size": -25})
     assert (config.hidden_size, config.own) == (24, 1)
     assert GPT2Config.attribute_map["hidden_size"] == "n_embd"
     assert transept.PretrainedConfig is transept.PreTrainedConfig
@@ -489,7 +519,7 @@ def test_settings_are_changed_by_a_text() -> None:
     changed = (config.hidden_size, config.n_head, config.resid_pdrop, config.scale_attn_weights, config.summary_type)
     assert changed == (24, 2, 0.2, False, "cls_index")
     before = config.to_dict()
-    for text in ("n_embd=25", "n_head=x", "use_cache=perhaps", "hidden_sise=8", "n_head", "resid_pdrop=2", ""):
+    for text in ("n_embd=-25", "n_head=x", "use_cache=perhaps", "hidden_sise=8", "n_head", "resid_pdrop=2", ""):
         with pytest.raises(ConfigError):
             config.update_from_string(f"summary_type=last,{text}")
     assert config.to_dict() == before

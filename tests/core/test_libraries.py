@@ -46,6 +46,22 @@ def test_every_class_says_what_it_is(family: Family, cls: type[Model]) -> None:
     assert cls.main_input_name == (next(iter(batch(family, cls))) if theirs is None else theirs.main_input_name)
     assert cls.supports_gradient_checkpointing
     assert cls.can_generate() == hasattr(cls, "generate")
+    if theirs is not None:
+        assert cls._is_stateful == theirs._is_stateful
+        assert cls._can_set_attn_implementation()
+        assert cls._supports_sdpa
+
+
+def test_a_config_may_ask_for_gradient_checkpointing() -> None:
+    for cls in (transept.BertModel, transept.BertForSequenceClassification):
+        assert cls(transept.BertConfig(**TEXT, gradient_checkpointing=True)).is_gradient_checkpointing
+        assert not cls(transept.BertConfig(**TEXT, gradient_checkpointing=False)).is_gradient_checkpointing
+
+
+def test_weights_are_not_loaded_within_the_meta_device(tmp_path: Path) -> None:
+    bert().save_pretrained(tmp_path)
+    with torch.device("meta"), pytest.raises(InputError, match="'meta' holds no weights"):
+        transept.BertForSequenceClassification.from_pretrained(tmp_path)
 
 
 def test_small_methods() -> None:

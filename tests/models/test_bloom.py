@@ -109,4 +109,4 @@ def test_token_classifiers_drop_out_as_the_reference_does() -> None:
 
 def test_heads_that_do_not_divide() -> None:
     with pytest.raises(ConfigError, match="`hidden_size` of BloomConfig must be a positive multiple of `n_head`"):
-        BloomConfig(hidden_size=48, n_head=5)
+        BloomModel(BloomConfig(hidden_size=48, n_head=5))

@@ -133,6 +133,6 @@ def test_token_classifiers_drop_out_as_the_reference_does() -> None:
 
 def test_heads_that_do_not_divide() -> None:
     with pytest.raises(ConfigError, match="must be a positive multiple of `num_attention_heads`"):
-        GPTNeoXConfig(**TINY | {"num_attention_heads": 5})
+        GPTNeoXModel(GPTNeoXConfig(**TINY | {"num_attention_heads": 5}))
     with pytest.raises(ConfigError, match="`partial_rotary_factor` in `rope_parameters` must leave 2 to 8 elements"):
         GPTNeoXModel(GPTNeoXConfig(**TINY | {"rope_parameters": {"partial_rotary_factor": 0.1}}))

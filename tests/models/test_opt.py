@@ -135,4 +135,4 @@ def test_new_weights_have_the_deviation_of_the_config() -> None:
 )
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        OPTConfig(**TINY | settings)
+        OPTModel(OPTConfig(**TINY | settings))

@@ -573,7 +573,7 @@ def test_tasks_over_layers_refuse_an_adapter(cls: Any) -> None:
 )
 def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config(**settings)
+        Wav2Vec2Model(config(**settings))
 
 
 def test_settings_of_heads_are_checked_by_heads() -> None:

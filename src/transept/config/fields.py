@@ -65,11 +65,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Multiple:
-    """A positive multiple of the setting that ``of`` names."""
+    """A positive multiple of the setting that ``of`` names, which is checked where a model is built.
+
+    A config may be made, read and changed one setting after the other.
+    """
 
     of: str
 
-    def check(self, settings: Any, name: str) -> None:
+    def check_model(self, settings: Any, name: str) -> None:
         settings.divided(name, self.of)
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
+from transept.config.fields import MAX_LAYERS, MAX_SIZE, Multiple, Range, Spec, checked, specs
 from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning
 
@@ -67,7 +67,8 @@ class Config(Settings):
         num_labels, id2label, label2id: the classes of a task head; any one of them gives the others. Numbers may be written as
             text, as in JSON. A ``num_labels`` that is not the number of the names counts, with a warning.
         problem_type: how a sequence classifier reads its labels; inferred from them when absent.
-        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``; not read from or written to files.
+        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``, for nested configs, too, or a mapping
+            of their names (``""`` for this one) to kernels; not read from or written to files.
 
     Raises:
         ConfigError: an unknown argument, a value of the wrong type or out of range.
@@ -123,7 +124,10 @@ class Config(Settings):
             what = f"`num_labels` of {type(self).__name__} is {count}, but `id2label` names {len(names)}"
             warnings.warn(f"{what}: the names are left out.", TranseptWarning, stacklevel=4)
             values = {name: value for name, value in values.items() if name not in ("id2label", "label2id")}
+        kernel = values.pop("_attn_implementation", None) or values.pop("attn_implementation", None)
         super().fill_in(values, keep=keep)
+        if kernel is not None:  # once there are nested configs, which have it, too
+            self.attn_implementation = kernel
 
     @classmethod
     def filled(cls, values: Mapping[str, Any]) -> Self:
@@ -154,6 +158,11 @@ class Config(Settings):
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = self.aliases.get(name, name)
+        if name == "attn_implementation" and value is not None:
+            by_name = value if isinstance(value, Mapping) else {"": value, **dict.fromkeys(self.sub_configs, value)}
+            for part in self.sub_configs.keys() & by_name.keys():
+                getattr(self, part).attn_implementation = by_name[part]
+            value = by_name.get("", getattr(self, name, None))
         if name not in _LABELS:
             super().__setattr__(name, str(value) if name == "_name_or_path" else value)
         elif value is not None or not self.__dict__.get(name):  # `num_labels` makes the others
@@ -188,6 +197,13 @@ class Config(Settings):
         if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
             _SIZE.check(self, name)
         super().check_field(name, spec)
+
+    def check_model(self) -> None:
+        """Check what a model of these settings needs beside: sizes that are multiples of others (``ConfigError``)."""
+        for name, spec in specs(type(self)).items():
+            for rule in spec.rules:
+                if isinstance(rule, Multiple):
+                    rule.check_model(self, name)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as JSON types, under the names of ``config.json``, with the kept unknown keys."""

@@ -376,7 +376,7 @@ def device_named(device: str | int | torch.device | None, device_map: Any) -> to
         refuse(set(chosen) != {""}, f"`device_map` places whole models: {{'': device}}, but is {dict(chosen)!r}.")
         chosen = chosen[""]
     if chosen is None:
-        return torch.get_default_device()
+        chosen = torch.get_default_device()
     if chosen == "auto":
         chosen = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     try:

@@ -85,6 +85,7 @@ class Model(Linked, Pretrained, metaclass=Built):
             own = type(self).__name__
             what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
             raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
+        config.check_model()
         self.config = config
         self.name_or_path, self.warnings_issued, self.model_tags = config.name_or_path, {}, []
         self.kernel_name = config.attn_implementation or "sdpa"
@@ -94,6 +95,8 @@ class Model(Linked, Pretrained, metaclass=Built):
         """Get all parts ready, and share the tensors of those that are tied."""
         self.ready()
         self.tie_weights()
+        if self.config.extra.get("gradient_checkpointing"):
+            self.gradient_checkpointing_enable()
 
     @classmethod
     def computes_otherwise(cls) -> bool:

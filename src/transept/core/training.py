@@ -26,6 +26,11 @@ class ForLibraries(Loadable):
     base_model_prefix: ClassVar[str]
     main_input_name: ClassVar[str] = "input_ids"
     supports_gradient_checkpointing: ClassVar[bool] = True
+    # What libraries look up before they use a feature, which every class here has.
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = _can_compile_fullgraph = True
+    _is_stateful: ClassVar[bool] = False  # whether a cache keeps a state that cannot be cut back
+    _keep_in_fp32_modules = _keep_in_fp32_modules_strict = None
+    _keys_to_ignore_on_load_missing = _keys_to_ignore_on_load_unexpected = _keys_to_ignore_on_save = None
     # Instance attributes: libraries look for them in the model's ``__dict__``.
     name_or_path: str
     warnings_issued: dict[str, Any]
@@ -78,6 +83,14 @@ class ForLibraries(Loadable):
         """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
         tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
         return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return True
+
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        return False
 
     @classmethod
     def can_generate(cls) -> bool:

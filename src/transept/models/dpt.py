@@ -135,12 +135,16 @@ class DPTConfig(NeckConfig, EncoderConfig):
         super().validate()
         if self.backbone_config is not None:
             return  # there is no ViT of its own
-        self.divided("hidden_size", "num_attention_heads")
         check_patches(self)
         read = self.backbone_out_indices
         if sorted(set(read)) != read or read[-1:] > [self.num_hidden_layers - 1]:
             rule = f"must be numbers of the {self.num_hidden_layers} layers, each once and in their order"
             self.fail("backbone_out_indices", rule)
+
+    def check_model(self) -> None:
+        super().check_model()
+        if self.backbone_config is None:
+            self.divided("hidden_size", "num_attention_heads")
 
 
 # The names that ViT's modules once had.

@@ -96,8 +96,6 @@ class LlavaModel(PictureTextBackbone):
         layers = len(c.vision_feature_layer) if isinstance(c.vision_feature_layer, list) else 1
         sizes = c.vision_config.hidden_size * layers, c.text_config.hidden_size
         self.multi_modal_projector = Projector(*sizes, c.projector_hidden_act, bias=c.multimodal_projector_bias)
-        if config.attn_implementation is not None:
-            self.set_attn_implementation(config.attn_implementation)
 
     @classmethod
     def names_within(cls, config: Config, ours: str, tree: str, *stored: str) -> Names:

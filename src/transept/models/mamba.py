@@ -161,6 +161,7 @@ MAMBA_BLOCK: Table = {
 
 
 class MambaModel(CausalBackbone):
+    _is_stateful = True
     config_class = MambaConfig
     base_model_prefix = "backbone"
     names = Names(
@@ -210,6 +211,7 @@ class MambaModel(CausalBackbone):
 
 
 class MambaForCausalLM(ForCausalLM[MambaModel]):
+    _is_stateful = True
     output_class = RecurrentLogitsOutput
     reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 

@@ -297,8 +297,6 @@ class Qwen2VLModel(PictureTextBackbone):
             config.text_config.fail("hidden_size", f"must be the size that `vision_config` gives its features ({given})")
         self.visual = self.part_class("visual", config.vision_config)(config.vision_config)
         self.language_model = self.part_class("language_model", config.text_config)(config.text_config)  # type: ignore[assignment]
-        if config.attn_implementation is not None:
-            self.set_attn_implementation(config.attn_implementation)
 
     @classmethod
     def part_class(cls, name: str, config: Config) -> type[Model]:

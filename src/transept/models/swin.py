@@ -58,6 +58,9 @@ class SwinConfig(StagedConfig):
         super().validate()
         if len(self.num_heads) != len(self.depths):
             self.fail("num_heads", f"must have as many numbers as `depths` ({len(self.depths)})")
+
+    def check_model(self) -> None:
+        super().check_model()
         if any(self.embed_dim * 2**stage % heads for stage, heads in enumerate(self.num_heads)):
             self.fail("num_heads", f"must divide `embed_dim` ({self.embed_dim}), doubled with each stage")
 
