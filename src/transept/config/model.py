@@ -67,8 +67,8 @@ class Config(Settings):
         num_labels, id2label, label2id: the classes of a task head; any one of them gives the others. Numbers may be written as
             text, as in JSON. A ``num_labels`` that is not the number of the names counts, with a warning.
         problem_type: how a sequence classifier reads its labels; inferred from them when absent.
-        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``, for nested configs, too, or a mapping
-            of their names (``""`` for this one) to kernels; not read from or written to files.
+        attn_implementation: ``"eager"``, ``"sdpa"``, ``"flex"`` or ``"flash_attention_2"``, for nested configs, too, or a
+            mapping of their names (``""`` for this one) to kernels; not read from or written to files.
 
     Raises:
         ConfigError: an unknown argument, a value of the wrong type or out of range.

@@ -77,15 +77,15 @@ def tensors(module: nn.Module) -> dict[str, Tensor]:
 def lent(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
     """The modules that hang in one of some blocks of a model, inner ones first, and are parts of what is outside of it."""
     inside: dict[int, nn.Module] = {}
+    found: list[nn.Module] = []
     for block in blocks:
         for module in block.modules():
             inside.setdefault(id(module), block)
-    found = []
     for module in model.modules():
         for holder, key in module.__dict__.get("_links", {}).values():
-            block, part = inside.get(id(holder)), holder._modules.get(key)
-            if part is not None and block is not None and inside.get(id(module)) is not block:
-                found.append(part)
+            block = inside.get(id(holder))
+            if block is not None and key in holder._modules and inside.get(id(module)) is not block:
+                found.append(getattr(holder, key))
     return found
 
 
