@@ -83,8 +83,8 @@ def lent(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
             inside.setdefault(id(module), block)
     for module in model.modules():
         for holder, key in module.__dict__.get("_links", {}).values():
-            block = inside.get(id(holder))
-            if block is not None and key in holder._modules and inside.get(id(module)) is not block:
+            home = inside.get(id(holder))
+            if home is not None and key in holder._modules and inside.get(id(module)) is not home:
                 found.append(getattr(holder, key))
     return found
 
