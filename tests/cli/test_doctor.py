@@ -77,12 +77,12 @@ def test_sources_that_are_not_installed_are_well(command, monkeypatch):
     done = command("doctor", "--json")
     found = report(done)
     assert (done.code, found["torch"]["state"], found["soxr"]["state"]) == (0, "ok", "ok")
-    assert found["transept"]["value"].endswith(f", the sources in {Path(installation.__file__).parent}")
+    assert found["transept"]["value"].endswith(f", the sources in {Path(installation.__file__).parents[1]}")
     assert "reinstall" not in done.out
 
 
 def test_an_installed_distribution_tells_its_requirements(monkeypatch):
-    monkeypatch.setattr(installation, "__file__", "/nowhere/lib/python3/site-packages/transept/installation.py")
+    monkeypatch.setattr(installation, "__file__", "/nowhere/lib/python3/site-packages/transept/cli/installation.py")
     lines = ["torch>=2.11", 'soxr>=0.5; extra == "audio"']
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
     assert requirements() == [("torch", "2.11", None), ("soxr", "0.5", "audio")]
@@ -90,7 +90,7 @@ def test_an_installed_distribution_tells_its_requirements(monkeypatch):
 
 def test_a_copy_of_the_package_alone_is_told(command, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "requires", not_installed)
-    monkeypatch.setattr(installation, "__file__", "/nowhere/transept/installation.py")
+    monkeypatch.setattr(installation, "__file__", "/nowhere/transept/cli/installation.py")
     done = command("doctor", "--json")
     assert done.code == 0
     assert report(done)["requirements"]["remedy"] == "pip install transept"

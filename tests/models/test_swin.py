@@ -43,6 +43,6 @@ def test_pictures_of_any_size_but_for_learned_positions() -> None:
 
 def test_sizes_that_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="num_heads"):
-        SwinConfig(**TINY | {"num_heads": [3, 4]})
+        SwinModel(SwinConfig(**TINY | {"num_heads": [3, 4]}))
     with pytest.raises(ConfigError, match="as many numbers as `depths`"):
         SwinConfig(**TINY | {"num_heads": [2]})

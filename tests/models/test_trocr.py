@@ -91,6 +91,6 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ConfigError, match="use_learned_position_embeddings"):
         TrOCRConfig(**TINY | {"use_learned_position_embeddings": False, "pad_token_id": None})
     with pytest.raises(ConfigError, match="d_model"):
-        TrOCRConfig(**TINY | {"d_model": 30})
+        TrOCRForCausalLM(TrOCRConfig(**TINY | {"d_model": 30}))
     with pytest.raises(InputError, match="65 positions, but TrOCRDecoder has embeddings for 64"):
         ours(torch.full((1, 65), 5))

@@ -76,7 +76,7 @@ def requirements() -> list[tuple[str, str | None, str | None]]:
 
 def _source_tree() -> dict[str, Any] | None:
     """What ``pyproject.toml`` says of the project, where the package runs from its sources."""
-    path = Path(__file__).parents[2] / "pyproject.toml"
+    path = Path(__file__).parents[3] / "pyproject.toml"
     project: dict[str, Any] = tomllib.loads(read_text(path)).get("project", {}) if path.is_file() else {}
     return project if project.get("name") == "transept" else None
 
@@ -86,7 +86,7 @@ def _versions() -> Iterator[Line]:
 
     yield "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
     known = requirements()
-    tree = "" if _source_tree() is None else f", the sources in {Path(__file__).parent}"
+    tree = "" if _source_tree() is None else f", the sources in {Path(__file__).parents[1]}"
     yield "transept", f"{__version__}{tree}"
     if not known:
         yield "requirements", "not known, since transept is not installed", OPTIONAL, "pip install transept"
