@@ -252,6 +252,6 @@ def test_two_vocabularies_equal_the_reference(tmp_path: Path) -> None:
 def test_settings_that_cannot_be() -> None:
     for name, value in {"encoder_attention_heads": 5, "decoder_layerdrop": 2.0, "init_std": -1.0, "pad_token_id": 99}.items():
         with pytest.raises(ConfigError, match=name if name != "encoder_attention_heads" else "d_model"):
-            BartConfig(**(SEQ2SEQ | {name: value}))
+            BartForConditionalGeneration(BartConfig(**(SEQ2SEQ | {name: value})))
     with pytest.raises(InputError, match="decoder_input_ids"):
         MarianMTModel(MarianConfig(**SEQ2SEQ, pad_token_id=0))(IDS)
