@@ -262,4 +262,4 @@ def test_files_of_the_older_layout() -> None:
     check_config_file(XLNetConfig, values)
     for wrong in ({"d_head": 9}, {"n_head": 5}, {"d_model": 33, "n_head": 3}, {"mem_len": -1}, {"summary_type": "attn"}):
         with pytest.raises(ConfigError):
-            XLNetConfig(**{**FAMILY.tiny, **wrong})
+            XLNetModel(XLNetConfig(**{**FAMILY.tiny, **wrong}))
