@@ -252,7 +252,7 @@ def test_mistakes_are_named(text_model: SavedModel, tmp_path: Path) -> None:
         pipeline("feature-extraction", directory, return_tensor=True)
     with pytest.raises(FileError):
         pipeline("feature-extraction", tmp_path / "nowhere")
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": 33}')
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "hidden_size": -3}')
     with pytest.raises(ConfigError, match="hidden_size"):
         pipeline("feature-extraction", tmp_path)
     image = tmp_path / "image"
