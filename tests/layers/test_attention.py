@@ -254,6 +254,7 @@ def test_lengths_that_kernels_compute_in_other_ways(monkeypatch: pytest.MonkeyPa
         assert torch.equal(found[:1], sdpa(q[:1], k[:1], v[:1], None, False, 0.35, 0.0)[0])
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_tracing() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return sdpa(q, k, v, None, False, 0.5, 0.0)[0]
