@@ -14,8 +14,8 @@ from torch import Tensor
 import transept
 from tests.core.test_rows import made
 from tests.models.harness import BACKBONES
-from transept.core import text
 from transept.errors import TranseptWarning
+from transept.kinds import text
 
 # Absolute, relative and rotary positions, windows, counted positions, an encoder with its decoder, and an encoder's own mask.
 NAMES = ("BertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "T5EncoderModel", "BartModel", "XLNetModel")
