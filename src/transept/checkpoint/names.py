@@ -133,9 +133,7 @@ class Names:
 
     def _leaves_out(self, name: str) -> bool:
         """Whether a stored name is never read, here or as a child's."""
-        inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
-        found = any(name.startswith(prefix) and child.names._leaves_out(name.removeprefix(prefix)) for child, prefix in inside)
-        return found or self.ignores(name)
+        return self.ignores(name) or any(child.names._leaves_out(inner) for child, inner in self._stored_inside(name))
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
@@ -186,8 +184,7 @@ class Names:
         """Whether a stored name, as the table knows it, is another head's, of an optional part, or ignored."""
         if self.ignores(name) or any(matches(pattern, name) for pattern in (*self.optional, *self.heads)):
             return True
-        inside = ((child, f"{child.stored}.".lstrip(".")) for child in self.children)
-        return any(name.startswith(prefix) and child.names.skips(name.removeprefix(prefix)) for child, prefix in inside)
+        return any(child.names.skips(inner) for child, inner in self._stored_inside(name))
 
     def is_fixed(self, name: str) -> bool:
         """Whether our name is not trained and has a value of its own."""
@@ -206,6 +203,12 @@ class Names:
         """The children that our name belongs to, and what they call it."""
         for child in self.children:
             if name.startswith(prefix := f"{child.ours}.".lstrip(".")):
+                yield child, name.removeprefix(prefix)
+
+    def _stored_inside(self, name: str) -> Iterable[tuple[Child, str]]:
+        """The children that a stored name belongs to, and the name in their files."""
+        for child in self.children:
+            if name.startswith(prefix := f"{child.stored}.".lstrip(".")):
                 yield child, name.removeprefix(prefix)
 
 

@@ -30,7 +30,8 @@ SECRETS = frozenset(
 )
 HIDDEN = "<secret>"
 
-# A rule of a field has a method ``check(settings, name)`` that raises ``ConfigError`` unless the setting keeps to it.
+# A rule of a field has a method ``check(settings, name)`` that raises ``ConfigError`` unless the setting keeps to it, or
+# ``check_model``, which is called where a model is built: a config may be made, read and changed one setting after the other.
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Multiple:
-    """A positive multiple of the setting that ``of`` names, which is checked where a model is built.
-
-    A config may be made, read and changed one setting after the other.
-    """
+    """A positive multiple of the setting that ``of`` names."""
 
     of: str
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from transept.config.fields import MAX_LAYERS, MAX_SIZE, Multiple, Range, Spec, checked, specs
+from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
 from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning
 
@@ -202,7 +202,7 @@ class Config(Settings):
         """Check what a model of these settings needs beside: sizes that are multiples of others (``ConfigError``)."""
         for name, spec in specs(type(self)).items():
             for rule in spec.rules:
-                if isinstance(rule, Multiple):
+                if hasattr(rule, "check_model"):
                     rule.check_model(self, name)
 
     def to_dict(self) -> dict[str, Any]:

@@ -79,8 +79,8 @@ is_torch_cuda_available = partial(_has_device, "cuda")
 
 def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = False) -> bool:
     """Whether ``torch_xla`` is installed, and computes on a device of the kind that is asked for."""
-    if not _is_installed("torch_xla") or not (check_is_tpu or check_is_gpu):
-        return _is_installed("torch_xla")
+    if not (installed := _is_installed("torch_xla")) or not (check_is_tpu or check_is_gpu):
+        return installed
     device: str = importlib.import_module("torch_xla.runtime").device_type()
     return device == "TPU" if check_is_tpu else device in ("CUDA", "GPU")
 

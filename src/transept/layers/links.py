@@ -55,22 +55,26 @@ class Linked(nn.Module):
         self.__dict__.setdefault("_links", {})[name] = (holder, key)
 
 
+def links(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Where a module's parts hang that do not hang in itself, by the names that itself has for them."""
+    found: dict[str, tuple[nn.Module, str]] = module.__dict__.get("_links", {})
+    return found
+
+
 def parts(module: nn.Module) -> dict[str, nn.Module]:
     """The modules that a module is made of, by the names that itself has for them."""
-    links = module.__dict__.get("_links", {})
-    linked = {name: part for name in links if isinstance(part := getattr(module, name), nn.Module)}
+    linked = {name: part for name in links(module) if isinstance(part := getattr(module, name), nn.Module)}
     known = {id(part) for part in linked.values()}
     for inner in module.modules():  # what only hangs here, and is a part of another
-        found = inner.__dict__.get("_links", {}).values() if inner is not module else ()
-        known |= {id(holder._modules.get(key)) for holder, key in found}
+        if inner is not module:
+            known |= {id(holder._modules.get(key)) for holder, key in links(inner).values()}
     rest = {name: part for name, part in module.named_children() if id(part) not in known and not isinstance(part, Container)}
     return linked | rest
 
 
 def tensors(module: nn.Module) -> dict[str, Tensor]:
     """The parameters and buffers that a module itself works with, by the names that itself has for them."""
-    links = module.__dict__.get("_links", {})
-    held = {**module._parameters, **module._buffers, **{name: getattr(module, name) for name in links}}
+    held = {**module._parameters, **module._buffers, **{name: getattr(module, name) for name in links(module)}}
     return {name: tensor for name, tensor in held.items() if isinstance(tensor, Tensor)}
 
 
@@ -82,7 +86,7 @@ def lent(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
         for module in block.modules():
             inside.setdefault(id(module), block)
     for module in model.modules():
-        for holder, key in module.__dict__.get("_links", {}).values():
+        for holder, key in links(module).values():
             home = inside.get(id(holder))
             if home is not None and key in holder._modules and inside.get(id(module)) is not home:
                 found.append(getattr(holder, key))
@@ -92,7 +96,7 @@ def lent(model: nn.Module, blocks: Iterable[nn.Module]) -> list[nn.Module]:
 def adopt(module: Linked, source: Linked) -> None:
     """Give a module that takes the place of another its parts, where they hang."""
     module._modules.update(source._modules)
-    for name, (holder, key) in source.__dict__.get("_links", {}).items():
+    for name, (holder, key) in links(source).items():
         module.link(name, module if holder is source else holder, key)
 
 

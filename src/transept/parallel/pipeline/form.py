@@ -58,8 +58,9 @@ class Staged(Divided):
         for stage in self.pipeline.stages:
             stage.precision = self.precision
         if plan is not None:
-            present = {name for name, module in model.named_modules() if _has_weights(module)}
-            plan.styles = {name: style for name, style in plan.styles.items() if name in present}
+            present = dict(model.named_modules())  # what another stage computes is not
+            plan.styles = {name: how for name, how in plan.styles.items() if name in present and _has_weights(present[name])}
+            plan.layers = {name: roles for name, roles in plan.layers.items() if name in present}
             tensor_parallel(model, tensor, plan)
         if self.sharding is not None:
             if len(self.pipeline.stages) > 1:

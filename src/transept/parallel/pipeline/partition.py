@@ -30,7 +30,7 @@ from transept.kinds.seq2seq import EncoderDecoderBackbone
 from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.kinds.text import TextBackbone
 from transept.layers.context import Context
-from transept.layers.links import Container
+from transept.layers.links import Container, links
 from transept.layers.moe import Experts
 
 RECORDED = ("hidden_states", "attentions", "router_logits", "stages")  # what a context may record of all layers
@@ -264,7 +264,7 @@ def initialize(model: Model, owned: set[str], ties: dict[str, str], device: torc
             continue
         shapes: dict[str, Tensor] = dict(module.named_parameters(path, recurse=False))
         shapes |= dict(module.named_buffers(path, recurse=False))
-        for holder, key in module.__dict__.get("_links", {}).values():
+        for holder, key in links(module).values():
             if isinstance(tensor := getattr(holder, key), Tensor):
                 shapes[join(paths[id(holder)], key)] = tensor
         for name, shape in shapes.items():

@@ -91,8 +91,7 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
     # Positions are split within the blocks alone.
     blocks = [block for stack in model.stacks for block in stack.layers] if sequence else []
     inner = {module for block in blocks for module in block.modules()}
-    layers = {name: inside for name, inside in plan.layers.items() if name in modules}  # others are another stage's
-    layer_of = {part: modules[layer] for layer, inside in layers.items() for part in inside.values()}
+    layer_of = {part: modules[layer] for layer, inside in plan.layers.items() for part in inside.values()}
     for name, style in plan.styles.items():
         own = {leaf: f"{name}.{leaf}" for leaf in dict(modules[name].named_parameters(recurse=False))}
         forms = {
