@@ -15,9 +15,8 @@ from torch import Tensor, nn
 import transept
 from transept.adapt.pack import FoldedConv, PackedLinear, TiedLinear, can_pack, pack
 from transept.errors import InputError
-from transept.layers.activation import ACTIVATIONS
-from transept.layers.mlp import MLP, GatedMLP
-from transept.layers.packed import Projection
+from transept.layers.linear import Projection
+from transept.layers.mlp import ACTIVATIONS, MLP, GatedMLP
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 HALF = [dtype for dtype in (torch.bfloat16, torch.float16) if can_pack(dtype)]

@@ -20,7 +20,7 @@ from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import can_quantize, quantize
 from transept.errors import ConfigError, UnsupportedError
 from transept.generation import compiled
-from transept.layers.packed import Packed
+from transept.layers.linear import Packed
 
 PROMPT = ids(2, 9)
 MASK = torch.ones_like(PROMPT)

@@ -13,7 +13,7 @@ from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.layers.attention import Attention, kernel_named
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, standard_layers
 from transept.layers.context import Context, Pattern
-from transept.layers.conv2d import ScaledBranch
+from transept.layers.conv import ScaledBranch
 from transept.layers.mlp import MLP
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transept.adapt.pack import pack
 from transept.core.auto import AutoBackbone
 from transept.errors import ConfigError, InputError
-from transept.layers.conv2d import StochasticDepth
+from transept.layers.conv import StochasticDepth
 from transept.models.beit import (
     BeitBackbone,
     BeitConfig,

@@ -12,7 +12,7 @@ import soundfile
 from transept import AutoProcessor, WhisperProcessor, draw, pipeline
 from transept.adapt.pack import can_pack
 from transept.errors import FormatError, InputError, InputTypeError
-from transept.layers.packed import Packed
+from transept.layers.linear import Packed
 from transept.pipelines import transcription
 
 from .media_models import rated

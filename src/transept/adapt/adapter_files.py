@@ -15,7 +15,7 @@ from transept.checkpoint.names import Names
 from transept.checkpoint.store import PickleStore, TensorStore, save_tensors
 from transept.core.model import Model
 from transept.errors import CheckpointError
-from transept.layers.projection import Conv1D
+from transept.layers.linear import Conv1D
 from transept.storage.source import Source
 
 WEIGHTS = "adapter_model.safetensors"

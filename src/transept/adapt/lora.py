@@ -22,8 +22,7 @@ from transept.config.fields import Count, Share
 from transept.config.settings import Settings
 from transept.environment.memory import check_memory
 from transept.errors import InputError, UnsupportedError
-from transept.layers.packed import Projection
-from transept.layers.projection import Conv1D, matrix
+from transept.layers.linear import Conv1D, Projection, matrix
 
 # Settings of peft that change what is computed or trained, and that there are not here.
 _OTHERS: tuple[str, ...] = ("layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens")

@@ -19,13 +19,11 @@ from torch import Tensor, nn
 from transept.core.model import Model
 from transept.environment import tiles
 from transept.errors import InputError
-from transept.layers.activation import ACTIVATIONS, linear
 from transept.layers.attention import Attention
-from transept.layers.conv2d import ConvNormAct
+from transept.layers.conv import ConvNormAct
+from transept.layers.linear import Conv1D, Packed, Projection
 from transept.layers.links import adopt
-from transept.layers.mlp import MLP, GatedMLP
-from transept.layers.packed import Packed, Projection
-from transept.layers.projection import Conv1D
+from transept.layers.mlp import ACTIVATIONS, MLP, GatedMLP, linear
 
 M = TypeVar("M", bound=Model)
 

@@ -21,7 +21,7 @@ from transept.adapt.targets import rank_of, saved_modules, targets
 from transept.core.model import Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
-from transept.layers.projection import Conv1D
+from transept.layers.linear import Conv1D
 from transept.storage.source import Source, model_name, take_source_options
 
 

@@ -22,9 +22,8 @@ from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.environment import tiles
 from transept.errors import InputError
+from transept.layers.linear import Conv1D, Packed, matrix
 from transept.layers.mlp import MLP
-from transept.layers.packed import Packed
-from transept.layers.projection import Conv1D, matrix
 
 M = TypeVar("M", bound=Model)
 

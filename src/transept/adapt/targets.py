@@ -13,8 +13,7 @@ from transept.adapt.lora import LoraConfig, Rank
 from transept.adapt.quantize import QuantizedLinear
 from transept.core.model import Model
 from transept.errors import InputError, nearest
-from transept.layers.packed import Projection
-from transept.layers.projection import Conv1D
+from transept.layers.linear import Conv1D, Projection
 from transept.storage.patterns import compile_pattern, timed
 
 ALL_LINEAR = "all-linear"

@@ -17,7 +17,7 @@ _COLLATE = ("training.collate.padding", "training.collate.language", "training.c
 _TEXT = ("compat.values: PaddingStrategy, TensorType, TruncationStrategy", "tokenizers: AddedToken")
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "activations": ("layers.activation: ACT2FN, Activation as get_activation",),
+    "activations": ("layers.mlp: ACT2FN, Activation as get_activation",),
     "as_transformers": ("compat.as_transformers",),
     "audio_utils": ("preprocess.audio.spectrogram", "preprocess.media: load_audio"),
     "cache_utils": ("layers.cache", "layers.caches", "layers.quantized_cache"),
@@ -65,7 +65,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "pipelines.pt_utils": ("pipelines.datasets",),
     "processing_utils": ("preprocess.processor: Processor as ProcessorMixin", "preprocess.auto", "typing: Unpack"),
     "pytorch_utils": (
-        *("compat.linear", "layers.projection: Conv1D", "layers.mlp: apply_chunking_to_forward"),
+        *("compat.linear", "layers.linear: Conv1D", "layers.mlp: apply_chunking_to_forward"),
         *("environment.packages", "compat.modeling"),
     ),
     "testing_utils": ("compat.testing",),
@@ -114,7 +114,7 @@ ROOT = (
 PARTS = (
     "layers.rotary: rotate_half, apply_rotary_pos_emb",
     "layers.attention: repeat_kv",
-    "layers.projection: Conv1D",
+    "layers.linear: Conv1D",
     "layers.norm: RMSNorm as LlamaRMSNorm, RMSNorm as MistralRMSNorm, RMSNorm as Qwen2RMSNorm, RMSNorm as T5LayerNorm",
     "objectives.classification: load_balancing_loss_func",
     "kinds.seq2seq: shift_tokens_right",

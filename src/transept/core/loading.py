@@ -16,12 +16,11 @@ from transept.checkpoint.load import LoadReport, check, everything, fill, plan, 
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config.model import CONFIG_NAME, Config
-from transept.core.resizing import resize_rows
 from transept.core.training import ForLibraries
 from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
+from transept.layers.linear import Conv1D, resize_rows
 from transept.layers.links import tensors
-from transept.layers.projection import Conv1D
 from transept.storage.publish import Pushable, pipeline_tag
 from transept.storage.source import Source, model_name, take_source_options
 

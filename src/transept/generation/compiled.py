@@ -26,7 +26,7 @@ from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
 from transept.layers.cache import Cache
 from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
-from transept.layers.packed import plain_weights
+from transept.layers.linear import plain_weights
 from transept.layers.quantized_cache import QuantizedCache
 from transept.outputs import ModelOutput
 

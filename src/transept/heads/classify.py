@@ -18,9 +18,9 @@ from transept.errors import InputError
 from transept.heads.task import Task
 from transept.kinds.text import TextB
 from transept.layers import pool
-from transept.layers.activation import activation
 from transept.layers.context import Rows
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput

@@ -20,8 +20,8 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.kinds.text import TextB
-from transept.layers.activation import activation
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput

@@ -3,11 +3,11 @@
 from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, bounded, standard_layers
 from transept.layers.context import Context, Pattern
+from transept.layers.linear import Conv1D
 from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
 from transept.layers.norm import RMSNorm
 from transept.layers.pool import Pooler
 from transept.layers.positions import CountedPositions, OffsetPositions, alibi, distance_bias
-from transept.layers.projection import Conv1D
 from transept.layers.rotary import Rotary
 
 __all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "Conv1D", "CountedPositions", "FusedAttention"]

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transept.errors import InputError, UnsupportedError, nearest
 from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
+from transept.layers.linear import shared_product
 from transept.layers.links import Linked
-from transept.layers.packed import shared_product
 from transept.layers.rotary import rotate
 
 

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.links import Linked
-from transept.layers.mlp import apply_chunking_to_forward
+from transept.layers.mlp import activation, apply_chunking_to_forward
 
 # (N, E) logits -> (N, K) weights in float32 at least, and (N, K) experts.
 Route = Callable[[Tensor], tuple[Tensor, Tensor]]

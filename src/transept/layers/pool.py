@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from transept.errors import InputError
-from transept.layers.activation import activation
 from transept.layers.context import within
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 
 
 class Pooler(Linked):

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.layers.activation import activation
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 
 
 def stretched(x: Tensor, size: Sequence[int]) -> Tensor:

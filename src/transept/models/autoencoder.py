@@ -19,7 +19,7 @@ from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.core.task import TaskModel
 from transept.errors import InputError
-from transept.layers.activation import activation
+from transept.layers.mlp import activation
 from transept.objectives.terms import Items, LossTerm
 from transept.objectives.variational import divergence_from_normal, reconstruction, sample_code
 from transept.outputs import ModelOutput

@@ -17,10 +17,10 @@ from transept.errors import InputError
 from transept.heads.image import ForImageClassification
 from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.kinds.image import ImageBackbone
-from transept.layers.activation import activation
 from transept.layers.context import Context
-from transept.layers.conv2d import ChannelsFirstNorm, LayerScale, StochasticDepth, depth_rates
+from transept.layers.conv import ChannelsFirstNorm, LayerScale, StochasticDepth, depth_rates
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
 
 _EPS = 1e-6

@@ -23,7 +23,7 @@ from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.kinds.image import PatchBackbone, check_patches, resized_positions
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context, read_mask
-from transept.layers.conv2d import ScaledBranch
+from transept.layers.conv import ScaledBranch
 from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, PatchEmbedding
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput

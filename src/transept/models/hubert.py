@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.heads.audio import ForAudioClassification, ForCTC
 from transept.kinds.audio import WaveConfig
-from transept.layers.activation import activation
 from transept.layers.context import Context
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.models.wav2vec2 import POSITIONS, WEIGHTED, Wav2Vec2Model
 from transept.outputs import BackboneOutput, ModelOutput
 

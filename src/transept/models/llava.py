@@ -17,7 +17,7 @@ from transept.config.model import Config
 from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
-from transept.layers.activation import activation
+from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, PictureTextLogitsOutput, PictureTextOutput
 
 _EYE = {"model_type": "clip_vision_model", "intermediate_size": 4096, "hidden_size": 1024, "patch_size": 14, "image_size": 336}

@@ -21,9 +21,9 @@ from transept.errors import InputError
 from transept.heads.language import ForCausalLM
 from transept.kinds.text import CausalBackbone
 from transept.layers import Context, RMSNorm
-from transept.layers.activation import activation
 from transept.layers.cache import Cache
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import derived
 from transept.config.model import Config
-from transept.core.resizing import resize_rows
 from transept.errors import InputError
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.kinds.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.layers import Context
+from transept.layers.linear import resize_rows
 from transept.layers.positions import waves
 from transept.models.bart import BartConfig, BartDecoder, BartStack
 

@@ -20,8 +20,8 @@ from transept.errors import ConfigError
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
 from transept.layers import FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
-from transept.layers.activation import activation
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 

@@ -17,7 +17,7 @@ from transept.heads.image import ForImageClassification
 from transept.kinds.feature_maps import FeatureMaps, StagedConfig
 from transept.kinds.image import ImageBackbone
 from transept.layers.context import Context
-from transept.layers.conv2d import ConvNormAct
+from transept.layers.conv import ConvNormAct
 from transept.layers.links import Linked
 from transept.outputs import BackboneOutput, ModelOutput
 

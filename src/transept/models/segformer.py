@@ -23,11 +23,11 @@ from transept.errors import InputError
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
 from transept.kinds.image import ImageBackbone
-from transept.layers.activation import activation
 from transept.layers.attention import Attention
 from transept.layers.context import Context
-from transept.layers.conv2d import ConvNormAct, StochasticDepth, depth_rates
+from transept.layers.conv import ConvNormAct, StochasticDepth, depth_rates
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
 
 _LISTS = ("depths", "sr_ratios", "hidden_sizes", "patch_sizes", "strides", "num_attention_heads", "mlp_ratios")

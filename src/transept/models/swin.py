@@ -23,7 +23,7 @@ from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.kinds.image import PatchBackbone, resized_positions
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
-from transept.layers.conv2d import ChannelsFirstNorm, StochasticDepth, depth_rates
+from transept.layers.conv import ChannelsFirstNorm, StochasticDepth, depth_rates
 from transept.layers.links import Linked
 from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
 

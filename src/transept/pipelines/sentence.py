@@ -19,8 +19,8 @@ from transept.config.fields import Range
 from transept.config.schema import read_typed
 from transept.errors import CheckpointError, FormatError, UnsupportedError, nearest
 from transept.layers import pool
-from transept.layers.activation import activation
 from transept.layers.context import Rows
+from transept.layers.mlp import activation
 from transept.storage.files import load_object, plain_name
 from transept.storage.source import Source
 

@@ -29,7 +29,7 @@ from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.kinds.image import PatchBackbone, check_patches, resized_positions
 from transept.layers import MLP, Attention, PreNorm
 from transept.layers.context import Context, mask_for, read_mask
-from transept.layers.conv2d import ScaledBranch, depth_rates
+from transept.layers.conv import ScaledBranch, depth_rates
 from transept.layers.links import Linked
 from transept.models.beit.decode_heads import FCN, FCN_FILES, FCN_NAMES, UPERNET_FILES, UPERNET_NAMES, UPerNet
 from transept.models.vit import VIT_BLOCK, VIT_EMBEDDINGS, VIT_FILES, PatchEmbedding

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
-from transept.layers.conv2d import ConvNormAct
+from transept.layers.conv import ConvNormAct
 from transept.layers.links import Linked
 
 

@@ -26,7 +26,7 @@ from transept.kinds.feature_maps import FeatureMaps, maps_alone
 from transept.kinds.image import ImageBackbone
 from transept.kinds.seq2seq import as_output, recorded
 from transept.layers.context import Context
-from transept.layers.conv2d import freeze_norms
+from transept.layers.conv import freeze_norms
 from transept.models.detr.layers import BLOCK, BLOCK_FILES, DetrBlock, PlacedContext
 from transept.models.detr.masks import ATTENTION_FILES, MASK_FILES, MASK_HEAD, MapAttention, MaskHead
 from transept.models.detr.positions import LearnedPositions, SinePositions

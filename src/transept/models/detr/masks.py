@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
-from transept.layers.activation import activation
 from transept.layers.links import Linked
+from transept.layers.mlp import activation
 
 
 class GroupConv(nn.Module):

@@ -15,7 +15,7 @@ from transept.heads.classify import Classifier, choices_as_rows
 from transept.heads.language import ForCausalLM, LanguageTask, next_tokens
 from transept.kinds.text import TextB
 from transept.layers import pool
-from transept.layers.activation import activation
+from transept.layers.mlp import activation
 from transept.objectives.classification import Unscored, counted, cross_entropy
 from transept.objectives.terms import Items, means
 from transept.outputs import DoubleHeadsOutput

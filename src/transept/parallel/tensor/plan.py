@@ -20,10 +20,10 @@ from transept.checkpoint.load import Loadable, Part
 from transept.checkpoint.paths import matches
 from transept.errors import ConfigError, nearest
 from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
+from transept.layers.linear import Conv1D
 from transept.layers.links import parts
 from transept.layers.mlp import MLP
 from transept.layers.moe import Experts
-from transept.layers.projection import Conv1D
 
 COLUMNS, ROWS, REPLICATED = "colwise", "rowwise", "replicated"
 VOCABULARY, LOGITS, EXPERTS = "embedding_rowwise", "colwise_gather_output", "experts"

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
+from transept.layers.linear import matrix
 from transept.layers.moe import held
-from transept.layers.projection import matrix
 from transept.objectives.classification import is_scoring_apart
 
 WHOLE, SUMMED = (Replicate(),), (Partial(),)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from transept.core.auto import AutoModel, AutoModelForSequenceClassification
 from transept.errors import InputError, InputTypeError, nearest
-from transept.layers.activation import activation
+from transept.layers.mlp import activation
 from transept.pipelines.base import Options, TaskPipeline, choice, count, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import EMBEDDING_MODEL, Components

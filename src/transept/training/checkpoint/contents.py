@@ -13,7 +13,7 @@ from transept.checkpoint.store import WEIGHTS_NAME, TensorStore, open_store, wri
 from transept.checkpoint.writing import in_order
 from transept.core.loading import Pretrained, translated
 from transept.errors import CheckpointError, naming
-from transept.layers.packed import Packed
+from transept.layers.linear import Packed
 from transept.parallel.forms import Form
 from transept.parallel.streams import Shards, Stream, read_shards, shapes_in
 from transept.storage.files import dump_json, load_json, write_text

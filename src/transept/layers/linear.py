@@ -1,14 +1,42 @@
-"""Layers whose weights only kernels of their own can read, and what compilers see of them."""
+"""Linear layers: with a weight (in, out), or one that only a kernel of its own can read; tables of tokens that grow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.layers.projection import Conv1D
+
+def matrix(layer: nn.Module, weight: Tensor | None = None) -> Tensor:
+    """The weight (out, in) of a linear layer, or one that it is to have, as it keeps it; the other way round just as well."""
+    own: Any = layer.weight if weight is None else weight
+    found: Tensor = own.t() if isinstance(layer, Conv1D) else own
+    return found
+
+
+class Conv1D(nn.Module):
+    """A linear layer of ``nf`` outputs and ``nx`` inputs with a weight (in, out), under the reference's name."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = self.nx, self.nf = nx, nf
+        self.weight, self.bias = nn.Parameter(torch.empty(nx, nf)), nn.Parameter(torch.empty(nf))
+        self.reset_parameters()
+
+    def reset_parameters(self, std: float = 0.02) -> None:
+        nn.init.normal_(self.weight, std=std)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return F.linear(x, self.weight.t(), self.bias)
+
+    def extra_repr(self) -> str:
+        return f"nf={self.nf}, nx={self.nx}"
 
 
 class Packed(nn.Module):
@@ -96,3 +124,33 @@ def plain_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for module in packed:
             module.plain = None
+
+
+@torch.no_grad()
+def resize_rows(layers: Iterable[nn.Module], rows: int, initialize: Callable[[nn.Module], object] | None = None) -> None:
+    """Give layers so many rows; a tensor that several share is made once.
+
+    New rows are the mean of the old ones, or what ``initialize`` fills a new layer with.
+    """
+    fresh: dict[int, nn.Parameter] = {}
+    for layer in layers:
+        old = dict(layer.named_parameters(recurse=False))
+        for name in ("weight", "bias"):
+            if (tensor := getattr(layer, name, None)) is not None:
+                setattr(layer, name, fresh[id(tensor)] if id(tensor) in fresh else _shared(fresh, tensor, rows))
+        setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
+        if initialize is not None:
+            initialize(layer)
+            for name, kept in old.items():
+                getattr(layer, name)[: len(kept)] = kept[:rows]
+
+
+def _shared(fresh: dict[int, nn.Parameter], old: Tensor, rows: int) -> nn.Parameter:
+    return fresh.setdefault(id(old), _resized(old, rows))
+
+
+def _resized(old: Tensor, rows: int) -> nn.Parameter:
+    kept = old.detach().to_dense()[:rows]  # packed layers have theirs in another layout
+    mean = kept.float().mean(0).to(kept.dtype)
+    grown = torch.cat([kept, mean.expand(rows - len(kept), *mean.shape)])
+    return nn.Parameter(grown, requires_grad=old.requires_grad)
