@@ -44,7 +44,7 @@ INNER = {
     "GenerateOutput",
     "transition_scores",
 }
-INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "spread"}
+INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "whole_words"}
 INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {

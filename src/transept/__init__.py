@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transept.compat.names import Names
+from transept.compat.names import ModuleFinder
 from transept.compat.table import ROOT
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ def _index() -> dict[str, str]:
 
 _MODULE = _index()
 __all__ = sorted(_MODULE)
-_NAMES = next((finder for finder in sys.meta_path if isinstance(finder, Names)), Names(_MODULE))
+_NAMES = next((finder for finder in sys.meta_path if isinstance(finder, ModuleFinder)), ModuleFinder(_MODULE))
 if _NAMES not in sys.meta_path:
     sys.meta_path.insert(0, _NAMES)  # before the one that finds files, since families have names beside those of their files
 

@@ -25,7 +25,7 @@ from transept import LoraConfig, PeftModel, TaskType, get_peft_model
 from transept.adapt.lora import Adapter, adapters_of
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import can_quantize, quantize
-from transept.adapt.targets import places, targets
+from transept.adapt.targets import linear_layers, targets
 from transept.core.model import Model
 from transept.errors import (
     CheckpointError,
@@ -512,6 +512,6 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_names_of_places() -> None:
-    found = {place.name: place.own for place in places(gpt2())}
+    found = {place.name: place.own for place in linear_layers(gpt2())}
     assert found["transformer.h.1.attn.c_attn"] == "backbone.layers.1.self_attn.qkv_proj"
     assert found["lm_head"] == "lm_head"

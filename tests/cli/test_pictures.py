@@ -17,7 +17,7 @@ from transept import pipeline
 from transept.batch.encode import encode
 from transept.batch.inputs import Item
 from transept.cli.pictures import Drawings
-from transept.cli.terminal import Style, drawn
+from transept.cli.terminal import Style, answer_lines
 from transept.errors import FileError, InputError
 from transept.pipelines.draw import draw
 from transept.preprocess.image.detr import DetrImageProcessor
@@ -183,11 +183,11 @@ def test_images_in_answers_are_urls_in_json_and_sizes_on_a_terminal(monkeypatch)
     answer = [{"score": None, "label": "sea", "mask": mask}]
     (found,) = json.loads(encode(answer))
     assert (np.asarray(load_image(found["mask"]))[:, :, 0] == np.asarray(mask)).all()
-    shown = "\n".join(drawn(answer, Style(io.StringIO())))
+    shown = "\n".join(answer_lines(answer, Style(io.StringIO())))
     assert "image of 50 × 40" in shown
     depth = {"predicted_depth": np.ones((3, 4), np.float32), "depth": mask}
     assert json.loads(encode(depth))["predicted_depth"] == [[1.0] * 4] * 3
-    assert "3 × 4: 1.0000" in "\n".join(drawn(depth, Style(io.StringIO())))
+    assert "3 × 4: 1.0000" in "\n".join(answer_lines(depth, Style(io.StringIO())))
 
 
 def test_errors_name_the_place(tmp_path):

@@ -1,11 +1,11 @@
-"""What DistilBERT adds to the derived suite: its own names for settings, waves for positions, and its heads' dropout."""
+"""What DistilBERT adds to the derived suite: its own names for settings, sinusoids for positions, and its heads' dropout."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from transept.layers.positions import waves
+from transept.layers.positions import sinusoids
 from transept.models.distilbert import (
     DistilBertConfig,
     DistilBertForMultipleChoice,
@@ -65,7 +65,7 @@ def test_positions_begin_as_waves() -> None:
 
 
 def test_waves_of_an_odd_size() -> None:
-    sines, cosines = waves(torch.arange(4), 3)
+    sines, cosines = sinusoids(torch.arange(4), 3)
     assert (sines.shape, cosines.shape) == ((4, 2), (4, 1))
     assert torch.equal(torch.cat([sines, cosines], dim=1)[0], torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
 

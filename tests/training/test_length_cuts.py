@@ -22,7 +22,7 @@ from transept.models.bert import BertConfig, BertForMaskedLM, BertForQuestionAns
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.objectives.terms import total
 from transept.training import length_cuts as cuts
-from transept.training.length_cuts import PASS, Ragged, cheapest, cost_of_pass, cut
+from transept.training.length_cuts import PASS, Ragged, cheapest, cost_of_pass, split_by_length
 from transept.training.objective import counts_of
 
 pytestmark = pytest.mark.reference
@@ -63,7 +63,7 @@ def test_an_update_is_the_same_without_padding(family: Family, cls: type[Model],
     inputs = batch(family, cls)
     inputs = _doubled(inputs | labels(family, cls, inputs))
     model = _tiny(family, cls)
-    parts = cut(model, [inputs], cost=0, ragged=True)
+    parts = split_by_length(model, [inputs], cost=0, ragged=True)
     if isinstance(parts[0], Ragged):
         assert len(parts) == 1
         with unpadded():
@@ -88,7 +88,7 @@ def test_an_update_is_the_same_cut_and_uncut(family: Family, cls: type[Model]) -
     inputs = batch(family, cls)
     inputs = _doubled(inputs | labels(family, cls, inputs))
     model = _tiny(family, cls)
-    parts = cut(model, [inputs], cost=0)
+    parts = split_by_length(model, [inputs], cost=0)
     if not model.rows_apart or not all(stack.rows_apart for stack in model.stacks):
         assert len(parts) == 1
         assert all(parts[0][name] is value for name, value in inputs.items())
@@ -108,7 +108,7 @@ def _rows(lengths: list[int], width: int) -> dict[str, Tensor]:
 def test_real_positions_alone_are_computed_where_that_costs_less() -> None:
     model, rows, seen = BertForMaskedLM(BertConfig(**SIZES)).train(), _rows([3, 9, 9, 5], 40), []
     model.backbone.layers[0].register_forward_hook(lambda layer, args, out: seen.append(tuple(out.shape)))
-    (part,) = cut(model, [rows], cost=PASS, ragged=True)
+    (part,) = split_by_length(model, [rows], cost=PASS, ragged=True)
     assert isinstance(part, Ragged)
     assert part["attention_mask"].sum(dim=1).tolist() == [9, 9, 5, 3]
     with unpadded():
@@ -118,29 +118,29 @@ def test_real_positions_alone_are_computed_where_that_costs_less() -> None:
     assert not states[part["attention_mask"] == 0].any()
     model(**part)
     assert seen[1:] == [(4, 9, 16)]
-    assert not any(isinstance(each, Ragged) for each in cut(model, [rows], cost=PASS))
-    groups = cut(model, [rows], cost=PASS + 100, ragged=True)  # starting operations for each length would cost more
+    assert not any(isinstance(each, Ragged) for each in split_by_length(model, [rows], cost=PASS))
+    groups = split_by_length(model, [rows], cost=PASS + 100, ragged=True)  # starting operations for each length would cost more
     assert not any(isinstance(each, Ragged) for each in groups)
 
 
 def test_rows_that_are_padded_before_keep_their_padding() -> None:
     model, rows = BertForMaskedLM(BertConfig(**SIZES)), _rows([3, 9, 9, 5], 40)
     left = {name: value.flip(1) if value.ndim == 2 else value for name, value in rows.items()}
-    assert not any(isinstance(each, Ragged) for each in cut(model, [left], cost=PASS, ragged=True))
+    assert not any(isinstance(each, Ragged) for each in split_by_length(model, [left], cost=PASS, ragged=True))
     with unpadded():
         assert model.eval()(**left).logits.isfinite().all()
 
 
 def test_rows_that_are_padded_on_the_left_keep_their_length() -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    (part,) = cut(model, [{name: value.flip(1) for name, value in _rows([9, 2, 3], 9).items()}], cost=0)
+    (part,) = split_by_length(model, [{name: value.flip(1) for name, value in _rows([9, 2, 3], 9).items()}], cost=0)
     assert part["input_ids"].shape == (3, 9)
 
 
 def test_rows_of_several_batches_are_cut_together() -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES, max_position_embeddings=32)).double()
     batches = [_rows([9, 2, 8], 9), _rows([3, 3, 2], 4), _rows([12, 1, 1], 12)]
-    parts = cut(model, batches, cost=2)
+    parts = split_by_length(model, batches, cost=2)
     computed = sum(part["input_ids"].numel() for part in parts)
     assert 41 <= computed <= 48 < sum(each["input_ids"].numel() for each in batches)
     assert max(part["input_ids"].numel() for part in parts) <= 36  # no more than the largest batch
@@ -171,7 +171,7 @@ def test_labels_in_padding_stay() -> None:
     model = BertForMaskedLM(BertConfig(**SIZES)).eval().double()
     inputs = _rows([9, 2, 3], 9)
     inputs["labels"][1, 6] = 5
-    parts = cut(model, [inputs], cost=0)
+    parts = split_by_length(model, [inputs], cost=0)
     assert sorted(part["input_ids"].shape[1] for part in parts) == [3, 7, 9]
     _same(model, [inputs], parts)
 
@@ -179,9 +179,9 @@ def test_labels_in_padding_stay() -> None:
 def test_columns_that_all_rows_pad_are_left_out() -> None:
     model = BertForSequenceClassification(BertConfig(**SIZES))
     inputs = _rows([5, 5], 20) | {"labels": torch.tensor([0, 1])}
-    (part,) = cut(model, [inputs], cost=30)
+    (part,) = split_by_length(model, [inputs], cost=30)
     assert part["input_ids"].shape == (2, 5)
-    assert cut(model, [inputs], cost=31)[0]["input_ids"] is inputs["input_ids"]  # too little to gain
+    assert split_by_length(model, [inputs], cost=31)[0]["input_ids"] is inputs["input_ids"]  # too little to gain
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_columns_that_all_rows_pad_are_left_out() -> None:
 def test_batches_that_cannot_be_taken_apart_stay_whole(more: dict[str, Any]) -> None:
     model = BertForMaskedLM(BertConfig(**SIZES))
     inputs = _rows([9, 2, 3], 9) | more
-    parts = cut(model, [inputs, inputs], cost=0)
+    parts = split_by_length(model, [inputs, inputs], cost=0)
     assert [list(part) for part in parts] == [list(inputs)] * 2
     assert all(part[name] is inputs[name] for part in parts for name in inputs)
 
@@ -211,7 +211,7 @@ def test_losses_that_depend_on_padding_or_on_other_rows_are_not_cut() -> None:
         LlamaForCausalLM(LlamaConfig(**SIZES, **dynamic)),
         torch.nn.Linear(2, 2),
     ):
-        assert cut(model, [inputs], cost=0)[0]["input_ids"] is inputs["input_ids"]
+        assert split_by_length(model, [inputs], cost=0)[0]["input_ids"] is inputs["input_ids"]
 
 
 def test_a_pass_costs_more_positions_the_smaller_the_layers() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.adapt.lora import Adapter, LoraConfig, adapters_of
-from transept.adapt.targets import Place, places, rank_of, targets
+from transept.adapt.targets import Place, linear_layers, rank_of, targets
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import PickleStore, TensorStore, save_tensors
 from transept.core.model import Model
@@ -27,7 +27,7 @@ _STORED_A = ".lora_A.weight"
 def _adapters(model: Model, name: str) -> dict[str, tuple[Place, Adapter]]:
     """The names of all layers that have an adapter of that name -> their places, and the adapters."""
     found: dict[str, tuple[Place, Adapter]] = {}
-    for place in places(model):
+    for place in linear_layers(model):
         held = adapters_of(model.get_submodule(place.name))
         if held is not None and (chosen := held.chosen([name])):
             found[place.name] = place, chosen[0]

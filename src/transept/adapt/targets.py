@@ -35,7 +35,7 @@ class Place:
         return (self.name, self.own, self.own.removeprefix("backbone."))
 
 
-def places(model: Model) -> list[Place]:
+def linear_layers(model: Model) -> list[Place]:
     """All linear layers of a model."""
     dialect = model.checkpoint_names().dialect
     joined = {id(module.shared) for module in model.modules() if isinstance(module, Projection)}
@@ -68,7 +68,7 @@ def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
     Raises:
         InputError: a name that no linear layer has, or none is left.
     """
-    found, wanted = places(model), config.target_modules
+    found, wanted = linear_layers(model), config.target_modules
     if wanted == ALL_LINEAR:
         chosen = _all_linear(model, found)
     elif wanted is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transept.batch.inputs import STANDARD, Inputs, Reading
 from transept.cli import arguments
-from transept.cli.generate import add_settings, load_writer, told, write
+from transept.cli.generate import add_settings, describe_speed, load_writer, write
 from transept.cli.terminal import complain, explained
 from transept.errors import FormatError, InputError, TranseptError
 from transept.storage.files import dump_json, load_json, write_text
@@ -128,7 +128,7 @@ class Chat:
                 self.begin(self._loaded(path))
                 self._tell(f"{len(self.messages)} messages are loaded from {path}.")
             case "/stats":
-                said = "nothing has been said yet." if self.stats is None else told(self.stats)
+                said = "nothing has been said yet." if self.stats is None else describe_speed(self.stats)
                 self._tell(f"{said} {len(self.messages)} messages, {len(self.read)} tokens read.")
             case _ if command.startswith("/") and "\n" not in line:
                 raise InputError(f"there is no command {command!r}.", hint="/help lists them.")

@@ -93,7 +93,7 @@ def write(
     return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
 
 
-def told(stats: Any) -> str:
+def describe_speed(stats: Any) -> str:
     """How fast it went, in words."""
     if not stats.new_tokens:
         return "no token was written."
@@ -150,5 +150,5 @@ def write_on(args: argparse.Namespace) -> int:
     else:
         print(next(lead, ""))
         if sys.stderr.isatty():
-            complain(f"{'stopped: ' if reason is None else ''}{told(stats)}", "note")
+            complain(f"{'stopped: ' if reason is None else ''}{describe_speed(stats)}", "note")
     return 130 if reason is None else 0

@@ -90,7 +90,7 @@ def bar(share: float, width: int = 20) -> str:
     return ("█" * full + BLOCKS[part]).rstrip()
 
 
-def drawn(answer: Any, style: Style) -> list[str]:
+def answer_lines(answer: Any, style: Style) -> list[str]:
     """One answer as lines: a table for a list of mappings, aligned names for one, else its JSON."""
     if isinstance(answer, list) and answer and all(isinstance(each, Mapping) for each in answer):
         rows = [[style(str(name), "dim") for name in answer[0]]]
@@ -101,9 +101,9 @@ def drawn(answer: Any, style: Style) -> list[str]:
     lines = table([style(str(n), "dim"), cell(n, value, style, cut=False)] for n, value in answer.items() if n not in lists)
     if len(lists) > 1 and len(set(map(len, lists.values()))) == 1:  # such as labels and scores, side by side
         names = [str(name).removesuffix("s") for name in lists]
-        return [*lines, *drawn([dict(zip(names, values)) for values in zip(*lists.values())], style)]
+        return [*lines, *answer_lines([dict(zip(names, values)) for values in zip(*lists.values())], style)]
     for name, value in lists.items():
-        lines += [style(str(name), "dim"), *(f"  {line}" for line in drawn(value, style))]
+        lines += [style(str(name), "dim"), *(f"  {line}" for line in answer_lines(value, style))]
     return lines
 
 

@@ -18,7 +18,7 @@ from transept.batch.inputs import STANDARD, Inputs, Item, Part
 from transept.batch.output_file import Note, OutputFile, of_inputs, of_model
 from transept.cli.arguments import Parser
 from transept.cli.pictures import Drawings
-from transept.cli.terminal import Style, as_text, complain, drawn, explained, shorten
+from transept.cli.terminal import Style, answer_lines, as_text, complain, explained, shorten
 from transept.errors import FileError, InputError, TranseptError
 from transept.tables.text import CSV, GROUP, JSON, PARQUET, TSV, kind_of
 
@@ -177,7 +177,7 @@ class Work:
 
 
 class Shown:
-    """Answers on standard output: rows of JSON, or drawn for a ``style``, below their inputs unless there is one ``alone``."""
+    """Answers on standard output: rows of JSON, or lines for a ``style``, below their inputs unless there is one ``alone``."""
 
     def __init__(self, name: str, style: Style | None, *, alone: bool) -> None:
         self.name, self.style, self.alone = name, style, alone
@@ -195,7 +195,7 @@ class Shown:
             return f"{encode(row_of(item, self.name, answer))}\n"
         if isinstance(answer, TranseptError):  # which stands on standard error
             return ""
-        lines = drawn(answer, self.style)
+        lines = answer_lines(answer, self.style)
         if not self.alone:
             lines = [self.style(shorten(as_text(item.value), self.style.width), "bold"), *(f"  {line}" for line in lines)]
         return "".join(f"{line}\n" for line in lines)
@@ -220,7 +220,7 @@ class ShownRanking(Shown):
         scored = [(row["score"], index) for index, row in enumerate(self.rows) if "score" in row]
         best = sorted(scored, key=lambda passage: -passage[0])[: self.top_k]
         rows = [ranked(rank, index, self.rows[index]) for rank, (_, index) in enumerate(best, 1)]
-        print("\n".join(map(encode, rows) if self.style is None else drawn(rows, self.style)), flush=True)
+        print("\n".join(map(encode, rows) if self.style is None else answer_lines(rows, self.style)), flush=True)
 
 
 def answer_all(

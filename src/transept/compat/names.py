@@ -65,7 +65,7 @@ def attribute(place: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{PACKAGE}.{place}"), name)
 
 
-class Names(MetaPathFinder, Loader):
+class ModuleFinder(MetaPathFinder, Loader):
     """Finds the modules of the table, and explains names that are not there.
 
     ``known`` are the package's public names, and the modules that define them.
@@ -149,7 +149,7 @@ class Names(MetaPathFinder, Loader):
 class _Family(SourceFileLoader):
     """Loads a family's file as ever; what else the reference has there is looked up."""
 
-    def __init__(self, fullname: str, path: str, names: Names) -> None:
+    def __init__(self, fullname: str, path: str, names: ModuleFinder) -> None:
         super().__init__(fullname, path)
         self.names = names
 
@@ -158,9 +158,9 @@ class _Family(SourceFileLoader):
         self.names.open(module, PARTS)
 
 
-def installed() -> Names:
+def installed() -> ModuleFinder:
     """The finder of names that the package has put in place."""
-    return next(finder for finder in sys.meta_path if isinstance(finder, Names))
+    return next(finder for finder in sys.meta_path if isinstance(finder, ModuleFinder))
 
 
 def find_public(name: str) -> Any:

@@ -23,25 +23,25 @@ from transept.outputs import DepthOutput
 class DepthHead(Linked):
     """Three convolutions, (B, C, H, W) -> (B, H', W'), with ``inner`` channels before the last one.
 
-    Depths are positive numbers; with ``bounded``, between 0 and 1. They are multiplied by ``unit``. With ``projects`` another
+    Depths are positive numbers; with ``sigmoid``, between 0 and 1. They are multiplied by ``unit``. With ``projects`` another
     convolution comes first.
     """
 
     def __init__(
-        self, channels: int, inner: int = 32, *, bounded: bool = False, unit: float = 1.0, projects: bool = False
+        self, channels: int, inner: int = 32, *, sigmoid: bool = False, unit: float = 1.0, projects: bool = False
     ) -> None:
         super().__init__()
         self.project = nn.Conv2d(channels, channels, 3, padding=1) if projects else None
         self.conv1 = nn.Conv2d(channels, channels // 2, 3, padding=1)
         self.conv2 = nn.Conv2d(channels // 2, inner, 3, padding=1)
         self.conv3 = nn.Conv2d(inner, 1, kernel_size=1)
-        self.bounded, self.unit = bounded, unit
+        self.sigmoid, self.unit = sigmoid, unit
 
     def forward(self, x: Tensor, size: Sequence[int]) -> Tensor:
         if self.project is not None:
             x = F.relu(self.project(x))
         x = self.conv3(F.relu(self.conv2(stretched(self.conv1(x), size)))).squeeze(1)
-        return (x.sigmoid() if self.bounded else F.relu(x)) * self.unit
+        return (x.sigmoid() if self.sigmoid else F.relu(x)) * self.unit
 
 
 class ForDepthEstimation(Task[B]):

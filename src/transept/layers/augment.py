@@ -52,17 +52,17 @@ class SpecAugment(nn.Module):
         if not c.apply_spec_augment:
             return x
         if time is None and self.training and c.mask_time_prob > 0:
-            time = self.drawn("time", x, 1, None if padding is None else padding.sum(dim=1))
+            time = self.sample_spans("time", x, 1, None if padding is None else padding.sum(dim=1))
         if time is not None:
             if embed is None:
                 hint = "Set `mask_time_prob` or `mask_feature_prob` above 0 in the config."
                 raise InputError("there is no embedding for masked positions.", hint=hint)
             x = torch.where((time != 0)[:, :, None], embed.to(x.dtype), x)
         if self.training and c.mask_feature_prob > 0:
-            x = x.masked_fill(self.drawn("feature", x, 2)[:, None, :], 0.0)
+            x = x.masked_fill(self.sample_spans("feature", x, 2)[:, None, :], 0.0)
         return x
 
-    def drawn(self, kind: str, x: Tensor, axis: int, lengths: Tensor | None = None) -> Tensor:
+    def sample_spans(self, kind: str, x: Tensor, axis: int, lengths: Tensor | None = None) -> Tensor:
         """Spans along an axis of (B, T, D), of which the first ``lengths`` (B), or all, may be covered."""
         prob, span, least = (getattr(self.config, f"mask_{kind}_{name}") for name in ("prob", "length", "min_masks"))
         size = x.shape[axis]

@@ -19,7 +19,7 @@ from transept.layers.links import Linked
 _MOST = torch.finfo(torch.float16).max - 1000
 
 
-def bounded(x: Tensor) -> Tensor:
+def clamp_half(x: Tensor) -> Tensor:
     """Values of float16, of any shape, without infinities; other types have room enough and are returned as they are."""
     return x.clamp(min=-_MOST, max=_MOST) if x.dtype is torch.float16 else x
 
@@ -57,7 +57,7 @@ class Block(Linked):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         out = self._left_out_at_times(x, ctx) if self.training and self.layerdrop > 0.0 else self.whole(x, ctx)
-        return bounded(out) if self.bounds else out
+        return clamp_half(out) if self.bounds else out
 
     def _left_out_at_times(self, x: Tensor, ctx: Context) -> Tensor:
         skip = torch.rand(()) < self.layerdrop

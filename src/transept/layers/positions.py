@@ -59,7 +59,7 @@ class OffsetPositions(nn.Embedding):
         return super().forward(input + self.offset)
 
 
-def waves(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def sinusoids(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Sines and cosines of positions (T), half of D each, of float64, from wavelength 2 pi to 20000 pi."""
     pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
     angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)

@@ -99,16 +99,16 @@ class BartStack(Stack):
         super().__init__(config)
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
-        heads, inner, act = self.own("attention_heads"), self.own("ffn_dim"), config.activation_function
+        heads, inner, act = self.setting("attention_heads"), self.setting("ffn_dim"), config.activation_function
         attention = partial(Attention, config.d_model, heads, dropout=config.attention_dropout)
         self.layers = standard_layers(
             config,
-            partial(self.block_class, dropout=config.dropout, layerdrop=self.own("layerdrop"), bounds=not self.causal),
+            partial(self.block_class, dropout=config.dropout, layerdrop=self.setting("layerdrop"), bounds=not self.causal),
             partial(attention, pattern=Pattern(causal=self.causal)),
             partial(MLP, config.d_model, inner, act, dropout=config.activation_dropout),
             partial(nn.LayerNorm, config.d_model),
             cross=partial(attention, cross=self.cross) if self.cross else None,
-            count=self.own("layers"),
+            count=self.setting("layers"),
         )
         self.norm = nn.LayerNorm(config.d_model) if issubclass(self.block_class, PreNorm) else None
 
@@ -117,7 +117,7 @@ class BartStack(Stack):
         """Whether layers attend to the encoder's states, or the size of these where it is another."""
         return self.causal
 
-    def own(self, name: str) -> Any:
+    def setting(self, name: str) -> Any:
         """The encoder's or the decoder's setting of that name."""
         return getattr(self.config, f"{'decoder' if self.causal else 'encoder'}_{name}")
 

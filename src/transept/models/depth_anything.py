@@ -61,8 +61,8 @@ class DepthAnythingForDepthEstimation(ForDepthEstimation[Dinov2Backbone]):
         c = config
         c.check_read()
         self.neck = Neck(self.backbone.dim, c.fusion_hidden_size, c.neck_hidden_sizes, c.reassemble_factors, fitted=True)
-        bounded = c.depth_estimation_type == "metric"
-        self.head = DepthHead(c.fusion_hidden_size, c.head_hidden_size, bounded=bounded, unit=c.max_depth or 1)
+        metric = c.depth_estimation_type == "metric"
+        self.head = DepthHead(c.fusion_hidden_size, c.head_hidden_size, sigmoid=metric, unit=c.max_depth or 1)
 
     @classmethod
     def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:

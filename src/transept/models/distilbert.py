@@ -15,7 +15,7 @@ from transept.config.model import Config
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Attention, PostNorm, standard_layers
-from transept.layers.positions import waves
+from transept.layers.positions import sinusoids
 from transept.models.bert import BERT_EMBEDDINGS
 
 
@@ -77,7 +77,7 @@ class DistilBertModel(TextBackbone):
         super().initialize_module(module)
         if module is self.embed_positions and self.config.sinusoidal_pos_embds:
             table = self.embed_positions.weight
-            table[:, 0::2], table[:, 1::2] = waves(torch.arange(len(table), device=table.device), table.shape[1])
+            table[:, 0::2], table[:, 1::2] = sinusoids(torch.arange(len(table), device=table.device), table.shape[1])
 
 
 class DistilBertForMaskedLM(language.ForMaskedLM[DistilBertModel]):

@@ -63,12 +63,12 @@ class Gemma2Config(LayeredConfig):
         return layer % 2 == 0
 
 
-def bounded(x: Tensor, most: float | None) -> Tensor:
+def softcap(x: Tensor, most: float | None) -> Tensor:
     """Values drawn smoothly into the range from ``-most`` to ``most``."""
     return x if most is None else torch.tanh(x / most) * most
 
 
-class BoundedAttention(Attention):
+class SoftcappedAttention(Attention):
     """Attention whose scores are bounded by ``most``; no fused kernel does that, so it goes step by step."""
 
     def __init__(self, *sizes: int, most: float, **options: Any) -> None:
@@ -76,7 +76,7 @@ class BoundedAttention(Attention):
         self.most = most
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
-        scores = bounded(score(q, k, self.scale), self.most)
+        scores = softcap(score(q, k, self.scale), self.most)
         return weigh(scores, v, mask, causal, self.dropout if self.training else 0.0)
 
 
@@ -118,7 +118,7 @@ class Gemma2Model(LlamaModel):
 
     def attention(self, layer: int) -> Attention:
         c, most = self.config, self.config.attn_logit_softcapping
-        kind = Attention if most is None else partial(BoundedAttention, most=most)
+        kind = Attention if most is None else partial(SoftcappedAttention, most=most)
         return grouped_attention(c, layer, kind=kind, bias=c.attention_bias, scale=c.query_pre_attn_scalar**-0.5)
 
     def feed_forward(self, layer: int) -> nn.Module:
@@ -127,7 +127,7 @@ class Gemma2Model(LlamaModel):
 
 class Gemma2ForCausalLM(ForCausalLM[Gemma2Model]):
     def score(self, hidden: Tensor) -> Tensor:
-        return bounded(super().score(hidden), self.config.final_logit_softcapping)
+        return softcap(super().score(hidden), self.config.final_logit_softcapping)
 
 
 class Gemma2ForSequenceClassification(LlamaForSequenceClassification, backbone=Gemma2Model): ...

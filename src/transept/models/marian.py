@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018): an encoder and a decoder as BART's, with waves for positions, that translate.
+"""Marian (Junczys-Dowmunt et al. 2018): an encoder and a decoder as BART's, with sinusoids for positions, that translate.
 
 The two languages share a table of embeddings, or each has a vocabulary of its own.
 """
@@ -20,7 +20,7 @@ from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.kinds.seq2seq import EncoderStack, Seq2SeqBackbone
 from transept.layers import Context
 from transept.layers.linear import resize_rows
-from transept.layers.positions import waves
+from transept.layers.positions import sinusoids
 from transept.models.bart import BartConfig, BartDecoder, BartStack
 
 
@@ -54,7 +54,7 @@ class SinusoidalPositions(nn.Module):
 
     def reset_parameters(self) -> None:
         positions, dim = self.weight.shape
-        self.weight.copy_(torch.cat(waves(torch.arange(positions, device=self.weight.device), dim), dim=1))
+        self.weight.copy_(torch.cat(sinusoids(torch.arange(positions, device=self.weight.device), dim), dim=1))
 
     def forward(self, positions: Tensor) -> Tensor:
         """(1 or B, T) -> (1 or B, T, D)."""

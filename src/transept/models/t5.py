@@ -22,7 +22,7 @@ from transept.core.model import Model
 from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
 from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, bounded, distance_bias
+from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, clamp_half, distance_bias
 
 
 class T5Config(Seq2SeqConfig):
@@ -88,10 +88,10 @@ class WideLinear(nn.Linear):
 
 class T5Block(PreNorm):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = bounded(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
+        x = clamp_half(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = bounded(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
-        return bounded(x + self.dropout(self.mlp(self.mlp_norm(x))))
+            x = clamp_half(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
+        return clamp_half(x + self.dropout(self.mlp(self.mlp_norm(x))))
 
 
 def stack_keys(c: Config, crosses: bool = False) -> Table:

@@ -1,6 +1,6 @@
 """TrOCR (Li et al. 2021): BART's decoder by itself, which writes the text that it is shown as the states of an image.
 
-It is the decoder of a vision encoder–decoder. Positions are learned, or fixed waves that count real tokens.
+It is the decoder of a vision encoder–decoder. Positions are learned, or fixed sinusoids that count real tokens.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TrOCRConfig(Config):
             self.fail("use_learned_position_embeddings", "may be false where `d_model` is at least 4 and `pad_token_id` is set")
 
 
-class CountedWaves(nn.Module):
+class CountedSinusoids(nn.Module):
     """Fixed positions of real tokens: all sines, then all cosines, from wavelength 2 pi to 20000 pi; padding has zeros.
 
     They are counted from behind the padding id, as fairseq does.
@@ -84,8 +84,8 @@ class CountedWaves(nn.Module):
         half = self.dim // 2
         steps = torch.arange(half, device=positions.device, dtype=torch.float32)
         angles = positions[..., None].float() * torch.exp(steps * -(math.log(10000) / (half - 1)))
-        waves = torch.cat([angles.sin(), angles.cos(), angles.new_zeros(*angles.shape[:-1], self.dim % 2)], dim=-1)
-        return waves.masked_fill((positions == self.pad)[..., None], 0.0)
+        sinusoids = torch.cat([angles.sin(), angles.cos(), angles.new_zeros(*angles.shape[:-1], self.dim % 2)], dim=-1)
+        return sinusoids.masked_fill((positions == self.pad)[..., None], 0.0)
 
 
 class TrOCRDecoder(BartDecoder):
@@ -112,14 +112,14 @@ class TrOCRDecoder(BartDecoder):
             self.embed_positions = OffsetPositions(c.max_position_embeddings, c.d_model)
         else:
             assert c.pad_token_id is not None
-            self.embed_positions = CountedWaves(c.d_model, c.pad_token_id)
+            self.embed_positions = CountedSinusoids(c.d_model, c.pad_token_id)
         if c.layernorm_embedding:
             self.embed_norm = nn.LayerNorm(c.d_model)
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         places = super().positions(given, x, ctx, ids)
-        waves = self.embed_positions
-        return waves.count(ids, x, ctx) if isinstance(waves, CountedWaves) and given is None else places
+        sinusoids = self.embed_positions
+        return sinusoids.count(ids, x, ctx) if isinstance(sinusoids, CountedSinusoids) and given is None else places
 
 
 class TrOCRForCausalLM(StackForCausalLM[TrOCRDecoder]):

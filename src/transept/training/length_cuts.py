@@ -40,7 +40,9 @@ class Ragged(dict[str, Any]):
     """A batch that is to be run without its padding (:func:`transept.kinds.text.unpadded`)."""
 
 
-def cut(model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False) -> list[Any]:
+def split_by_length(
+    model: nn.Module, batches: Sequence[Batch], cost: float | None = None, *, ragged: bool = False
+) -> list[Any]:
     """The rows of one update in parts of like length, the longest first, without columns at the end that are padding.
 
     The sum of the loss terms over the parts equals that over the batches. No part has more positions, padding

@@ -88,13 +88,13 @@ def trials(space: Space | None, number: int, seed: int, backend: str) -> list[tu
         if backend == "grid":
             settings = grid[trial.number]
         else:
-            settings = drawn(space, trial)
+            settings = suggest(space, trial)
         trial.params.update(settings)
         all_of_them.append((trial, settings))
     return all_of_them
 
 
-def drawn(space: Space | None, trial: Any) -> dict[str, Any]:
+def suggest(space: Space | None, trial: Any) -> dict[str, Any]:
     if isinstance(space, Mapping):
         return {name: trial.suggest_categorical(name, values) for name, values in space.items()}
     return dict((space or default_space)(trial))
@@ -151,7 +151,7 @@ def search(
     def prune(trial: Any) -> float:
         trainer.add_callback(callback := Pruning(trainer, trial, measure))
         try:
-            return attempt(trial, drawn(space, trial))
+            return attempt(trial, suggest(space, trial))
         finally:
             trainer.remove_callback(callback)
 

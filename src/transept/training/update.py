@@ -22,7 +22,7 @@ from transept.parallel.forms import local
 from transept.parallel.processes import gather_numbers, gather_objects
 from transept.training.checkpoint.saved_run import SavedRun
 from transept.training.data.loader import first_batch
-from transept.training.length_cuts import cost_of_pass, cut
+from transept.training.length_cuts import cost_of_pass, split_by_length
 from transept.training.loss import LESS_MEMORY, NumItems, with_items
 from transept.training.not_finite import not_finite
 from transept.training.objective import Batch, Counts, task_of
@@ -147,7 +147,7 @@ class Updates:
         parts: Sequence[Batch] = batches
         may_cut = trainer.may_cut and run.objective.rows_apart and not run.form.same_passes
         if may_cut and update.real == len(batches):
-            parts = cut(run.wrapped, batches, self.cost, ragged=self.ragged)
+            parts = split_by_length(run.wrapped, batches, self.cost, ragged=self.ragged)
         self.items, self.substeps = update.items, 0
         if self.gives_number:
             self.items = NumItems.of(update.items, run.share, run.args.device)

@@ -1,6 +1,6 @@
 """Whisper (Radford et al. 2022): an encoder of 30 seconds of sound and a decoder that writes what is said, in many languages.
 
-Two convolutions make a state of two frames of a mel spectrogram, to which fixed waves are added. Padding is silence that the
+Two convolutions make a state of two frames of a mel spectrogram, to which sinusoids are added. Padding is silence, which the
 encoder sees, so that there is no mask over frames. Shapes: B batch, F mel bins, T' frames, T positions of the decoder, D size.
 """
 
@@ -79,7 +79,7 @@ class WhisperConfig(Seq2SeqConfig):
     def validate(self) -> None:
         super().validate()
         if self.d_model % 2 or self.d_model < 4:
-            self.fail("d_model", "must be even and at least 4, for pairs of waves")
+            self.fail("d_model", "must be even and at least 4, for pairs of a sine and a cosine")
 
 
 class Waves(nn.Module):

@@ -62,13 +62,13 @@ class Judge:
         open_ = torch.ones_like(sums, dtype=torch.bool)
         scale = temperature or 1.0
 
-        def told(step: Step) -> None:
+        def add_scores(step: Step) -> None:
             chances = (step.scores * scale).log_softmax(dim=-1).gather(1, step.tokens[:, None])[:, 0]
             sums[step.rows] += chances.masked_fill(~open_[step.rows], 0.0)
             open_[step.rows] &= ~step.done
 
         judged = self.speech.logprob_threshold is not None and run.beams == 1
-        output: Any = run.result(told if judged else None)
+        output: Any = run.result(add_scores if judged else None)
         ids = output if isinstance(output, Tensor) else output.sequences
         if run.beams > 1:
             sums = sums[:: run.beams]

@@ -115,7 +115,7 @@ class DocumentQuestionAnsweringPipeline(TaskPipeline[Any]):
             how = {"apply_ocr": False} if hasattr(self.image_processor, "apply_ocr") else {}
             pixels = self.image_processor(picture, **how)["pixel_values"][0]
         words, boxes = self.words_of(picture, options) if known is None else read_word_boxes(known)
-        rows = self.rows(self.cut(question, options.max_question_len), words, boxes, options)
+        rows = self.rows(self.shorten(question, options.max_question_len), words, boxes, options)
         for row in rows:
             row.inputs |= {"page": words} if pixels is None else {"page": words, "pixel_values": pixels}
             row.group = None if pixels is None else pixels.shape
@@ -126,7 +126,7 @@ class DocumentQuestionAnsweringPipeline(TaskPipeline[Any]):
         language, flags = (getattr(self.image_processor, name, None) for name in ("ocr_lang", "tesseract_config"))
         return read_words(picture, options.lang or language, options.tesseract_config or flags or "")
 
-    def cut(self, question: list[str], most: int | None) -> list[str]:
+    def shorten(self, question: list[str], most: int | None) -> list[str]:
         """The first words of a question, of so many tokens at most, and one at least."""
         if most is None:
             return question

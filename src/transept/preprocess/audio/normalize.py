@@ -135,7 +135,7 @@ def in_digits(text: str) -> str:
     text = re.sub(r"([a-z])([0-9])", r"\1 \2", " ".join(joined))
     text = re.sub(r"([0-9])([a-z])", r"\1 \2", text)
     text = re.sub(r"([0-9])\s+(st|nd|rd|th|s)\b", r"\1\2", text)
-    text = " ".join(_Numbers(text.split()).written())
+    text = " ".join(_Numbers(text.split()).convert())
     text = re.sub(r"([€£$])([0-9]+) (?:and )?¢([0-9]{1,2})\b", lambda m: f"{m[1]}{m[2]}.{int(m[3]):02d}", text)
     text = re.sub(r"[€£$]0.([0-9]{1,2})\b", lambda m: f"¢{int(m[1])}", text)
     return re.sub(r"\b1(s?)\b", r"one\1", text)
@@ -149,7 +149,7 @@ class _Numbers:
         self.value: int | str | None = None
         self.sign = ""
 
-    def written(self) -> list[str]:
+    def convert(self) -> list[str]:
         skip = False
         for place in range(len(self.words)):
             skip = not skip and self._read(place)

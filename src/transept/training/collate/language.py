@@ -101,7 +101,7 @@ class DataCollatorForLanguageModeling(DrawingCollator):
     def choose(self, special: Tensor, starts: Tensor | None) -> Tensor:
         """(B, T) of bool: which tokens are hidden."""
         chosen = self._draw(special, self.mlm_probability or 0.0) & ~special
-        return chosen if starts is None else spread(chosen & starts, starts, special)
+        return chosen if starts is None else whole_words(chosen & starts, starts, special)
 
     def _draw(self, like: Tensor, share: float) -> Tensor:
         return torch.bernoulli(torch.full(like.shape, float(share)), generator=self.generator).bool()
@@ -130,7 +130,7 @@ class DataCollatorForLanguageModeling(DrawingCollator):
         return [new and not own for new, own in zip(begins, special)]
 
 
-def spread(chosen: Tensor, starts: Tensor, special: Tensor) -> Tensor:
+def whole_words(chosen: Tensor, starts: Tensor, special: Tensor) -> Tensor:
     """Choices of words' first tokens (B, T), for all tokens of these words."""
     words = starts.cumsum(dim=1)
     first = (words - 1).clamp(min=0)

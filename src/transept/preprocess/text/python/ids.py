@@ -106,7 +106,7 @@ class IdsTokenizer(ChatTokenizer):
         way = choice("truncation_strategy", truncation_strategy, TRUNCATIONS)
         left, count = self.truncation_side == "left", num_tokens_to_remove
 
-        def cut(row: list[int], number: int) -> list[int]:
+        def without(row: list[int], number: int) -> list[int]:
             return row[number:] if left else row[: max(0, len(row) - number)]
 
         if count <= 0 or way is None:
@@ -115,12 +115,12 @@ class IdsTokenizer(ChatTokenizer):
             gap = min(abs(len(ids) - len(pair_ids)), count)
             rest, longer = count - gap, len(ids) > len(pair_ids)
             from_ids = rest // 2 + (gap if longer else 0)
-            return cut(ids, from_ids), cut(pair_ids, count - from_ids), []
+            return without(ids, from_ids), without(pair_ids, count - from_ids), []
         row = pair_ids if way == "only_second" else ids
         if row is None:
             raise InputError("truncation_strategy is 'only_second', but there is one text alone.", hint='Pass "only_first".')
         window = min(len(row), stride + count)
-        over, kept = (row[:window] if left else row[len(row) - window :]), cut(row, count)
+        over, kept = (row[:window] if left else row[len(row) - window :]), without(row, count)
         return (ids, kept, over) if way == "only_second" else (kept, pair_ids, over)
 
     def _row(self, first: list[int], second: list[int] | None, request: Request) -> Row:
