@@ -54,10 +54,9 @@ def test_a_network_for_rectangles(kind, config):
     model = kind(config(image_size=[8, 16], **settings)).eval()
     first = model.prefix_tokens
     table = torch.randn(first + 8, 8)
-    model.embed_positions.weight.data = table
+    model.embeddings.position_embedding.weight.data = table
     seen = []
-    embed = model.embed
-    model.embed = lambda patches, positions: seen.append(positions) or embed(patches, positions)
+    model.embeddings.positions.register_forward_hook(lambda module, given, positions: seen.append(positions))
     with torch.no_grad():
         assert model(torch.randn(1, 3, 8, 16)).last_hidden_state.shape == (1, first + 8, 8)
         model(torch.randn(1, 3, 12, 8), interpolate_pos_encoding=True)
@@ -96,7 +95,7 @@ def test_one_network_of_a_file_of_both(family, whole, parts, tmp_path):
         assert not alone.load_report.missing
     with pytest.warns(TranseptWarning, match="newly initialised"):
         classifier = parts[2].from_pretrained(tmp_path)
-    assert torch.equal(classifier.backbone.cls_token, ours.vision_model.cls_token)
+    assert torch.equal(classifier.backbone.embeddings.class_embedding, ours.vision_model.embeddings.class_embedding)
     assert isinstance(AutoModel.from_pretrained(tmp_path), whole)
 
 

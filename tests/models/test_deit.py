@@ -100,7 +100,7 @@ def test_starts_as_the_reference_does() -> None:
 )
 def test_maps_are_the_states_of_patches(config: Any, backbone: Any, plain: Any, tmp_path: Path) -> None:
     model = plain(config).eval()
-    torch.nn.init.normal_(model.embed_positions)
+    torch.nn.init.normal_(model.embeddings.position_embeddings)
     model.save_pretrained(tmp_path)
     maps = AutoBackbone.from_pretrained(tmp_path, out_indices=[0, 1, 2])
     assert type(maps) is backbone

@@ -58,7 +58,10 @@ def test_images_of_any_size(name: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", BOTH)
 def test_positions_are_resized_in_float32(name: str) -> None:
     ours, theirs = (model.bfloat16() for model in pair(name, "Model"))
-    found, expected = ours.positions((3, 7)), theirs.embeddings.interpolate_pos_encoding(torch.zeros(1, 22, 32), 12, 28)
+    found, expected = (
+        ours.embeddings.positions((3, 7)),
+        theirs.embeddings.interpolate_pos_encoding(torch.zeros(1, 22, 32), 12, 28),
+    )
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
 
@@ -79,7 +82,9 @@ def test_gradients_reach_resized_positions(name: str) -> None:
     ours, theirs = pair(name, "Model")
     for model in (ours, theirs):
         model(images(12, 28)).last_hidden_state.square().sum().backward()
-    torch.testing.assert_close(ours.embed_positions.grad, theirs.embeddings.position_embeddings.grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        ours.embeddings.position_embeddings.grad, theirs.embeddings.position_embeddings.grad, rtol=1e-4, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -87,13 +92,14 @@ def test_positions_of_a_rectangular_model(name: str) -> None:
     torch.manual_seed(0)
     kind, config = (Dinov2Model, Dinov2Config) if name == "Dinov2" else (Dinov2WithRegistersModel, Dinov2WithRegistersConfig)
     model = kind(config(**DINO | {"image_size": [8, 24]}))  # type: ignore[arg-type]
-    assert model.embed_positions.shape == (1, 13, 32)
-    assert torch.equal(model.positions((2, 6)), model.embed_positions)
-    found = model.positions((4, 6))[:, 1:].view(4, 6, 32)
+    positions, whole = model.embeddings.positions, model.embeddings.position_embeddings
+    assert whole.shape == (1, 13, 32)
+    assert torch.equal(positions((2, 6)), whole)
+    found = positions((4, 6))[:, 1:].view(4, 6, 32)
     # Half of the rows are resized as each column alone would be.
-    table = model.embed_positions[:, 1:].view(1, 2, 6, 32).permute(0, 3, 1, 2)
+    table = whole[:, 1:].view(1, 2, 6, 32).permute(0, 3, 1, 2)
     columns = [
-        torch.nn.functional.interpolate(table[..., i : i + 1], size=(4, 1), mode="bicubic", antialias=kind.antialias)
+        torch.nn.functional.interpolate(table[..., i : i + 1], size=(4, 1), mode="bicubic", antialias=name != "Dinov2")
         for i in range(6)
     ]
     torch.testing.assert_close(found.permute(2, 0, 1)[None], torch.cat(columns, dim=3), rtol=1e-5, atol=1e-6)

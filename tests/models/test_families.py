@@ -196,9 +196,9 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
         *neck,
         *towers.get(cls.__name__, []),
         "backbone.mask_embed",
-        "backbone.mask_token",
+        "backbone.embeddings.mask_token",
         "mask_embed",
-        "mask_token",
+        "embeddings.mask_token",
         *poolers,
     ]
 

@@ -320,7 +320,7 @@ def test_config_files_and_sizes_of_two_sides() -> None:
     check_config_file(LayoutLMv3Config, {"model_type": "layoutlmv3", **TINY, "second_input_size": 112})
     config = AutoConfig.for_model("layoutlmv3", **TINY | {"input_size": [8, 24], "patch_size": [4, 8]})
     model = AutoModelForTokenClassification.from_config(config)
-    assert model.backbone.embed_patch_positions.shape == (1, 1 + 2 * 3, 32)
+    assert model.backbone.pos_embed.shape == (1, 1 + 2 * 3, 32)
     assert model(**TEXT, pixel_values=torch.zeros(3, 3, 8, 24)).logits.shape == (3, 9, 2)
 
 

@@ -16,7 +16,7 @@ from transept.core.model import Model
 from transept.errors import UnsupportedError
 
 from .families import Family
-from .harness import EVERY, FIRST, batch, labels, pair, reference_class, settings, whole_loss
+from .harness import BACKBONES, EVERY, FIRST, batch, error, labels, pair, reference_class, settings, whole_loss
 
 pytestmark = pytest.mark.reference
 
@@ -98,6 +98,22 @@ def test_a_part_that_is_replaced_by_its_path_computes(family: Family, cls: type[
         assert ours.get_submodule(path) is fresh
         assert not torch.equal(answer(ours, inputs), before), path
         setattr(ours.get_submodule(parent), name, module)
+
+
+PATCHES = [case for case in BACKBONES if hasattr(case.values[1], "make_embeddings") and case.id.endswith("Model")]
+
+
+@pytest.mark.parametrize(("family", "cls"), PATCHES)
+def test_embeddings_of_patches_compute_where_the_tree_has_them(family: Family, cls: type[Model]) -> None:
+    ours, theirs = pair(family, cls)
+    inputs, seen = batch(family, cls), []
+    ours.embeddings.register_forward_hook(lambda module, given, out: seen.append(out))
+    with torch.no_grad():
+        expected = theirs.embeddings(inputs[ours.main_input_name])
+        ours(**inputs)
+        found = ours.embeddings(inputs[ours.main_input_name])
+    expected = getattr(expected, "last_hidden_states", expected)
+    assert max(error(mine, expected) for mine in (seen[0], found)) <= 1e-5
 
 
 TEXT: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -120,9 +120,12 @@ def test_backbone_checkpoints_load_into_tasks_and_back(tmp_path: Path) -> None:
     base.save_pretrained(tmp_path / "base")
     with pytest.warns(TranseptWarning, match="newly initialised.*mask_token"):
         task = ViTForMaskedImageModeling.from_pretrained(tmp_path / "base")
-    assert (task.backbone.mask_token == 0).all()
-    assert torch.equal(task.backbone.cls_token, base.cls_token)  # which shares a module with the new mask token
-    assert torch.equal(task.backbone.embed_positions, base.embed_positions)
+    assert (task.backbone.embeddings.mask_token == 0).all()
+    assert torch.equal(
+        task.backbone.embeddings.cls_token, base.embeddings.cls_token
+    )  # which shares a module with the new mask token
+    tables = [model.embeddings.position_embeddings for model in (task.backbone, base)]
+    assert torch.equal(*tables)
     assert float(task.head[0].weight.detach().std()) == pytest.approx(TINY["initializer_range"], rel=0.1)
     task.save_pretrained(tmp_path / "task")
     with pytest.warns(TranseptWarning, match="newly initialised.*pooler"):
@@ -164,9 +167,9 @@ def test_images_take_the_type_of_the_model(dtype: torch.dtype) -> None:
 def test_patches_are_the_input_embeddings() -> None:
     model = ViTForImageClassification(ViTConfig(**TINY))
     patches = model.get_input_embeddings()
-    assert patches is model.backbone.embed_patches
+    assert patches is model.vit.embeddings.patch_embeddings
     model.set_input_embeddings(twin := type(patches)(3, 32, (4, 4)))
-    assert model.backbone.embed_patches is twin
+    assert model.vit.embeddings.patch_embeddings is twin
 
 
 BAD = [
@@ -243,5 +246,5 @@ def test_starts_as_the_reference_does() -> None:
 
 
 def test_there_are_no_token_embeddings_to_resize() -> None:
-    with pytest.raises(InputError, match="ViTModel has no token embeddings, but PatchEmbedding"):
+    with pytest.raises(InputError, match="ViTModel has no token embeddings, but Patches"):
         ViTModel(ViTConfig(**TINY)).resize_token_embeddings(10)

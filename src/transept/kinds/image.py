@@ -5,17 +5,17 @@ Shapes: B batch, C channels, H height, W width, T positions (patches), D hidden 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.config.model import Config
 from transept.core.inputs import check_finite, check_tensor
 from transept.core.model import Backbone
 from transept.errors import InputError
+from transept.layers.context import Context, read_mask
+from transept.layers.grids import PatchEmbeddings
 
 _PROCESS = 'Use the image processor of this model: processor(images, return_tensors="pt").'
 
@@ -59,14 +59,9 @@ class ImageBackbone(Backbone):
 
 
 class PatchBackbone(ImageBackbone):
-    """A network over patches of images; its config has ``image_size`` and ``patch_size`` beside.
+    """A network over patches of images, made by its ``embeddings``; its config has ``image_size`` and ``patch_size`` beside."""
 
-    ``prefix_tokens`` is the number of positions before the patches, such as a class token.
-    """
-
-    prefix_tokens: ClassVar[int] = 1
-    table_name = "embed_patches"
-    mask_token: nn.Parameter | None
+    embeddings: PatchEmbeddings
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -78,44 +73,48 @@ class PatchBackbone(ImageBackbone):
         """Height and width of a patch."""
         return pair(self.config.patch_size)
 
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of patches in an image."""
-        return height // self.patch_size[0], width // self.patch_size[1]
-
-    def check_size(self, pixels: Tensor, any_size: bool) -> Tensor:
-        """The images, which must have the model's size, or with ``any_size`` at least that of a patch."""
-        height, width = pixels.shape[2:]
-        if not any_size and (height, width) != self.image_size:
-            made = f"the model is made for {self.image_size[0]} x {self.image_size[1]}"
-            what = f"`pixel_values` are images of {height} x {width} pixels, but {made}."
-            raise InputError(what, hint="Resize them, or pass interpolate_pos_encoding=True.")
-        if 0 in self.grid(height, width):
-            raise InputError(f"images of {height} x {width} pixels hold no patch of {self.patch_size}.", hint="Enlarge them.")
-        return pixels
+    @property
+    def prefix_tokens(self) -> int:
+        """How many positions there are before the patches, such as a class token's."""
+        return self.embeddings.prefix_tokens
 
     @property
     def reduction(self) -> int:
         """How many patches, in height and in width, one state of the last layer stands for."""
         return 1
 
-    def hide(self, x: Tensor, masked: Tensor) -> Tensor:
-        """States (B, T, D) of patches, with the mask token in the place of those where ``masked`` (B, T) is true."""
-        if self.mask_token is None:
-            name = type(self).__name__
-            hint = f"Use {name.removesuffix('Model')}ForMaskedImageModeling, or pass use_mask_token=True to the model's class."
-            hint = "Set `use_mask_token` in its config." if hasattr(self.config, "use_mask_token") else hint
-            raise InputError(f"this {name} has no embedding for masked patches.", hint=hint)
-        if masked.shape != x.shape[:2]:
-            raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
-        return torch.where((masked != 0)[:, :, None], self.mask_token, x)
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of patches in an image."""
+        return self.embeddings.grid(height, width)
 
+    def embedding_table(self) -> nn.Module:
+        return self.embeddings.patches
 
-def resized_positions(
-    table: Tensor, first: int, old: Sequence[int], new: Sequence[int], mode: str = "bicubic", antialias: bool = False
-) -> Tensor:
-    """Learned positions (1, first + rows * columns, D) for another grid, by interpolation of all but the first ones."""
-    if tuple(old) == tuple(new):
-        return table
-    patches = table[:, first:].view(1, *old, -1).permute(0, 3, 1, 2)
-    patches = F.interpolate(patches, size=tuple(new), mode=mode, align_corners=False, antialias=antialias)
-    return torch.cat([table[:, :first], patches.flatten(2).transpose(1, 2)], dim=1)
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        self.embeddings.patches = table  # type: ignore[assignment]
+
+    def begin(
+        self,
+        pixel_values: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **inputs: Any,
+    ) -> tuple[Tensor, Context]:
+        """Embed images (B, C, H, W); an ``attention_mask`` may be (B, T), or as for text.
+
+        The other ``inputs``, of those in ``reads``, are what ``embeddings`` takes: ``bool_masked_pos`` (B, N), which is true
+        for patches that the mask token replaces, and ``interpolate_pos_encoding``, with which images may be of any size, for
+        which the grid of positions is resized.
+
+        Raises:
+            InputError: images of another shape or size, a mask of another shape.
+        """
+        pixels = self.check_pixels(pixel_values)
+        x = self.embeddings(pixels, **inputs)
+        ctx = self.context(output_attentions, output_hidden_states, return_dict)
+        ctx.grid = self.grid(*pixels.shape[2:])
+        if attention_mask is not None:
+            ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
+        return x, ctx

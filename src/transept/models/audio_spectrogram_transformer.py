@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
@@ -21,7 +20,8 @@ from transept.kinds.image import pair
 from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.layers import PreNorm
 from transept.layers.context import Context, read_mask
-from transept.models.vit import VIT_BLOCK, PatchEmbedding, ViTModel
+from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
+from transept.models.vit import VIT_BLOCK, VIT_EMBEDDINGS, ViTModel
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
 
@@ -54,6 +54,19 @@ class ASTConfig(EncoderConfig):
         return (self.num_mel_bins - high) // self.frequency_stride + 1, (self.max_length - wide) // self.time_stride + 1
 
 
+class SpectrogramPatches(Patches):
+    """Patches of spectrograms (B, T, F), of which the frequencies are the rows."""
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        return super().forward(input_values.transpose(1, 2)[:, None])
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        return super().grid(width, height)
+
+
+_TOKENS = ("cls_token", "distillation_token")
+
+
 class ASTModel(SpectrogramBackbone):
     """AST without a head; ``pooler_output`` (B, D) is the mean of the class token and the distillation token."""
 
@@ -61,13 +74,9 @@ class ASTModel(SpectrogramBackbone):
     base_model_prefix = "audio_spectrogram_transformer"
     reads = ("input_values", "labels", "attention_mask")
     axes = "(batch, frames, bins)"
-    table_name = "embed_patches"
     names = Names(
         {
-            "embeddings.cls_token": "cls_token",
-            "embeddings.distillation_token": "distillation_token",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings.projection": "embed_patches",
+            "embeddings": ("embeddings", {**dict(zip(_TOKENS, _TOKENS)), **VIT_EMBEDDINGS}),
             "layers.*": ("layers.*", VIT_BLOCK),
             "layernorm": "norm",
         },
@@ -76,34 +85,38 @@ class ASTModel(SpectrogramBackbone):
 
     def __init__(self, config: ASTConfig) -> None:
         super().__init__(config)
-        c, (rows, columns) = config, config.grid
-        strides = c.frequency_stride, c.time_stride
-        self.embed_patches = PatchEmbedding(1, c.hidden_size, pair(c.patch_size), stride=strides)
-        self.embed_positions = nn.Parameter(torch.empty(1, 2 + rows * columns, c.hidden_size))
-        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        self.distillation_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        c = config
+        self.embeddings = self.make_embeddings(c)
         self.layers = encoder_layers(c, PreNorm, qkv_bias=c.qkv_bias)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token, self.distillation_token):
-            nn.init.zeros_(parameter)
+    def make_embeddings(self, c: ASTConfig) -> PatchEmbeddings:
+        """Patches that overlap, two tokens before them, learned positions, dropout."""
+        return PatchEmbeddings(
+            SpectrogramPatches(1, c.hidden_size, pair(c.patch_size), (c.frequency_stride, c.time_stride)),
+            tokens=learned_tokens(c.hidden_size, *_TOKENS),
+            positions=GridPositions(c.grid, c.hidden_size, first=2),
+            dropout=c.hidden_dropout_prob,
+        )
 
     @property
     def spectrogram_size(self) -> tuple[int, int]:
         return self.config.max_length, self.config.num_mel_bins
 
     def freeze_feature_encoder(self) -> None:
-        self.embed_patches.requires_grad_(False)
+        self.embeddings.patches.requires_grad_(False)
+
+    def embedding_table(self) -> nn.Module:
+        return self.embeddings.patches
+
+    def replace_embedding_table(self, table: nn.Module) -> None:
+        self.embeddings.patches = table  # type: ignore[assignment]
 
     def begin(
         self, input_values: Tensor | None = None, attention_mask: Tensor | None = None, **options: Unpack[RecordOptions]
     ) -> tuple[Tensor, Context]:
         """Embed the patches of spectrograms (B, T, F), two tokens before them; a mask may be (B, 2 + N), or as for text."""
-        patches = self.embed_patches(self.check_spectrograms(input_values).transpose(1, 2)[:, None])
-        first = torch.cat([self.cls_token, self.distillation_token], dim=1).expand(len(patches), -1, -1)
-        x = self.dropout(torch.cat([first, patches], dim=1) + self.embed_positions)
+        x = self.embeddings(self.check_spectrograms(input_values))
         ctx = self.context(**options)
         if attention_mask is not None:
             ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])

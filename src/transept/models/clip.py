@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,10 @@ from transept.core.inputs import RecordOptions, readable
 from transept.core.model import Backbone
 from transept.errors import TranseptWarning
 from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
-from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import CausalBackbone, TextBackbone
 from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
-from transept.models.vit import PatchEmbedding
+from transept.layers.grids import EmbeddedGridPositions, PatchEmbeddings, Patches
 from transept.objectives.contrastive import softmax_pairs
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -204,41 +204,29 @@ class ImageTower(_Tower, PatchBackbone):
     reads = ("pixel_values", "labels", "interpolate_pos_encoding")
     names = Names(
         {
-            "embeddings.class_embedding": "cls_token",
-            "embeddings.patch_embedding": "embed_patches",
-            "embeddings.position_embedding": "embed_positions",
+            "embeddings": (
+                "embeddings",
+                {
+                    "class_embedding": "cls_token",
+                    "patch_embedding": "patches.projection",
+                    "position_embedding": "positions.table",
+                },
+            ),
             "pre_layrnorm": "embed_norm",
             "encoder.layers.*": ("layers.*", CLIP_BLOCK),
             "post_layernorm": "norm",
         }
     )
 
-    def __init__(self, config: Config, *, patch_bias: bool = False) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        c, (rows, columns) = config, self.grid(*self.image_size)
-        size = self.patch_size
-        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, size, stride=size, bias=patch_bias)
-        self.embed_positions = nn.Embedding(self.prefix_tokens + rows * columns, c.hidden_size)
-        self.layers = tower_layers(c)  # type: ignore[arg-type]
-        self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.embeddings = self.make_embeddings(config)
+        self.layers = tower_layers(config)  # type: ignore[arg-type]
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def embed(self, patches: Tensor, positions: Tensor) -> Tensor:
-        """What goes into the first layer, of patches (B, N, D) and positions (1, T, D)."""
-        return patches + positions
-
-    def begin(
-        self,
-        pixel_values: Tensor | None = None,
-        interpolate_pos_encoding: bool | None = None,
-        **options: Unpack[RecordOptions],
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W), of any size with ``interpolate_pos_encoding`` (else ``InputError``)."""
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
-        ctx = self.context(**options)
-        ctx.grid = self.grid(*pixels.shape[2:])
-        table = self.embed_positions.weight[None]
-        positions = resized_positions(table, self.prefix_tokens, self.grid(*self.image_size), ctx.grid)
-        return self.embed(self.embed_patches(pixels), positions), ctx
+    def make_embeddings(self, c: Any) -> PatchEmbeddings:
+        """What makes the states that go into the first layer."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -299,19 +287,26 @@ class CLIPVisionModel(ImageTower):
 
     def __init__(self, config: CLIPVisionConfig) -> None:
         super().__init__(config)
-        self.cls_token = nn.Parameter(torch.empty(config.hidden_size))
         self.embed_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.cls_token, std=self.dim**-0.5 * self.config.initializer_factor)
+    def make_embeddings(self, c: CLIPVisionConfig) -> PatchEmbeddings:
+        """Patches by a projection without bias, a class token before them, learned positions."""
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size, bias=False)
+        return PatchEmbeddings(
+            patches,
+            tokens={"cls_token": nn.Parameter(torch.empty(c.hidden_size))},
+            positions=EmbeddedGridPositions(patches.grid(*self.image_size), c.hidden_size, first=1),
+            image_size=self.image_size,
+            initialize=partial(nn.init.normal_, std=c.hidden_size**-0.5 * c.initializer_factor),
+        )
 
     def deviations(self) -> dict[nn.Module, float]:
-        tables = (self.embed_patches, self.embed_positions)
+        tables: Any = self.embeddings.patches.projection, self.embeddings.positions.table  # type: ignore[union-attr]
         return super().deviations() | dict.fromkeys(tables, self.config.initializer_range)
 
-    def embed(self, patches: Tensor, positions: Tensor) -> Tensor:
-        x = torch.cat([self.cls_token.expand(len(patches), 1, -1), patches], dim=1) + positions
-        return self.embed_norm(x)
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        x, ctx = super().begin(*args, **inputs)
+        return self.embed_norm(x), ctx
 
     def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
         return ctx.firsts(x)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.heads.task import Task
 from transept.kinds.feature_maps import PatchFeatureMaps
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, PatchEmbeddings, Patches, learned_tokens
 from transept.models.vit import ViTConfig, ViTModel
 from transept.outputs import BackboneOutput, DistilledOutput
 
@@ -30,21 +30,19 @@ class DeiTModel(ViTModel):
 
     config_class = DeiTConfig
     base_model_prefix = "deit"
-    prefix_tokens = 2
-    names = ViTModel.names | Names({"embeddings.distillation_token": "distillation_token"})
+    names = ViTModel.names | Names({"embeddings.distillation_token": "embeddings.distillation_token"})
 
-    def __init__(self, config: DeiTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
-        super().__init__(config, add_pooling_layer, use_mask_token)
-        self.distillation_token = nn.Parameter(torch.empty(1, 1, config.hidden_size))
-
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token, self.distillation_token, self.mask_token):
-            if parameter is not None:
-                nn.init.zeros_(parameter)
-
-    def prefix(self) -> Tensor:
-        """The states before the patches, (1, 2, D)."""
-        return torch.cat([self.cls_token, self.distillation_token], dim=1)
+    def make_embeddings(self, c: ViTConfig, mask_token: nn.Parameter | None) -> PatchEmbeddings:
+        """Patches, two tokens before them, learned positions, dropout."""
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size)
+        return MaskedPatchEmbeddings(
+            patches,
+            mask_token=mask_token,
+            tokens=learned_tokens(c.hidden_size, "cls_token", "distillation_token"),
+            positions=GridPositions(patches.grid(*self.image_size), c.hidden_size, first=2),
+            dropout=c.hidden_dropout_prob,
+            image_size=self.image_size,
+        )
 
 
 class DeiTBackbone(PatchFeatureMaps, DeiTModel):

@@ -6,25 +6,27 @@ T = N + 1 positions, D hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Fused, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, Positive, Share
 from transept.config.model import Config
-from transept.core.inputs import RecordOptions
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
 from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
-from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.image import PatchBackbone, check_patches
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
-from transept.layers.context import Context, read_mask
+from transept.layers.context import Context
 from transept.layers.conv import ScaledBranch
-from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, PatchEmbedding
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, PatchEmbeddings, Patches, learned_tokens
+from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -98,77 +100,51 @@ def layer_names(config: Config) -> tuple[str, Table]:
 _LAYER = "encoder.layer.*"
 
 
+def resized(maps: Tensor, size: Sequence[int], antialias: bool = False) -> Tensor:
+    """Maps (1, D, rows, columns) of positions in another size, computed in float32 at least."""
+    found = F.interpolate(widened(maps), size=size, mode="bicubic", align_corners=False, antialias=antialias)
+    return found.to(maps.dtype)
+
+
 class Dinov2Model(PatchBackbone):
     """DINOv2 without a head; ``pooler_output`` (B, D) is the normed state of the class token."""
 
     config_class = Dinov2Config
     reads: ClassVar[tuple[str, ...]] = ("pixel_values", "bool_masked_pos", "labels", "attention_mask")
     names = Names(
-        {**VIT_EMBEDDINGS, _LAYER: layer_names, "layernorm": "norm"},
+        {"embeddings": ("embeddings", VIT_EMBEDDINGS), _LAYER: layer_names, "layernorm": "norm"},
         files={
             f"{_LAYER}.attention": (f"{_LAYER}.attention", VIT_ATTENTION_FILES),
             f"{_LAYER}.mlp": (f"{_LAYER}.mlp", {"weights_in": Fused(("gate_proj", "up_proj")), "weights_out": "down_proj"}),
         },
-        optional=("mask_token", "embeddings.mask_token"),
+        optional=("embeddings.mask_token",),
     )
     config: Dinov2Config
-    antialias = False  # where positions are resized
 
     def __init__(self, config: Dinov2Config) -> None:
         super().__init__(config)
         c = config
-        rows, columns = self.grid(*self.image_size)
-        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
-        self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
-        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        self.mask_token = nn.Parameter(torch.empty(1, c.hidden_size)) if c.use_mask_token else None
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = self.make_embeddings(c)
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token):
-            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
-        if self.mask_token is not None:
-            nn.init.zeros_(self.mask_token)
-
-    def positions(self, grid: tuple[int, int]) -> Tensor:
-        """(1, N + 1, D) for a grid, resized in float32 at least."""
-        table, own = self.embed_positions, self.grid(*self.image_size)
-        return resized_positions(widened(table), 1, own, grid, antialias=self.antialias).to(table.dtype)
-
-    def begin(
+    def make_embeddings(
         self,
-        pixel_values: Tensor | None = None,
-        bool_masked_pos: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        **options: Unpack[RecordOptions],
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W) of any size, the class token before them.
-
-        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. An ``attention_mask`` may be (B, T), or as
-        for text.
-
-        Raises:
-            InputError: images of another shape or smaller than a patch, a mask of another shape.
-        """
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
-        grid = self.grid(*pixels.shape[2:])
-        x = self.embed_patches(pixels)
-        if bool_masked_pos is not None:
-            x = self.hide(x, bool_masked_pos)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1) + self.positions(grid)
-        return self.begin_states(x, grid, attention_mask, **options)
-
-    def begin_states(
-        self, x: Tensor, grid: tuple[int, int], mask: Tensor | None, **options: Unpack[RecordOptions]
-    ) -> tuple[Tensor, Context]:
-        """The states that go into the first layer, from the embeddings (B, N + 1, D) of a grid."""
-        ctx = self.context(**options)
-        ctx.grid = grid
-        if mask is not None:
-            ctx.padding, ctx.full_mask = read_mask(mask, x.shape[0], x.shape[1], x.shape[1])
-        return self.dropout(x), ctx
+        c: Dinov2Config,
+        kind: Callable[..., PatchEmbeddings] = MaskedPatchEmbeddings,
+        resize: Callable[..., Tensor] = resized,
+    ) -> PatchEmbeddings:
+        """Patches of images of any size, a class token before them, learned positions, dropout."""
+        start, dim = partial(nn.init.trunc_normal_, std=c.initializer_range), c.hidden_size
+        patches = Patches(c.num_channels, dim, self.patch_size)
+        return kind(
+            patches,
+            mask_token=nn.Parameter(torch.empty(1, dim)) if c.use_mask_token else None,
+            tokens=learned_tokens(dim, "cls_token"),
+            positions=GridPositions(patches.grid(*self.image_size), dim, first=1, resize=resize, initialize=start),
+            dropout=c.hidden_dropout_prob,
+            initialize=start,
+        )
 
     def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
         return ctx.firsts(x)

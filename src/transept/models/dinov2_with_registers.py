@@ -5,16 +5,16 @@ Shapes: B batch, N patches, R registers, T = N + R + 1 positions, D hidden size.
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from functools import partial
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config.fields import Range, derived
-from transept.core.inputs import RecordOptions
-from transept.layers.context import Context
-from transept.models.dinov2 import Dinov2Backbone, Dinov2Config, Dinov2ForImageClassification, Dinov2Model
+from transept.layers.grids import MaskedPatchEmbeddings, PatchEmbeddings, Patches
+from transept.models.dinov2 import Dinov2Backbone, Dinov2Config, Dinov2ForImageClassification, Dinov2Model, resized
 
 
 class Dinov2WithRegistersConfig(Dinov2Config):
@@ -27,32 +27,37 @@ class Dinov2WithRegistersConfig(Dinov2Config):
     num_register_tokens: Annotated[int, Range(0, 2**16)] = 4
 
 
-class Dinov2WithRegistersModel(Dinov2Model):
-    """DINOv2 with registers, without a head."""
+class RegisterEmbeddings(MaskedPatchEmbeddings):
+    """The same, where registers stand after the class token, which have no positions."""
 
-    config_class = Dinov2WithRegistersConfig
-    base_model_prefix = "dinov2_with_registers"
-    names = Dinov2Model.names | Names({"embeddings.register_tokens": "registers"})
-    config: Dinov2WithRegistersConfig
-    antialias = True
-
-    def __init__(self, config: Dinov2WithRegistersConfig) -> None:
-        super().__init__(config)
-        self.registers = nn.Parameter(torch.empty(1, config.num_register_tokens, config.hidden_size))
+    def __init__(self, patches: Patches, *, registers: nn.Parameter, **parts: Any) -> None:
+        super().__init__(patches, **parts)
+        self.registers = registers
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         nn.init.zeros_(self.registers)
 
     @property
-    def prefix_tokens(self) -> int:  # type: ignore[override]
-        return 1 + self.config.num_register_tokens
+    def prefix_tokens(self) -> int:
+        return super().prefix_tokens + self.registers.shape[1]
 
-    def begin_states(
-        self, x: Tensor, grid: tuple[int, int], mask: Tensor | None, **options: Unpack[RecordOptions]
-    ) -> tuple[Tensor, Context]:
-        x = torch.cat([x[:, :1], self.registers.expand(len(x), -1, -1), x[:, 1:]], dim=1)
-        return super().begin_states(x, grid, mask, **options)
+    def embed(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        x = super().embed(x, grid)
+        return torch.cat([x[:, :1], self.registers.expand(len(x), -1, -1), x[:, 1:]], dim=1)
+
+
+class Dinov2WithRegistersModel(Dinov2Model):
+    """DINOv2 with registers, without a head."""
+
+    config_class = Dinov2WithRegistersConfig
+    base_model_prefix = "dinov2_with_registers"
+    names = Dinov2Model.names | Names({"embeddings.register_tokens": "embeddings.registers"})
+    config: Dinov2WithRegistersConfig
+
+    def make_embeddings(self, c: Dinov2Config, *parts: Any) -> PatchEmbeddings:
+        registers = nn.Parameter(torch.empty(1, self.config.num_register_tokens, c.hidden_size))
+        return super().make_embeddings(c, partial(RegisterEmbeddings, registers=registers), partial(resized, antialias=True))
 
 
 class Dinov2WithRegistersBackbone(Dinov2Backbone, Dinov2WithRegistersModel):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Any, Literal, Unpack
+from functools import partial
+from typing import Any, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,7 +20,6 @@ from transept.config.fields import Count, Deviation, Share, Signed, derived
 from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.composite import CompositeConfig
-from transept.core.inputs import RecordOptions
 from transept.core.model import Backbone
 from transept.errors import ConfigError, UnsupportedError
 from transept.heads.depth import DepthHead, ForDepthEstimation
@@ -28,11 +27,11 @@ from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
 from transept.kinds.encoder import EncoderConfig
 from transept.kinds.feature_maps import FeatureMaps
-from transept.kinds.image import check_patches, resized_positions
-from transept.layers.context import Context
+from transept.kinds.image import check_patches
+from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
 from transept.layers.links import Linked
 from transept.layers.reassemble import Neck, stretched
-from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTModel
+from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTConfig, ViTModel
 from transept.objectives.segmentation import pixel_classes
 from transept.objectives.terms import LossTerm
 from transept.outputs import LogitsOutput, ModelOutput
@@ -165,7 +164,12 @@ class DPTModel(ViTModel):
     reads = ("pixel_values", "labels")  # type: ignore[assignment]
     names = replace(
         ViTModel.names,
-        table={**VIT_EMBEDDINGS, "encoder.layer.*": ("layers.*", _BLOCK), "layernorm": "norm", "pooler": "pooler"},
+        table={
+            "embeddings": ("embeddings", VIT_EMBEDDINGS),
+            "encoder.layer.*": ("layers.*", _BLOCK),
+            "layernorm": "norm",
+            "pooler": "pooler",
+        },
         files={},
         heads=frozenset({"neck", "head", "auxiliary_head"}),
     )
@@ -174,19 +178,16 @@ class DPTModel(ViTModel):
     def __init__(self, config: DPTConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer)  # type: ignore[arg-type]
 
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.embed_positions)
-        nn.init.zeros_(self.cls_token)
-
-    def begin(  # type: ignore[override]
-        self, pixel_values: Tensor | None = None, **options: Unpack[RecordOptions]
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W) of any size, the class token before them."""
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
-        x = torch.cat([self.cls_token.expand(len(pixels), -1, -1), self.embed_patches(pixels)], dim=1)
-        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
-        x = self.dropout(x + resized_positions(self.embed_positions, 1, *grids, mode="bilinear"))
-        return x, self.context(**options)
+    def make_embeddings(self, c: ViTConfig, mask_token: nn.Parameter | None) -> PatchEmbeddings:
+        """Patches of images of any size, a class token before them, learned positions, dropout."""
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size)
+        grid, resize = patches.grid(*self.image_size), partial(F.interpolate, mode="bilinear", align_corners=False)
+        return PatchEmbeddings(
+            patches,
+            tokens=learned_tokens(c.hidden_size, "cls_token"),
+            positions=GridPositions(grid, c.hidden_size, first=1, resize=resize),
+            dropout=c.hidden_dropout_prob,
+        )
 
 
 class _DPTStates(FeatureMaps, DPTModel):

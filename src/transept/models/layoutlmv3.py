@@ -21,14 +21,14 @@ from transept.errors import InputError
 from transept.heads import classify, span
 from transept.heads.classify import Classifier
 from transept.kinds.encoder import EncoderConfig, encoder_layers
-from transept.kinds.image import check_images, check_patches, pair, resized_positions
+from transept.kinds.image import check_images, check_patches, pair
 from transept.kinds.text import Options, TextBackbone
 from transept.layers import Context, CountedPositions
+from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
 from transept.layers.links import Linked
 from transept.layers.positions import distance_buckets
 from transept.models.bert import BERT_BLOCK
 from transept.models.roberta import EMBEDDINGS
-from transept.models.vit import PatchEmbedding
 from transept.outputs import ModelOutput
 
 PAGE = 1000  # the sides of a page, whatever the size of its picture
@@ -156,12 +156,12 @@ class LayoutLMv3Model(TextBackbone):
     )
     names = Names(
         {
-            "cls_token": "cls_token",
-            "pos_embed": "embed_patch_positions",
+            "cls_token": "picture.cls_token",
+            "pos_embed": "picture.positions.table",
             "embeddings": ("", {**EMBEDDINGS, **_BOXES}),
-            "patch_embed.proj": "embed_patches",
+            "patch_embed": ("picture.patches", {"proj": "projection"}),
             "LayerNorm": "joint_norm",
-            "norm": "patch_norm",
+            "norm": "picture.norm",
             "encoder": ("", {"layer.*": ("layers.*", BERT_BLOCK), **_BIASES}),
         },
         ignore=("embeddings.position_ids", "visual_bbox"),
@@ -181,12 +181,7 @@ class LayoutLMv3Model(TextBackbone):
             self.embed_boxes = BoxEmbedding(c)
             self.embed_norm = norm()
         if c.visual_embed:
-            rows, columns = self.grid(*pair(c.input_size))
-            patch = pair(c.patch_size)
-            self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, patch, stride=patch)
-            self.embed_patch_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
-            self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-            self.patch_norm, self.joint_norm = nn.LayerNorm(c.hidden_size, _PATCH_EPS), norm()
+            self.picture, self.joint_norm = self.make_picture(c), norm()
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         if c.has_relative_attention_bias:
             self.order_bias = DistanceBias(c.num_attention_heads, c.rel_pos_bins, c.max_rel_pos)
@@ -198,15 +193,15 @@ class LayoutLMv3Model(TextBackbone):
     def finalize(self, x: Tensor) -> Tensor:
         return x
 
-    def reset_parameters(self) -> None:
-        if self.config.visual_embed:
-            nn.init.zeros_(self.cls_token)
-            nn.init.zeros_(self.embed_patch_positions)
-
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of patches in a picture."""
-        sides = pair(self.config.patch_size)
-        return height // sides[0], width // sides[1]
+    def make_picture(self, c: LayoutLMv3Config) -> PatchEmbeddings:
+        """Patches of pictures of any size, a class token before them, learned positions, a norm."""
+        patches = Patches(c.num_channels, c.hidden_size, pair(c.patch_size))
+        return PatchEmbeddings(
+            patches,
+            tokens=learned_tokens(c.hidden_size, "cls_token"),
+            positions=GridPositions(patches.grid(*pair(c.input_size)), c.hidden_size, first=1),
+            norm=nn.LayerNorm(c.hidden_size, _PATCH_EPS),
+        )
 
     def begin(
         self,
@@ -249,7 +244,8 @@ class LayoutLMv3Model(TextBackbone):
         if not self.config.visual_embed:
             hint = "Leave `pixel_values` out."
             raise InputError("this model reads no pictures: its config has no `visual_embed`.", hint=hint)
-        patches, grid = self.embed_picture(pixels)
+        pixels = check_images(pixels, self.config.num_channels, self.dtype)
+        patches, grid = self.picture(pixels), self.picture.grid(*pixels.shape[2:])
         count, size = patches.shape[:2]
         on_page = patch_boxes(*grid, patches.device)[None].expand(count, -1, -1)
         order = torch.arange(size, device=patches.device)
@@ -267,20 +263,6 @@ class LayoutLMv3Model(TextBackbone):
         ctx.queries = ctx.keys = patches.shape[1]
         self.add_biases(ctx, order, on_page if boxes is None else boxes)
         return self.dropout(self.joint_norm(patches)), ctx
-
-    def embed_picture(self, pixels: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Pictures (B, C, H, W) -> (B, 1 + N, D), their class token first, and the rows and columns of their patches."""
-        pixels = check_images(pixels, self.config.num_channels, self.dtype)
-        grid = self.grid(*pixels.shape[2:])
-        if 0 in grid:
-            size = f"{pixels.shape[2]} x {pixels.shape[3]}"
-            raise InputError(
-                f"pictures of {size} pixels hold no patch of {pair(self.config.patch_size)}.", hint="Enlarge them."
-            )
-        x = self.embed_patches(pixels)
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        own = self.grid(*pair(self.config.input_size))
-        return self.patch_norm(x + resized_positions(self.embed_patch_positions, 1, own, grid)), grid
 
     def add_biases(self, ctx: Context, order: Tensor, boxes: Tensor) -> None:
         """Put (1 or B, heads, S, S) into the context, for the numbers (S) of positions in order and their boxes (B, S, 4)."""
@@ -338,5 +320,7 @@ class LayoutLMv3ForQuestionAnswering(span.ForQuestionAnswering[LayoutLMv3Model])
 
     def length(self, inputs: dict[str, Any]) -> int:
         given = [inputs[name].shape[1] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None]
-        rows, columns = (0, 0) if (pixels := inputs.get("pixel_values")) is None else self.backbone.grid(*pixels.shape[2:])
+        rows, columns = (
+            (0, 0) if (pixels := inputs.get("pixel_values")) is None else self.backbone.picture.grid(*pixels.shape[2:])
+        )
         return sum(given[:1]) + rows * columns + (pixels is not None)

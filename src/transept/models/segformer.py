@@ -26,6 +26,7 @@ from transept.kinds.image import ImageBackbone
 from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.conv import ConvNormAct, StochasticDepth, depth_rates
+from transept.layers.grids import PatchEmbeddings, Patches
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
@@ -140,13 +141,14 @@ class SegformerStage(Linked):
         super().__init__()
         channels = [c.num_channels, *c.hidden_sizes]
         patch, dim = c.patch_sizes[stage], c.hidden_sizes[stage]
-        self.embed_patches = nn.Conv2d(channels[stage], dim, patch, c.strides[stage], padding=patch // 2)
-        self.embed_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        size, stride, padding = ((side, side) for side in (patch, c.strides[stage], patch // 2))
+        patches = Patches(channels[stage], dim, size, stride, padding=padding)
+        self.embeddings, self.norm = PatchEmbeddings(patches, norm=nn.LayerNorm(dim)), nn.LayerNorm(dim)
         self.blocks = nn.ModuleList(SegformerBlock(c, stage, rate) for rate in rates)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
-        x = self.embed_norm(self.embed_patches(x).permute(0, 2, 3, 1))
+        x = self.embeddings(x).unflatten(1, self.embeddings.grid(*x.shape[2:]))
         for block in self.blocks:
             x = block(x, ctx)
         out: Tensor = self.norm(x).permute(0, 3, 1, 2)
@@ -186,7 +188,7 @@ class SegformerModel(ImageBackbone):
             "stages.*": (
                 "layers.*",
                 {
-                    "patch_embeddings": ("", {"proj": "embed_patches", "layer_norm": "embed_norm"}),
+                    "patch_embeddings": ("embeddings", {"proj": "patches.projection", "layer_norm": "norm"}),
                     "blocks.*": ("blocks.*", _BLOCK),
                     "layer_norm": "norm",
                 },

@@ -19,6 +19,7 @@ from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
 from transept.heads.dual import DualEncoder, ForTowerClassification
 from transept.layers import MLP, Attention, Context, FusedAttention
+from transept.layers.grids import EmbeddedGridPositions, PatchEmbeddings, Patches
 from transept.layers.links import Linked, parts
 from transept.models.clip import CLIP_BLOCK, ImageTower, ImageTowerConfig, TextTower, TowerConfig
 from transept.objectives.contrastive import sigmoid_pairs
@@ -156,7 +157,6 @@ class SiglipVisionModel(_Siglip, ImageTower):
     """SigLIP's image network, without a class token; ``pooler_output`` (B, D) is gathered by attention over all patches."""
 
     config_class = SiglipVisionConfig
-    prefix_tokens = 0
     names = ImageTower.names | Names(
         {
             "encoder.layers.*": ("layers.*", _BLOCK),
@@ -173,8 +173,14 @@ class SiglipVisionModel(_Siglip, ImageTower):
     )
 
     def __init__(self, config: SiglipVisionConfig) -> None:
-        super().__init__(config, patch_bias=True)
+        super().__init__(config)
         self.head = AttentionPool(config) if config.vision_use_head else None
+
+    def make_embeddings(self, c: SiglipVisionConfig) -> PatchEmbeddings:
+        """Patches and learned positions."""
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size)
+        positions = EmbeddedGridPositions(patches.grid(*self.image_size), c.hidden_size)
+        return PatchEmbeddings(patches, positions=positions, image_size=self.image_size)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)

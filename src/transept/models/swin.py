@@ -20,10 +20,11 @@ from transept.core.inputs import RecordOptions
 from transept.errors import InputError
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
-from transept.kinds.image import PatchBackbone, resized_positions
+from transept.kinds.image import PatchBackbone
 from transept.layers import MLP, Attention
 from transept.layers.context import Context
 from transept.layers.conv import ChannelsFirstNorm, StochasticDepth, depth_rates
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, Patches
 from transept.layers.links import Linked
 from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
 
@@ -196,19 +197,52 @@ _BLOCK_FILES: Table = {
 _BLOCKS = "encoder.layers.*.blocks.*"
 
 
+class PaddedPatches(Patches):
+    """Patches of pictures that are padded to whole ones with zeros at the right and at the bottom."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        (height, width), (rows, columns) = self.size, pixel_values.shape[2:]
+        return super().forward(F.pad(pixel_values, (0, -columns % width, 0, -rows % height)))
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        return -(-height // self.size[0]), -(-width // self.size[1])
+
+
+class SwinEmbeddings(MaskedPatchEmbeddings):
+    """Normed patches, of which some may be masked, and learned positions, if there are some."""
+
+    norm: nn.Module
+
+    def forward(  # type: ignore[override]
+        self,
+        pixel_values: Tensor,
+        bool_masked_pos: Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """(B, C, H, W) -> (B, N, D), and the rows and columns of patches."""
+        grid, x = self.grid_of(pixel_values, interpolate_pos_encoding), self.norm(self.patches(pixel_values))
+        x = x if bool_masked_pos is None else self.hide(x, bool_masked_pos)
+        x = x if self.positions is None else x + self.positions(grid)
+        return self.dropout(x), grid
+
+
 class SwinModel(PatchBackbone):
     """Swin without a head: ``last_hidden_state`` (B, H * W, D), and its mean as ``pooler_output`` (B, D)."""
 
     config_class = SwinConfig
     pooling = "pooler"
-    prefix_tokens = 0
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding")
     names = Names(
         {
-            "embeddings.mask_token": "mask_token",
-            "embeddings.position_embeddings": "embed_positions",
-            "embeddings.patch_embeddings.projection": "embed_patches",
-            "embeddings.norm": "embed_norm",
+            "embeddings": (
+                "embeddings",
+                {
+                    "mask_token": "mask_token",
+                    "position_embeddings": "positions.table",
+                    "patch_embeddings": "patches",
+                    "norm": "norm",
+                },
+            ),
             "encoder.layers.*": (
                 "layers.*",
                 {
@@ -220,61 +254,47 @@ class SwinModel(PatchBackbone):
         },
         files={_BLOCKS: (_BLOCKS, _BLOCK_FILES)},
         ignore=("relative_position_index", "attn_mask"),
-        optional=("mask_token", "embeddings.mask_token"),
+        optional=("embeddings.mask_token",),
     )
     config: SwinConfig
 
     def __init__(self, config: SwinConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
         super().__init__(config)
         c = config
-        rows, columns = super().grid(*self.image_size)
-        self.embed_patches = nn.Conv2d(c.num_channels, c.embed_dim, self.patch_size, self.patch_size)
-        self.embed_norm = nn.LayerNorm(c.embed_dim)
-        positions = torch.empty(1, rows * columns, c.embed_dim)
-        self.embed_positions = nn.Parameter(positions) if c.use_absolute_embeddings else None
-        self.mask_token = nn.Parameter(torch.empty(1, 1, c.embed_dim)) if use_mask_token else None
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = self.make_embeddings(c, nn.Parameter(torch.empty(1, 1, c.embed_dim)) if use_mask_token else None)
         rates = depth_rates(c.drop_path_rate, c.depths)
         self.layers = nn.ModuleList(SwinStage(c, stage, each) for stage, each in enumerate(rates))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = nn.AdaptiveAvgPool1d(1) if add_pooling_layer else None
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.mask_token):
-            if parameter is not None:
-                nn.init.zeros_(parameter)
+    def make_embeddings(self, c: SwinConfig, mask_token: nn.Parameter | None) -> SwinEmbeddings:
+        """Normed patches, learned positions where there are some, dropout."""
+        (height, width), (rows, columns) = self.image_size, self.patch_size
+        positions = GridPositions((height // rows, width // columns), c.embed_dim) if c.use_absolute_embeddings else None
+        return SwinEmbeddings(
+            PaddedPatches(c.num_channels, c.embed_dim, self.patch_size),
+            mask_token=mask_token,
+            norm=nn.LayerNorm(c.embed_dim),
+            positions=positions,
+            dropout=c.hidden_dropout_prob,
+            image_size=self.image_size if positions else None,
+        )
 
     @property
     def reduction(self) -> int:
         return int(2 ** (len(self.config.depths) - 1))
 
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        return -(-height // self.patch_size[0]), -(-width // self.patch_size[1])  # images are padded to whole patches
-
-    def begin(
+    def begin(  # type: ignore[override]
         self,
         pixel_values: Tensor | None = None,
         bool_masked_pos: Tensor | None = None,
         interpolate_pos_encoding: bool | None = None,
         **options: Unpack[RecordOptions],
     ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W) of any size, with zeros at the right and the bottom up to whole patches.
-
-        The mask token replaces patches where ``bool_masked_pos`` (B, T) is true. Models with learned positions take images of
-        their own size, or of any with ``interpolate_pos_encoding``.
-        """
+        """Embed images (B, C, H, W) of any size; those for learned positions of their own size, but on request."""
         pixels = self.check_pixels(pixel_values)
-        if self.embed_positions is not None:
-            self.check_size(pixels, any_size=bool(interpolate_pos_encoding))
-        height, width = self.patch_size
-        pixels = F.pad(pixels, (0, -pixels.shape[3] % width, 0, -pixels.shape[2] % height))
-        x = self.embed_norm(self.embed_patches(pixels).permute(0, 2, 3, 1))
-        if bool_masked_pos is not None:
-            x = self.hide(x.flatten(1, 2), bool_masked_pos).view_as(x)
-        if self.embed_positions is not None:
-            table = resized_positions(self.embed_positions, 0, super().grid(*self.image_size), x.shape[1:3])
-            x = x + table.view(1, *x.shape[1:])
-        return self.dropout(x), self.context(**options)
+        x, grid = self.embeddings(pixels, bool_masked_pos, interpolate_pos_encoding)
+        return x.unflatten(1, grid), self.context(**options)
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x).flatten(1, 2)

@@ -5,7 +5,8 @@ Shapes: B batch, C channels, H height, W width, N patches, T = N + 1 positions, 
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +14,13 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Share, derived
-from transept.core.inputs import RecordOptions
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
-from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.image import PatchBackbone, check_patches
 from transept.layers import Pooler, PreNorm
-from transept.layers.context import Context, read_mask
+from transept.layers.context import Context
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, PatchEmbeddings, Patches, learned_tokens
 from transept.outputs import BackboneOutput, ModelOutput
 
 
@@ -47,18 +48,11 @@ class ViTConfig(StagedConfig, EncoderConfig):
         check_patches(self)
 
 
-class PatchEmbedding(nn.Conv2d):
-    """Makes one state of each patch of an image; what remains at the right and at the bottom is left out."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input).flatten(2).transpose(1, 2)
-
-
 VIT_EMBEDDINGS: Table = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.mask_token": "mask_token",
-    "embeddings.position_embeddings": "embed_positions",
-    "embeddings.patch_embeddings.projection": "embed_patches",
+    "cls_token": "cls_token",
+    "mask_token": "mask_token",
+    "position_embeddings": "positions.table",
+    "patch_embeddings": "patches",
 }
 VIT_BLOCK: Table = {
     "attention": "self_attn",
@@ -83,62 +77,37 @@ class ViTModel(PatchBackbone):
     config_class = ViTConfig
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
-        {**VIT_EMBEDDINGS, "layers.*": ("layers.*", VIT_BLOCK), "layernorm": "norm", "pooler": "pooler"},
+        {
+            "embeddings": ("embeddings", VIT_EMBEDDINGS),
+            "layers.*": ("layers.*", VIT_BLOCK),
+            "layernorm": "norm",
+            "pooler": "pooler",
+        },
         files={"encoder.layer.*": ("layers.*", VIT_FILES)},
-        optional=("pooler", "mask_token", "embeddings.mask_token"),
+        optional=("pooler", "embeddings.mask_token"),
     )
 
     def __init__(self, config: ViTConfig, add_pooling_layer: bool = True, use_mask_token: bool = False) -> None:
         super().__init__(config)
         c = config
-        rows, columns = self.grid(*self.image_size)
-        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
-        self.embed_positions = nn.Parameter(torch.empty(1, self.prefix_tokens + rows * columns, c.hidden_size))
-        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
-        self.mask_token = nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = self.make_embeddings(c, nn.Parameter(torch.empty(1, 1, c.hidden_size)) if use_mask_token else None)
         self.layers = encoder_layers(c, PreNorm, qkv_bias=c.qkv_bias)
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.pooler = Pooler(c.hidden_size, c.pooler_output_size, c.pooler_act) if add_pooling_layer else None
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token):
-            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
-        if self.mask_token is not None:
-            nn.init.zeros_(self.mask_token)
-
-    def prefix(self) -> Tensor:
-        """The states before the patches, (1, 1, D)."""
-        return self.cls_token
-
-    def begin(
-        self,
-        pixel_values: Tensor | None = None,
-        bool_masked_pos: Tensor | None = None,
-        interpolate_pos_encoding: bool | None = None,
-        attention_mask: Tensor | None = None,
-        **options: Unpack[RecordOptions],
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W), the class token before them.
-
-        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. With ``interpolate_pos_encoding`` images may
-        be of any size, for which the grid of positions is resized. An ``attention_mask`` may be (B, T), or as for text.
-
-        Raises:
-            InputError: images of another shape or size, a mask of another shape.
-        """
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
-        x = self.embed_patches(pixels)
-        if bool_masked_pos is not None:
-            x = self.hide(x, bool_masked_pos)
-        x = torch.cat([self.prefix().expand(x.shape[0], -1, -1), x], dim=1)
-        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
-        x = self.dropout(x + resized_positions(self.embed_positions, self.prefix_tokens, *grids))
-        ctx = self.context(**options)
-        ctx.grid = grids[1]
-        if attention_mask is not None:
-            ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
-        return x, ctx
+    def make_embeddings(self, c: ViTConfig, mask_token: nn.Parameter | None) -> PatchEmbeddings:
+        """Patches, a class token before them, learned positions, dropout."""
+        start = partial(nn.init.trunc_normal_, std=c.initializer_range)
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size)
+        return MaskedPatchEmbeddings(
+            patches,
+            mask_token=mask_token,
+            tokens=learned_tokens(c.hidden_size, "cls_token"),
+            positions=GridPositions(patches.grid(*self.image_size), c.hidden_size, first=1, initialize=start),
+            dropout=c.hidden_dropout_prob,
+            image_size=self.image_size,
+            initialize=start,
+        )
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)

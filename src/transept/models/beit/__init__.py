@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,20 +19,20 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, Share
 from transept.config.model import Config
-from transept.core.inputs import RecordOptions
 from transept.errors import InputError
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
 from transept.kinds.encoder import EncoderConfig
 from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
-from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.image import PatchBackbone, check_patches
 from transept.layers import MLP, Attention, PreNorm
-from transept.layers.context import Context, mask_for, read_mask
+from transept.layers.context import Context, mask_for
 from transept.layers.conv import ScaledBranch, depth_rates
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, PatchEmbeddings, Patches, learned_tokens
 from transept.layers.links import Linked
 from transept.models.beit.decode_heads import FCN, FCN_FILES, FCN_NAMES, UPERNET_FILES, UPERNET_NAMES, UPerNet
-from transept.models.vit import VIT_BLOCK, VIT_EMBEDDINGS, VIT_FILES, PatchEmbedding
+from transept.models.vit import VIT_BLOCK, VIT_EMBEDDINGS, VIT_FILES
 from transept.objectives.classification import IGNORED, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
@@ -172,7 +172,7 @@ class BeitModel(PatchBackbone):
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
         {
-            **VIT_EMBEDDINGS,
+            "embeddings": ("embeddings", VIT_EMBEDDINGS),
             "shared_position_bias": ("position_bias", _BIAS),
             "layers.*": ("layers.*", _BLOCK),
             "layernorm": "norm",
@@ -187,14 +187,9 @@ class BeitModel(PatchBackbone):
     def __init__(self, config: BeitConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         c, dim = config, config.hidden_size
-        grid = self.grid(*self.image_size)
         norm = partial(nn.LayerNorm, dim, c.layer_norm_eps)
-        self.embed_patches = PatchEmbedding(c.num_channels, dim, self.patch_size, stride=self.patch_size)
-        positions = torch.empty(1, 1 + grid[0] * grid[1], dim)
-        self.embed_positions = nn.Parameter(positions) if c.use_absolute_position_embeddings else None
-        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.mask_token = nn.Parameter(torch.empty(1, 1, dim)) if c.use_mask_token else None
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = self.make_embeddings(c)
+        grid = self.grid(*self.image_size)
         self.position_bias = GridBias(grid, c.num_attention_heads) if c.use_shared_relative_position_bias else None
         self.layers = nn.ModuleList()
         for rate in depth_rates(c.drop_path_rate, [c.num_hidden_layers])[0]:
@@ -204,43 +199,26 @@ class BeitModel(PatchBackbone):
         self.norm = None if c.use_mean_pooling else norm()
         self.pooler = BeitPooler(norm() if c.use_mean_pooling else None) if add_pooling_layer else None
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token, self.mask_token):
-            if parameter is not None:
-                nn.init.zeros_(parameter)
+    def make_embeddings(self, c: BeitConfig) -> PatchEmbeddings:
+        """Patches of images of any size, a class token before them, learned positions where there are some, dropout."""
+        dim, patches = c.hidden_size, Patches(c.num_channels, c.hidden_size, self.patch_size)
+        positions = GridPositions(patches.grid(*self.image_size), dim, first=1) if c.use_absolute_position_embeddings else None
+        return MaskedPatchEmbeddings(
+            patches,
+            mask_token=nn.Parameter(torch.empty(1, 1, dim)) if c.use_mask_token else None,
+            tokens=learned_tokens(dim, "cls_token"),
+            positions=positions,
+            dropout=c.hidden_dropout_prob,
+        )
 
-    def begin(
-        self,
-        pixel_values: Tensor | None = None,
-        bool_masked_pos: Tensor | None = None,
-        interpolate_pos_encoding: bool | None = None,
-        attention_mask: Tensor | None = None,
-        **options: Unpack[RecordOptions],
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W) of any size, the class token before them.
-
-        The mask token replaces patches where ``bool_masked_pos`` (B, N) is true. Positions and biases are resized for the grid
-        of patches, whatever ``interpolate_pos_encoding`` says. An ``attention_mask`` may be (B, T), or as for text.
-
-        Raises:
-            InputError: images of another shape or smaller than a patch, a mask of another shape.
-        """
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=True)
-        grid = self.grid(*pixels.shape[2:])
-        x = self.embed_patches(pixels)
-        if bool_masked_pos is not None:
-            x = self.hide(x, bool_masked_pos)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        if self.embed_positions is not None:
-            x = x + resized_positions(self.embed_positions, 1, self.grid(*self.image_size), grid)
-        ctx = self.context(**options)
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        """Embed images; positions and biases are resized for their grid, whatever ``interpolate_pos_encoding`` says."""
+        x, ctx = super().begin(*args, **inputs)
         assert isinstance(ctx, BeitContext)
-        ctx.grid, ctx.distances = grid, distances(*grid, x.device)
+        ctx.distances = distances(*ctx.grid, x.device)
         if self.position_bias is not None:
             ctx.position_bias = self.position_bias(ctx)
-        if attention_mask is not None:
-            ctx.padding, ctx.full_mask = read_mask(attention_mask, x.shape[0], x.shape[1], x.shape[1])
-        return self.dropout(x), ctx
+        return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)

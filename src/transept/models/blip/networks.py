@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import partial
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.core.composite import CompositeConfig, PartConfig
-from transept.core.inputs import RecordOptions
 from transept.kinds.encoder import EncoderConfig, encoder_layers
-from transept.kinds.image import PatchBackbone, check_patches, resized_positions
+from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Context, FusedAttention, Pooler, PreNorm, standard_layers
+from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
 from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertLMHeadModel
-from transept.models.vit import PatchEmbedding
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -115,9 +113,14 @@ class BlipVisionModel(PatchBackbone):
     reads = ("pixel_values", "interpolate_pos_encoding")
     names = Names(
         {
-            "embeddings.class_embedding": "cls_token",
-            "embeddings.position_embedding": "embed_positions",
-            "embeddings.patch_embedding": "embed_patches",
+            "embeddings": (
+                "embeddings",
+                {
+                    "class_embedding": "cls_token",
+                    "position_embedding": "positions.table",
+                    "patch_embedding": "patches.projection",
+                },
+            ),
             "encoder.layers.*": ("layers.*", _VISION_BLOCK),
             "post_layernorm": "norm",
         },
@@ -127,36 +130,24 @@ class BlipVisionModel(PatchBackbone):
     def __init__(self, config: BlipVisionConfig) -> None:
         super().__init__(config)
         c = config
-        rows, columns = self.grid(*self.image_size)
-        self.embed_patches = PatchEmbedding(c.num_channels, c.hidden_size, self.patch_size, stride=self.patch_size)
-        self.embed_positions = nn.Parameter(torch.empty(1, 1 + rows * columns, c.hidden_size))
-        self.cls_token = nn.Parameter(torch.empty(1, 1, c.hidden_size))
+        self.embeddings = self.make_embeddings(c)
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         attention = partial(FusedAttention, c.hidden_size, c.num_attention_heads, dropout=c.attention_dropout)
         mlp = partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act)
         self.layers = standard_layers(c, PreNorm, attention, mlp, norm)
         self.norm: nn.Module = norm()
 
-    def reset_parameters(self) -> None:
-        for parameter in (self.embed_positions, self.cls_token):
-            nn.init.trunc_normal_(parameter, std=self.config.initializer_range)
-
-    def begin(
-        self,
-        pixel_values: Tensor | None = None,
-        interpolate_pos_encoding: bool | None = None,
-        **options: Unpack[RecordOptions],
-    ) -> tuple[Tensor, Context]:
-        """Embed the patches of images (B, C, H, W), the class token before them.
-
-        With ``interpolate_pos_encoding`` images may be of any size, for which the grid of positions is resized; else another
-        size than the model's is an ``InputError``.
-        """
-        pixels = self.check_size(self.check_pixels(pixel_values), any_size=bool(interpolate_pos_encoding))
-        x = self.embed_patches(pixels)
-        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        grids = self.grid(*self.image_size), self.grid(*pixels.shape[2:])
-        return x + resized_positions(self.embed_positions, 1, *grids), self.context(**options)
+    def make_embeddings(self, c: BlipVisionConfig) -> PatchEmbeddings:
+        """Patches, a class token before them, learned positions."""
+        start = partial(nn.init.trunc_normal_, std=c.initializer_range)
+        patches = Patches(c.num_channels, c.hidden_size, self.patch_size)
+        return PatchEmbeddings(
+            patches,
+            tokens=learned_tokens(c.hidden_size, "cls_token"),
+            positions=GridPositions(patches.grid(*self.image_size), c.hidden_size, first=1, initialize=start),
+            image_size=self.image_size,
+            initialize=start,
+        )
 
     def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
         return ctx.firsts(x)
