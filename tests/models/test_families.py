@@ -20,8 +20,8 @@ from torch import Tensor
 
 from tests.report import count, note
 from tests.thorough import in_turn
-from transept.core.composite import Composite
 from transept.core.model import Backbone, Model
+from transept.core.parts import Composed
 from transept.heads.depth import ForDepthEstimation
 from transept.objectives.terms import total
 from transept.training.objective import counts_of
@@ -274,7 +274,7 @@ def test_compiles_whole(family: Family, cls: type[Model]) -> None:
 
 
 # What is made of other families' models has their kernels.
-OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composite | ForDepthEstimation)]
+OF_ITS_OWN = [case for case in FIRST if not issubclass(case.values[1], Composed | ForDepthEstimation)]
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=11))

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from transept.config.model import Config
 from transept.core.loading import check_config
 from transept.core.model import Model
-from transept.core.task import TaskModel
 from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
 from transept.storage.source import take_source_options
 
@@ -84,7 +83,7 @@ def resolve(model_type: str, *tasks: str) -> type[Model]:
     found.sort(key=lambda cls: not same_type(getattr(cls, "config_class", Config).model_type, model_type))
     for task in tasks:
         for cls in found:
-            if cls.__name__.endswith(task) and (task != "Model" or not issubclass(cls, TaskModel)):
+            if cls.__name__.endswith(task) and (task != "Model" or not hasattr(cls, "backbone_class")):
                 return cls
     names = ", ".join(cls.__name__ for cls in found)
     raise UnsupportedError(f"{model_type!r} has no model {tasks[0]!r}.", hint=f"It has: {names}.")

@@ -210,14 +210,12 @@ class Model(Linked, Pretrained, metaclass=Built):
     def is_gradient_checkpointing(self) -> bool:
         return any(stack.recompute is not None for stack in self.stacks)
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The table of token embeddings."""
+    def embedding_table(self) -> nn.Module:
+        """The token embeddings, or what takes their place."""
         return self.body.embedding_table()
 
-    def set_input_embeddings(self, table: nn.Module) -> None:
-        """Replace the table of token embeddings, and what is tied to it."""
+    def replace_embedding_table(self, table: nn.Module) -> None:
         self.body.replace_embedding_table(table)
-        self.tie_weights()
 
 
 class Backbone(Model):
@@ -333,7 +331,6 @@ class Backbone(Model):
         return None
 
     def embedding_table(self) -> nn.Module:
-        """The token embeddings, or what takes their place."""
         table: nn.Module | None = getattr(self, self.table_name, None)
         if table is None:
             raise InputError(f"{type(self).__name__} has no token embeddings.")

@@ -103,6 +103,16 @@ class ForLibraries(Loadable):
     def get_decoder(self: Any) -> Any:
         return self.stacks[-1]
 
+    def get_input_embeddings(self: Any) -> nn.Module:
+        """The table of token embeddings."""
+        found: nn.Module = self.embedding_table()
+        return found
+
+    def set_input_embeddings(self: Any, table: nn.Module) -> None:
+        """Replace the table of token embeddings, and what is tied to it."""
+        self.replace_embedding_table(table)
+        self.tie_weights()
+
     def get_output_embeddings(self) -> nn.Linear | None:
         """The layer that gives logits over the vocabulary, where the model has one."""
         return None

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config.model import Config
-from transept.core.composite import Composite
-from transept.core.model import Backbone, Model
+from transept.core.model import Backbone
+from transept.core.parts import Composed, Part
 from transept.core.task import B
 from transept.errors import InputError
 from transept.heads.image import ForImageClassification, P
@@ -60,48 +60,27 @@ class DualOutput(ModelOutput):
         return tuple(value.to_tuple() if isinstance(value, ModelOutput) else value for value in self.values())
 
 
-class DualEncoder(Composite):
+def towers(text: type[Backbone], vision: type[Backbone]) -> tuple[Part, ...]:
+    """The two networks, whose configs are ``text_config`` and ``vision_config``."""
+    return Part("text_model", text, "text_config"), Part("vision_model", vision, "vision_config")
+
+
+class DualEncoder(Composed):
     """A ``text_model`` and a ``vision_model`` whose pooled states are compared by cosine.
 
-    A family sets ``part_classes``, and says what follows the towers (:meth:`text_vector`, :meth:`image_vector`), what the
-    cosines become (:meth:`logits`) and what is learnt (:meth:`terms`). Its config has ``text_config`` and ``vision_config``.
+    A family sets ``parts`` by :func:`towers`, and says what follows them (:meth:`text_vector`, :meth:`image_vector`), what the
+    cosines become (:meth:`logits`) and what is learnt (:meth:`terms`).
     """
 
-    parts = ("text_model", "vision_model")
-    part_classes: ClassVar[dict[str, type[Backbone]]]
+    token_parts = ("text_model",)
     main_input_name = "input_ids"
     text_padding: ClassVar[str] = "longest"  # how texts were padded in training
     text_model: Backbone
     vision_model: PatchBackbone
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        for name in self.parts:
-            setattr(self, name, self.part_classes[name](self.part_config(name, config)))
-        if config.attn_implementation is not None:
-            self.set_attn_implementation(config.attn_implementation)
-
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        return cls.part_classes[name]
-
-    @classmethod
-    def part_config(cls, name: str, config: Config) -> Config:
-        found: Config = getattr(config, name.replace("_model", "_config"))
-        return found
-
     @property
     def body(self) -> Backbone:
         return self.vision_model
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.text_model.get_input_embeddings()
-
-    def set_input_embeddings(self, table: nn.Module) -> None:
-        self.text_model.set_input_embeddings(table)
-
-    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
-        return self.text_model.resize_token_embeddings(*args, **options)
 
     def text_vector(self, pooled: Tensor) -> Tensor:
         """The pooled states (N, D) of texts in the space that is compared in, (N, P)."""

@@ -21,10 +21,10 @@ from transept.objectives.terms import LossTerm
 class ForImageTextToText(WritingTask[PictureTextB]):
     """The next token. ``labels`` (B, T) are the tokens that are read, -100 where there is nothing to learn.
 
-    ``stored`` are the names below which the vision model and the text model are stored.
+    ``stored`` are the names below which files have the backbone's parts, where they are others than those of the backbone.
     """
 
-    stored: ClassVar[tuple[str, str]]
+    stored: ClassVar[dict[str, str]] = {}
     names = Names({"lm_head": "lm_head"}, ties={"lm_head.weight": "backbone.language_model.embed_tokens.weight"})
 
     def __init__(self, config: Config) -> None:
@@ -52,5 +52,5 @@ class ForImageTextToText(WritingTask[PictureTextB]):
         kind: Any = cls.backbone_class
         own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
         place = cls.base_model_prefix
-        whole: Names = Names({place: "backbone"}) | own | kind.names_within(config, "backbone.", f"{place}.", *cls.stored)
+        whole: Names = Names({place: "backbone"}) | own | kind.part_names_of(config, "backbone.", f"{place}.", cls.stored)
         return whole

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from transept.config.fields import specs
 from transept.config.model import Config
-from transept.core.auto import read_config, resolve
-from transept.core.composite import Composite, CompositeConfig
+from transept.core.auto import read_config
 from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone, Model
+from transept.core.parts import Composed, CompositeConfig, Part, resolved
 from transept.core.task import TaskModel, wants_loss_alone
 from transept.errors import InputError
 from transept.generation.generate import Generates
@@ -47,7 +47,7 @@ def _role(config: Config, *, decoder: bool) -> Config:
     return config.with_settings(**dict.fromkeys(names, decoder))
 
 
-class Pair(Generates, Composite):
+class Pair(Generates, Composed):
     """An encoder and a decoder in one, built from a config, from both models, or from all three.
 
     The ``encoder`` is a backbone of the kind ``encoder_class``, the ``decoder`` a task model that predicts the next token and
@@ -59,7 +59,7 @@ class Pair(Generates, Composite):
 
     config_class: ClassVar[type[PairConfig]]
     encoder_class: ClassVar[type[Backbone]]
-    parts = ("encoder", "decoder")
+    parts = (Part("encoder", resolved("Model"), "encoder"), Part("decoder", resolved("ForCausalLM", "LMHeadModel"), "decoder"))
     passes_on = True
     config: PairConfig
     encoder: Backbone
@@ -70,16 +70,10 @@ class Pair(Generates, Composite):
             if encoder is None or decoder is None:
                 raise InputError("an encoder–decoder is built from a config, or from an encoder and a decoder.")
             config = self.config_class(encoder=encoder.config, decoder=decoder.config)
-        super().__init__(config)
-        assert config.encoder is not None
-        assert config.decoder is not None
-        self.encoder = encoder or self.part_class("encoder", config.encoder)(config.encoder)  # type: ignore[assignment]
-        self.decoder = decoder or self.part_class("decoder", config.decoder)(config.decoder)  # type: ignore[assignment]
+        super().__init__(config, encoder=encoder, decoder=decoder)
         config.encoder, config.decoder = self.encoder.config, self.decoder.config
         self._check_parts()
         self.enc_to_dec_proj = self._projection()
-        if config.attn_implementation is not None:
-            self.set_attn_implementation(config.attn_implementation)
 
     def _check_parts(self) -> None:
         encoder: Any = self.encoder
@@ -120,7 +114,8 @@ class Pair(Generates, Composite):
         """
         start = {name: options.pop(name) for name in ("decoder_start_token_id",) if name in options}
         models: dict[str, Any] = {}
-        for half, place in zip(cls.parts, (encoder_pretrained_model_name_or_path, decoder_pretrained_model_name_or_path)):
+        places = {"encoder": encoder_pretrained_model_name_or_path, "decoder": decoder_pretrained_model_name_or_path}
+        for half, place in places.items():
             theirs = [name for name in options if name.startswith(f"{half}_")]
             given = {name.removeprefix(f"{half}_"): options.pop(name) for name in theirs}
             models[half] = given.pop("model", None)
@@ -136,13 +131,8 @@ class Pair(Generates, Composite):
         if config is None:
             values, path = Config.read(place, take_source_options(dict(options)))
             config = read_config(values, path).from_dict(values, path=path)
-        kind = cls.part_class(half, config)
+        kind = next(part for part in cls.parts if part.name == half).model_class(config)
         return kind.from_pretrained(place, config=_role(config, decoder=half == "decoder"), **options)
-
-    @classmethod
-    def part_class(cls, name: str, config: Config | None) -> type[Model]:
-        assert config is not None
-        return resolve(config.model_type, *(("ForCausalLM", "LMHeadModel") if name == "decoder" else ("Model",)))
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

@@ -13,11 +13,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
-from transept.config.model import Config
-from transept.core.auto import resolve
-from transept.core.composite import Composite, CompositeConfig
-from transept.core.model import Backbone, Model
+from transept.core.model import Backbone
+from transept.core.parts import Composed, CompositeConfig, Part, resolved
 from transept.errors import InputError, InputTypeError
 from transept.kinds.text import TextBackbone
 from transept.layers.cache import Cache
@@ -72,17 +69,16 @@ def place(x: Tensor, where: Tensor, features: Sequence[Tensor], kind: str) -> Te
     return x.masked_scatter(where[:, :, None], joined)
 
 
-class PictureTextBackbone(Composite, Backbone):
+class PictureTextBackbone(Composed, Backbone):
     """A vision model, and a text model that reads what the first makes of pictures among its tokens.
 
-    A family says in ``kinds`` what pictures there are and in ``parts`` which attributes the two models are, the vision model
-    first, and writes ``features``. ``told`` are the names of further inputs about pictures, ``stored`` those below which files
-    have the two models.
+    A family says in ``kinds`` what pictures there are and in ``parts`` what the two models are, and writes ``features``.
+    ``told`` are the names of further inputs about pictures.
     """
 
     kinds: ClassVar[tuple[Pictures, ...]] = (Pictures("image", "pixel_values", "image_token_id"),)
-    parts = ("visual", "language_model")
-    stored: ClassVar[tuple[str, str]] = ("visual", "language_model")
+    parts = (Part("visual", resolved("Model"), "vision_config"), Part("language_model", resolved("Model"), "text_config"))
+    token_parts = ("language_model",)
     told: ClassVar[tuple[str, ...]] = ()
     causal = True
     pooling = "last"
@@ -247,37 +243,8 @@ class PictureTextBackbone(Composite, Backbone):
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        """The class of the vision model or of ``language_model``."""
-        return resolve(config.model_type, "Model")
-
-    @classmethod
-    def part_config(cls, name: str, config: Config) -> Config:
-        found: Config = config.text_config if name == "language_model" else config.vision_config
-        return found
-
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        return super(Composite, cls).names_of(config) | cls.names_within(config, "", "", *cls.stored)
-
-    @classmethod
-    def names_within(cls, config: Config, ours: str, tree: str, *stored: str) -> Names:
-        """The names of the two models, which files have below the names in ``stored``.
-
-        The whole is below ``ours``, and in the tree of modules below ``tree``.
-        """
-        found = Names()
-        for name, prefix in zip(cls.parts, stored, strict=True):
-            inner = cls.part_config(name, config)
-            found = found | cls.part_class(name, inner).tree_names(inner).below(f"{ours}{name}", prefix, tree=f"{tree}{name}")
-        return found
-
-    def initialize_module(self, module: nn.Module) -> None:
-        if any(module is inner for model in self.models() for inner in model.modules()):
-            super().initialize_module(module)
-        else:
-            self.language_model.initialize_module(module)
+    def initialize_own(self, module: nn.Module) -> None:
+        self.language_model.initialize_module(module)
 
     @property
     def dim(self) -> int:
@@ -291,12 +258,6 @@ class PictureTextBackbone(Composite, Backbone):
 
     def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
         return self.language_model.cache_matters(inputs)
-
-    def embedding_table(self) -> nn.Module:
-        return self.language_model.embedding_table()
-
-    def replace_embedding_table(self, table: nn.Module) -> None:
-        self.language_model.replace_embedding_table(table)
 
 
 PictureTextB = TypeVar("PictureTextB", bound=PictureTextBackbone)

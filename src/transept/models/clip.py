@@ -17,11 +17,11 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, Share
 from transept.config.model import Config
-from transept.core.composite import CompositeConfig, PartConfig
 from transept.core.inputs import RecordOptions, readable
 from transept.core.model import Backbone
+from transept.core.parts import CompositeConfig, PartConfig
 from transept.errors import TranseptWarning
-from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection
+from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection, towers
 from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import CausalBackbone, TextBackbone
 from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
@@ -320,7 +320,7 @@ class CLIPModel(DualEncoder):
 
     config_class = CLIPConfig
     base_model_prefix = "clip"
-    part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": CLIPTextModel, "vision_model": CLIPVisionModel}
+    parts = towers(CLIPTextModel, CLIPVisionModel)
     names = Names(
         {"visual_projection": "visual_projection", "text_projection": "text_projection"},
         ignore=("embeddings.position_ids",),

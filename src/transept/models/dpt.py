@@ -19,8 +19,8 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Share, Signed, derived
 from transept.config.model import Config
 from transept.core.auto import resolve
-from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
+from transept.core.parts import CompositeConfig
 from transept.errors import ConfigError, UnsupportedError
 from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation

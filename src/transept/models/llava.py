@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import Signed
 from transept.config.model import Config
+from transept.core.parts import Part, resolved
 from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
@@ -74,8 +75,10 @@ class LlavaModel(PictureTextBackbone):
 
     config_class = LlavaConfig
     base_model_prefix = "model"
-    parts = ("vision_tower", "language_model")
-    stored = ("vision_tower", "language_model.model")
+    parts = (
+        Part("vision_tower", resolved("Model"), "vision_config"),
+        Part("language_model", resolved("Model"), "text_config", stored="language_model.model"),
+    )
     told = ("vision_feature_layer", "vision_feature_select_strategy", "image_sizes")
     reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "pixel_values", "attention_mask", "position_ids", "past_key_values", "inputs_embeds"),
@@ -91,22 +94,21 @@ class LlavaModel(PictureTextBackbone):
     def __init__(self, config: LlavaConfig) -> None:
         super().__init__(config)
         c: Any = config
-        self.vision_tower = self.part_class("vision_tower", c.vision_config)(c.vision_config)
-        self.language_model = self.part_class("language_model", c.text_config)(c.text_config)  # type: ignore[assignment]
         layers = len(c.vision_feature_layer) if isinstance(c.vision_feature_layer, list) else 1
         sizes = c.vision_config.hidden_size * layers, c.text_config.hidden_size
         self.multi_modal_projector = Projector(*sizes, c.projector_hidden_act, bias=c.multimodal_projector_bias)
 
     @classmethod
-    def names_within(cls, config: Config, ours: str, tree: str, *stored: str) -> Names:
-        tower: Any = cls.part_class("vision_tower", config.vision_config)
+    def part_names_of(cls, config: Config, whole: str = "", tree: str = "", stored: Mapping[str, str] | None = None) -> Names:
+        name = "vision_tower"
+        tower: Any = cls.part(name, config).model_class(config.vision_config)
         if (inner := tower.base_model_prefix) != "vision_model":
-            return super().names_within(config, ours, tree, *stored)
+            return super().part_names_of(config, whole, tree, stored)
         # Such towers stand below their own name too, which the reference now leaves out.
-        vision, text = stored
-        places, parts = {vision, f"{tree}vision_tower"}, {key.split(".")[0] for key in tower.names.table}
-        shorter = {f"{place}.{part}": f"{vision}.{inner}.{part}" for place in places for part in parts}
-        return super().names_within(config, ours, tree, f"{vision}.{inner}", text) | Names(legacy=shorter)
+        parts = {key.split(".")[0] for key in tower.names.table}
+        shorter = {f"{place}.{part}": f"{name}.{inner}.{part}" for place in (name, f"{tree}{name}") for part in parts}
+        stored = {**(stored or {}), name: f"{name}.{inner}"}
+        return super().part_names_of(config, whole, tree, stored) | Names(legacy=shorter)
 
     def get_image_features(
         self,
@@ -152,7 +154,6 @@ class LlavaModel(PictureTextBackbone):
 class LlavaForConditionalGeneration(ForImageTextToText[LlavaModel]):
     """LLaVA that writes."""
 
-    stored = ("vision_tower", "language_model.model")
     output_class = PictureTextLogitsOutput
     names = Names(
         {"lm_head": "lm_head"},

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Multiple
-from transept.config.model import Config
 from transept.core.inputs import RecordOptions
-from transept.core.model import Model
+from transept.core.parts import Part
 from transept.errors import InputError
 from transept.layers import Block, Context, GatedMLP, PreNorm, RMSNorm
 from transept.layers.context import Rows
@@ -138,12 +137,12 @@ class Qwen2_5_VLModel(qwen2_vl.Qwen2VLModel):  # noqa: N801
     """Qwen2.5-VL without a head; ``second_per_grid_ts`` (videos) are the seconds that a step in time takes, or one."""
 
     config_class = Qwen2_5_VLConfig
+    parts = (
+        Part("visual", Qwen2_5_VisionTransformerPretrainedModel, "vision_config"),
+        Part("language_model", Qwen2_5_VLTextModel, "text_config"),
+    )
     told = ("mm_token_type_ids", "second_per_grid_ts")
     reads = (*qwen2_vl.Qwen2VLModel.reads[:-1], "second_per_grid_ts", "mm_encoder_outputs")
-
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        return Qwen2_5_VisionTransformerPretrainedModel if name == "visual" else Qwen2_5_VLTextModel
 
     def intervals(self, given: Mapping[str, Any]) -> Iterator[float]:
         seconds, each = given.get("second_per_grid_ts"), self.config.vision_config.tokens_per_second

@@ -20,7 +20,8 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, specs
 from transept.config.model import Config
 from transept.core.inputs import INTEGERS, RecordOptions, check_finite, check_tensor
-from transept.core.model import Backbone, Model
+from transept.core.model import Backbone
+from transept.core.parts import Part
 from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
@@ -135,6 +136,12 @@ class Qwen2VLConfig(PictureTextConfig):
         if isinstance(vision, dict) and vision.get("model_type") == cls.model_type:  # as files once had it
             values = values | {"vision_config": vision | {"model_type": cls.parts["vision_config"].model_type}}
         return super().upgrade(values)
+
+    def check_model(self) -> None:
+        super().check_model()
+        vision, text = self.vision_config, self.text_config
+        if vision is not None and text is not None and (given := vision.text_width) != text.hidden_size:
+            text.fail("hidden_size", f"must be the size that `vision_config` gives its features ({given})")
 
 
 class PatchEmbedding(nn.Conv3d):
@@ -278,6 +285,10 @@ class Qwen2VLModel(PictureTextBackbone):
     """Qwen2-VL without a head."""
 
     config_class: ClassVar[type[Config]] = Qwen2VLConfig
+    parts = (
+        Part("visual", Qwen2VisionTransformerPretrainedModel, "vision_config"),
+        Part("language_model", Qwen2VLTextModel, "text_config"),
+    )
     base_model_prefix = "model"
     kinds = (
         Pictures("image", "pixel_values", "image_token_id", "image_grid_thw"),
@@ -290,17 +301,6 @@ class Qwen2VLModel(PictureTextBackbone):
         "mm_encoder_outputs",
     )
     names = Names(legacy={part: f"language_model.{part}" for part in ("layers", "embed_tokens", "norm")})
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        if (given := config.vision_config.text_width) != config.text_config.hidden_size:
-            config.text_config.fail("hidden_size", f"must be the size that `vision_config` gives its features ({given})")
-        self.visual = self.part_class("visual", config.vision_config)(config.vision_config)
-        self.language_model = self.part_class("language_model", config.text_config)(config.text_config)  # type: ignore[assignment]
-
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        return Qwen2VisionTransformerPretrainedModel if name == "visual" else Qwen2VLTextModel
 
     def get_image_features(self, pixel_values: Tensor, image_grid_thw: Tensor | None = None, **options: Any) -> BackboneOutput:
         """The vision model's output for images; ``pooler_output`` has the features (., D) of each one."""
@@ -377,7 +377,7 @@ class Qwen2VLModel(PictureTextBackbone):
 class Qwen2VLForConditionalGeneration(ForImageTextToText[Qwen2VLModel]):
     """Qwen2-VL that writes."""
 
-    stored = ("visual", "model")
+    stored: ClassVar[dict[str, str]] = {"language_model": "model"}
     names = ForImageTextToText.names | Names(legacy={"language_model": "model"})
 
     def get_video_features(self, *args: Any, **options: Any) -> BackboneOutput:

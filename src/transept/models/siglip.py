@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Multiple, derived
-from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
-from transept.heads.dual import DualEncoder, ForTowerClassification
+from transept.core.parts import CompositeConfig
+from transept.heads.dual import DualEncoder, ForTowerClassification, towers
 from transept.layers import MLP, Attention, Context, FusedAttention
 from transept.layers.grids import EmbeddedGridPositions, PatchEmbeddings, Patches
 from transept.layers.links import Linked, parts
@@ -193,7 +193,7 @@ class SiglipModel(DualEncoder):
 
     config_class = SiglipConfig
     base_model_prefix = "siglip"
-    part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": SiglipTextModel, "vision_model": SiglipVisionModel}
+    parts = towers(SiglipTextModel, SiglipVisionModel)
     names = Names(ignore=("embeddings.position_ids",), heads=frozenset({"classifier"}))
     text_padding = "max_length"
 

@@ -5,22 +5,22 @@ Shapes: B batch, C channels, H height, W width, S states of an image, T position
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
-from transept.config.model import Config
-from transept.core.composite import Composite
 from transept.core.inputs import OF_DECODER, calling
-from transept.core.model import Backbone, Model
+from transept.core.model import Backbone
+from transept.core.parts import Composed, Part
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.generation.prompt import check_ids
 from transept.generation.run import Run
+from transept.heads.dual import towers
 from transept.models.blip.networks import BlipConfig, BlipTextConfig, BlipTextLMHeadModel, BlipTextModel, BlipVisionModel
 from transept.models.clip import CLIPModel
 from transept.objectives.classification import IGNORED
@@ -54,16 +54,16 @@ class BlipMatchingOutput(ModelOutput):
     question_embeds: Tensor | None = None
 
 
-_PARTS: dict[str, type[Model]] = {"vision_model": BlipVisionModel, "text_model": BlipTextModel}
-_PARTS |= {"text_encoder": BlipTextModel, "text_decoder": BlipTextLMHeadModel}
+_VISION = Part("vision_model", BlipVisionModel, "vision_config")
+_ENCODER = Part("text_encoder", BlipTextModel, "text_config", options={"add_pooling_layer": False})
+_DECODER = Part("text_decoder", BlipTextLMHeadModel, "text_config")
 
 
-class _Blip(Composite):
+class _Blip(Composed):
     """What all of BLIP's models have in common: a network that reads images, and one or two for text."""
 
     config_class = BlipConfig
     main_input_name = "pixel_values"
-    part_options: ClassVar[dict[str, dict[str, Any]]] = {"text_encoder": {"add_pooling_layer": False}}
     config: BlipConfig
     vision_model: BlipVisionModel
     text_encoder: BlipTextModel
@@ -72,32 +72,14 @@ class _Blip(Composite):
         super().__init__(config)
         if not config.text_config.is_decoder:
             config.text_config.fail("is_decoder", "must be true, since the text reads images")
-        for name in self.parts:
-            setattr(self, name, _PARTS[name](self.part_config(name, config), **self.part_options.get(name, {})))
-
-    @classmethod
-    def part_class(cls, name: str, config: Config) -> type[Model]:
-        return _PARTS[name]
-
-    @classmethod
-    def part_config(cls, name: str, config: Config) -> Config:
-        found: Config = config.vision_config if name == "vision_model" else config.text_config
-        return found
 
     @property
     def body(self) -> Backbone:
         return self.vision_model
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.models()[1].get_input_embeddings()
-
-    def set_input_embeddings(self, table: nn.Module) -> None:
-        for part in self.models()[1:]:
-            part.set_input_embeddings(table)
-
-    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
-        tables = [part.resize_token_embeddings(*args, **options) for part in self.models()[1:]]
-        return tables[0]
+    @property
+    def token_parts(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.parts if part.field == "text_config")
 
     def see(self, pixel_values: Tensor | None, interpolate: bool | None, asked: dict[str, Any]) -> BackboneOutput:
         """What the image's network makes of images (B, C, H, W)."""
@@ -165,7 +147,7 @@ class _Writer(Generates, _Blip):
 class BlipForConditionalGeneration(_Writer):
     """BLIP that describes images, or goes on from the beginning of a description."""
 
-    parts = ("vision_model", "text_decoder")
+    parts = (_VISION, _DECODER)
 
     def forward(
         self,
@@ -251,7 +233,7 @@ def _beginnings(ids: Tensor, mask: Tensor | None, text: BlipTextConfig) -> tuple
 class BlipForQuestionAnswering(_Writer):
     """BLIP that answers questions about images: one text network reads the question and the image, one writes the answer."""
 
-    parts = ("vision_model", "text_encoder", "text_decoder")
+    parts = (_VISION, _ENCODER, _DECODER)
     main_input_name = "input_ids"
 
     def __init__(self, config: BlipConfig) -> None:
@@ -334,7 +316,7 @@ class BlipForQuestionAnswering(_Writer):
 class BlipForImageTextRetrieval(_Blip):
     """BLIP that tells how well texts fit images."""
 
-    parts = ("vision_model", "text_encoder")
+    parts = (_VISION, _ENCODER)
     main_input_name = "input_ids"
     names = Names({name: name for name in ("vision_proj", "text_proj", "itm_head")})
 
@@ -380,7 +362,7 @@ class BlipModel(CLIPModel):
 
     config_class = BlipConfig  # type: ignore[assignment]
     base_model_prefix = "blip"
-    part_classes: ClassVar[dict[str, type[Backbone]]] = {"text_model": BlipTextModel, "vision_model": BlipVisionModel}
+    parts = towers(BlipTextModel, BlipVisionModel)
 
     def get_multimodal_features(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
-from transept.core.composite import CompositeConfig, PartConfig
+from transept.core.parts import CompositeConfig, PartConfig
 from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import TextBackbone

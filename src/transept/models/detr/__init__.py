@@ -18,8 +18,8 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Share
 from transept.config.model import Config
 from transept.core.auto import resolve
-from transept.core.composite import CompositeConfig
 from transept.core.model import Backbone
+from transept.core.parts import CompositeConfig
 from transept.errors import InputError
 from transept.heads.detect import ForObjectDetection
 from transept.kinds.feature_maps import FeatureMaps, maps_alone
