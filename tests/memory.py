@@ -6,7 +6,7 @@ from tests.document_tables import ROOT, written
 from transept.config.model import Config
 from transept.core.auto import config_class, family, model_types, models_of
 from transept.core.model import Backbone
-from transept.layers.cache import DynamicCache
+from transept.layers.layer_cache import KeyValues
 
 PAGE = ROOT / "docs/how-to/caches.md"
 # Two bytes of a range's start and two of its step, for each group of 64 numbers.
@@ -40,7 +40,7 @@ def memory() -> str:
         found = models_of(family(name))
         base = next((cls for cls in found if issubclass(cls, Backbone)), None)
         ends = {end for cls in found for end in (*WRITERS, "ForMaskedLM") if cls.__name__.endswith(end)}
-        if base is None or not ends or "ForMaskedLM" in ends or getattr(base, "cache_class", DynamicCache) is not DynamicCache:
+        if base is None or not ends or "ForMaskedLM" in ends or getattr(base, "keeps", (KeyValues,)) != (KeyValues,):
             continue  # those that fill gaps can be made decoders, but are not written with
         whole = config_class(name)()
         config = whole.get_text_config()

@@ -200,11 +200,11 @@ from transept.kinds.text import (
 from transept.layers.cache import (
     Cache as Cache,
     DynamicCache as DynamicCache,
+    EncoderDecoderCache as EncoderDecoderCache,
+    SlidingWindowCache as SlidingWindowCache,
 )
 from transept.layers.caches import (
-    EncoderDecoderCache as EncoderDecoderCache,
     OffloadedCache as OffloadedCache,
-    SlidingWindowCache as SlidingWindowCache,
     StaticCache as StaticCache,
 )
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward

@@ -19,8 +19,8 @@ from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.generation.compiled import CACHES, make_cache
 from transept.generation.config import GenerationConfig
-from transept.layers.cache import Cache, DynamicCache
-from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
+from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches import OffloadedCache, StaticCache
 from transept.layers.quantized_cache import QuantizedCache
 from transept.models.gemma2 import Gemma2Config, Gemma2ForCausalLM
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
@@ -322,8 +322,25 @@ def test_caches_that_cannot_serve_are_named() -> None:
     with pytest.raises(InputError, match="room for 10 positions, but 10 are cached and 1 are new"):
         model.generate(found, past_key_values=StaticCache(max_cache_len=10), max_new_tokens=9)
     mamba: Any = MambaForCausalLM(MambaConfig(vocab_size=60, hidden_size=8, num_hidden_layers=1, state_size=2)).eval()
-    with pytest.raises(InputTypeError, match="keeps states, but `past_key_values` is a StaticCache"):
-        mamba.generate(found, cache_implementation="static", max_new_tokens=2)
+    with pytest.raises(InputTypeError, match="layer 0 of the cache holds states, but the model keeps keys and values"):
+        llama(num_hidden_layers=1).generate(
+            found, past_key_values=mamba(found[:, :-1], use_cache=True).past_key_values, max_new_tokens=2
+        )
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("settings", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_every_cache_keeps_states(kind: str, settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    config = MambaConfig(
+        vocab_size=60, hidden_size=8, num_hidden_layers=2, state_size=2, eos_token_id=None, initializer_range=0.5
+    )
+    model: Any = MambaForCausalLM(config).eval()
+    settings |= {"max_new_tokens": 12, "return_dict_in_generate": True}
+    expected = model.generate(ids(), **settings, use_cache=False).sequences
+    written = model.generate(ids(), **settings, cache_implementation=kind)
+    assert torch.equal(written.sequences, expected)
+    assert {layer.kinds for layer in written.past_key_values.layers} == {("states",)}
 
 
 @pytest.mark.parametrize("kind", [name for name in CACHES if name != "quantized"])

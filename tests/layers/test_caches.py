@@ -15,17 +15,10 @@ from tests.layers.test_cache import CLOSE, SIZES, Stop, gpt2, interrupt, llama, 
 
 from transept.errors import InputError, UnsupportedError
 from transept.layers import caches
-from transept.layers.cache import Cache, DynamicCache, KeyValues
-from transept.layers.caches import (
-    OffloadedCache,
-    OffloadedKeyValues,
-    SlidingKeyValues,
-    SlidingWindowCache,
-    StaticCache,
-    StaticKeyValues,
-)
+from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches import OffloadedCache, OffloadedKeyValues, StaticCache, StaticKeyValues
+from transept.layers.layer_cache import KeyValues, SlidingKeyValues
 from transept.layers.quantized_cache import QuantizedCache, QuantizedKeyValues, quantize
-from transept.layers.state import StateCache
 from transept.models.gpt2 import GPT2Config, GPT2Model
 from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
 from transept.models.mistral import MistralConfig, MistralModel
@@ -474,9 +467,10 @@ def test_states_that_were_left_half_read_are_known() -> None:
     with pytest.raises(Stop):
         model(ids[:, 4:], past_key_values=cache)
     handle.remove()
-    for call in (lambda: model(ids[:, 4:], past_key_values=cache), cache.rollback):
-        with pytest.raises(InputError, match=r"interrupted behind 4 positions.*reset"):
-            call()
+    with pytest.raises(InputError, match="interrupted: layers of the cache hold 4 to 8 positions"):
+        model(ids[:, 4:], past_key_values=cache)
+    with pytest.raises(InputError, match=r"states cannot be taken back from 8 to 4 positions.*reset"):
+        cache.rollback()
     cache.reset()
     assert torch.allclose(model(ids, past_key_values=cache).last_hidden_state, model(ids).last_hidden_state, atol=CLOSE)
 
@@ -507,7 +501,7 @@ def test_a_cache_serves_one_thread_at_a_time(kind: str) -> None:
         model: Any = MambaForCausalLM(config).eval()
     else:
         model = llama()
-    cache = StateCache() if kind == "states" else MAKERS[kind]()
+    cache = DynamicCache() if kind == "states" else MAKERS[kind]()
     ids, told = numbers(2, 9), list[Any]()
     expected = model(ids[:, :4], past_key_values=copy.deepcopy(cache)).logits
 

@@ -1,19 +1,11 @@
-"""The scan and the convolution of state-space layers, and the cache of their states."""
+"""The scan and the convolution of state-space layers."""
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError
-from transept.layers.attention import eager
-from transept.layers.cache import DynamicCache
-from transept.layers.context import Context
-from transept.layers.state import StateCache, state_of
 from transept.models.mamba import causal_conv, selective_scan
 
 
@@ -79,68 +71,3 @@ def test_convolutions_go_on_where_they_stopped(width: int) -> None:
         pieces.append(out)
     torch.testing.assert_close(torch.cat(pieces, dim=2), whole)
     assert torch.equal(kept if kept is not None else last[:, :, :0], last)
-
-
-def filled() -> StateCache:
-    cache = StateCache()
-    for layer in range(2):
-        cache.state(layer).inputs, cache.state(layer).state = torch.randn(3, 5, 2), torch.randn(3, 5, 4)
-    cache.length = 7
-    return cache
-
-
-def test_rows_are_picked_and_repeated() -> None:
-    cache = filled()
-    before = copy.deepcopy(cache)
-    cache.reorder_cache(torch.tensor([2, 0]))
-    cache.batch_repeat_interleave(2)
-    for layer in range(2):
-        for name in ("inputs", "state"):
-            assert torch.equal(getattr(cache.state(layer), name), getattr(before.state(layer), name)[[2, 2, 0, 0]])
-    assert cache.get_seq_length() == len(before.states) + 5 == 7
-    assert repr(cache) == "StateCache(layers=2, positions=7)"
-    StateCache().reorder_cache(torch.tensor([0]))  # nothing to pick from yet
-
-
-def test_positions_cannot_be_forgotten() -> None:
-    cache = filled()
-    for length in (7, 9):
-        cache.crop(length)
-    for length in (6, 0, -1):
-        with pytest.raises(InputError, match=r"cannot be taken back from 7 to \d"):
-            cache.crop(length)
-
-
-def test_states_are_of_one_size_and_may_be_forgotten_all_at_once() -> None:
-    cache = filled()
-    assert cache.get_memory_footprint() == 2 * 3 * 5 * (2 + 4) * 4
-    cache.reset()
-    assert (len(cache), cache.get_seq_length(), cache.get_memory_footprint()) == (0, 0, 0)
-
-
-def test_caches_are_taken_apart_and_put_together() -> None:
-    cache = filled()
-    cache.state(2)  # not yet filled
-    leaves, spec = pytree.tree_flatten(cache)
-    again = pytree.tree_unflatten(leaves, spec)
-    assert isinstance(again, StateCache)
-    assert (len(again), again.get_seq_length()) == (3, 7)
-    assert again.state(1).state is cache.state(1).state
-    assert again.state(2).inputs is None
-    assert [str(path[0]) for path, _ in pytree.tree_flatten_with_path(cache)[0]][:2] == ["[0]", "[1]"]
-
-
-def test_a_cache_of_another_kind_is_refused() -> None:
-    assert state_of(Context(kernel=eager)) is None
-    with pytest.raises(InputTypeError, match="is a DynamicCache"):
-        state_of(Context(kernel=eager, cache=DynamicCache()))
-    with pytest.raises(InputError, match="needs keys and values"):
-        Context(kernel=eager, cache=StateCache()).key_values()
-
-
-@pytest.mark.parametrize(("layers", "batch", "named"), [(3, 3, "2 layers, but the model has 3"), (2, 4, "a batch of 3")])
-def test_a_cache_of_another_model_or_batch_is_refused(layers: int, batch: int, named: str) -> None:
-    filled().check(2, 3)
-    StateCache().check(9, 9)
-    with pytest.raises(InputError, match=named):
-        filled().check(layers, batch)

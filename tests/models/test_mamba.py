@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.layers.cache import DynamicCache
-from transept.layers.state import StateCache
+from transept.layers.layer_cache import States
 from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
 
 from .families import FAMILIES
@@ -86,13 +86,16 @@ def test_beams_of_states_are_reordered() -> None:
 
 def test_caches_and_masks_of_attention_are_refused() -> None:
     model = tiny()
-    with pytest.raises(InputTypeError, match="is a DynamicCache"):
-        model(IDS, past_key_values=DynamicCache())
+    attention = DynamicCache([(torch.zeros(2, 1, 3, 4),) * 2] * len(model.backbone.layers))
+    with pytest.raises(InputTypeError, match="layer 0 of the cache holds keys and values, but the model keeps states"):
+        model(IDS, past_key_values=attention)
     with pytest.raises(InputError, match="a state has no pairs of positions"):
         model(IDS, attention_mask=torch.ones(2, 1, 9, 9))
     with pytest.raises(InputError, match="batch of 2"):
         model(IDS[:1], past_key_values=model(IDS, use_cache=True).past_key_values)
-    assert isinstance(model(IDS, past_key_values=StateCache(), use_cache=True).past_key_values, StateCache)
+    cache = DynamicCache()
+    assert model(IDS, past_key_values=cache, use_cache=True).past_key_values is cache
+    assert [layer.kinds for layer in cache.layers] == [("states",)] * len(model.backbone.layers)
 
 
 @pytest.mark.reference
@@ -103,8 +106,8 @@ def test_half_precision_is_as_near_to_the_truth_as_the_references(wide: bool) ->
         truth = ours(IDS).logits
         mine, other = ours.bfloat16()(IDS), theirs.bfloat16()(IDS)
     assert mine.logits.dtype == other.logits.dtype == torch.float32
-    assert mine.cache_params.state(0).inputs.dtype == torch.bfloat16
-    assert mine.cache_params.state(0).state.dtype == torch.float32
+    assert mine.cache_params.part(0, States).get("conv").dtype == torch.bfloat16
+    assert mine.cache_params.part(0, States).get("recurrent").dtype == torch.float32
     assert float((mine.logits - truth).norm()) <= 1.5 * float((other.logits - truth).norm())
     states = [model.bfloat16()(IDS, output_hidden_states=True).hidden_states for model in (ours, theirs)]
     assert [state.dtype for state in states[0]] == [state.dtype for state in states[1]]

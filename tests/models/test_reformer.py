@@ -16,6 +16,7 @@ from torch import Tensor
 
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.layers.cache import DynamicCache
+from transept.layers.caches import StaticCache
 from transept.models import reformer
 from transept.models.reformer import (
     AxialPositions,
@@ -26,7 +27,7 @@ from transept.models.reformer import (
     ReformerModel,
     ReformerModelWithLMHead,
 )
-from transept.models.reformer.attention import HashCache
+from transept.models.reformer.attention import HashedKeyValues
 
 from .families import FAMILIES
 from .harness import SINGLE, check_config_file, compare, error, gradients, labels, pair
@@ -221,7 +222,7 @@ def test_hashed_attention_from_the_cache(prompt: int, seed: int | None) -> None:
     x = ids(3, 24)
     with torch.no_grad():
         cache = model(x[:, :prompt]).past_key_values
-        assert isinstance(cache, HashCache)
+        assert all(isinstance(layer, HashedKeyValues) for layer in cache.layers)
         copies = [copy.deepcopy(cache) for _ in range(3)]
         torch.manual_seed(0)
         several = model(x[:, prompt:], past_key_values=cache).last_hidden_state
@@ -403,8 +404,10 @@ def test_wrong_uses() -> None:
     model = ReformerModel(decoder).eval()
     with pytest.raises(InputError, match="num_hashes"):
         model(ids(1, 12), num_hashes=0)
-    with pytest.raises(InputTypeError, match="DynamicCache"):
-        model(ids(1, 12), past_key_values=DynamicCache())
+    cache = DynamicCache()
+    assert model(ids(1, 12), past_key_values=cache).past_key_values is cache
+    with pytest.raises(InputTypeError, match="keeps keys and values with buckets, which a StaticCache cannot"):
+        model(ids(1, 12), past_key_values=StaticCache(max_cache_len=20))
     with pytest.raises(InputError, match="2 times, and not 1"):
         model(ids(1, 1), past_key_values=model(ids(1, 12)).past_key_values, num_hashes=1)
     with pytest.raises(InputError, match="pairs"):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import transept
 from transept.errors import ConfigError, InputError
-from transept.layers.state import StateCache
+from transept.layers.cache import DynamicCache
 from transept.models.rnn import RNNConfig, RNNForCausalLM, RNNForSequenceClassification, RNNForTokenClassification, RNNModel
 
 from .harness import SINGLE, check_same, error, gradients
@@ -142,7 +142,7 @@ def test_cached_equals_uncached(cell: str) -> None:
         output = run(model, input_ids=IDS[:, start:end], past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         parts.append(output.logits)
-    assert isinstance(cache, StateCache)
+    assert isinstance(cache, DynamicCache)
     assert cache.get_seq_length() == 9
     assert error(torch.cat(parts, dim=1), whole) <= SINGLE
     left = MASK.flip(1)
@@ -246,11 +246,11 @@ def test_settings_that_cannot_be(cls: Any, settings: dict[str, Any], words: str)
 
 def test_calls_that_cannot_be() -> None:
     with pytest.raises(InputError, match="both directions"):
-        make(bidirectional=True)(IDS, past_key_values=StateCache())
+        make(bidirectional=True)(IDS, past_key_values=DynamicCache())
     with pytest.raises(InputError, match="pairs of positions"):
         make()(IDS, attention_mask=torch.ones(3, 1, 9, 9))
     with pytest.raises(InputError, match="several texts"):
-        make()(IDS, seq_idx=torch.arange(9).expand(3, -1) // 4, past_key_values=StateCache())
+        make()(IDS, seq_idx=torch.arange(9).expand(3, -1) // 4, past_key_values=DynamicCache())
     with pytest.raises(InputError, match="counts positions itself"):
         make()(IDS, position_ids=torch.arange(9).remainder(4).expand(3, -1))
 

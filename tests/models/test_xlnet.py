@@ -234,7 +234,7 @@ def test_wrong_inputs_are_named() -> None:
     writer = tiny(XLNetLMHeadModel)
     with pytest.raises(InputError, match=r"`input_ids` holds 99 at \[1, 0\]"):
         writer.generate(torch.tensor([[7, 8], [99, 8]]), max_new_tokens=2)
-    with pytest.raises(InputTypeError, match="memories are states"):
+    with pytest.raises(InputTypeError, match="keeps memories, which a StaticCache cannot"):
         writer.generate(ids(), cache_implementation="static", max_new_tokens=2)
     with pytest.raises(InputError, match="takes guesses back"):
         writer.generate(ids(1), prompt_lookup_num_tokens=2, max_new_tokens=4)

@@ -12,11 +12,19 @@ from transept.checkpoint.load import Loadable
 from transept.config.model import Config
 from transept.environment.tiles import guard
 from transept.errors import InputError, UnsupportedError, refuse
+from transept.layers.layer_cache import States
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
 
 # An attribute of modules that are frozen, and stay in evaluation mode.
 FROZEN = "_frozen"
+
+
+class Stateful:
+    """Whether layers keep states, which cannot be cut back, in a cache: what the backbone's ``keeps`` says."""
+
+    def __get__(self, model: Any, cls: Any) -> bool:
+        return States in getattr(getattr(cls, "backbone_class", cls), "keeps", ())
 
 
 class ForLibraries(Loadable):
@@ -28,7 +36,7 @@ class ForLibraries(Loadable):
     supports_gradient_checkpointing: ClassVar[bool] = True
     # What libraries look up before they use a feature, which every class here has.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = _can_compile_fullgraph = True
-    _is_stateful: ClassVar[bool] = False  # whether a cache keeps a state that cannot be cut back
+    _is_stateful = Stateful()
     _keep_in_fp32_modules = _keep_in_fp32_modules_strict = None
     _keys_to_ignore_on_load_missing = _keys_to_ignore_on_load_unexpected = _keys_to_ignore_on_save = None
     # Instance attributes: libraries look for them in the model's ``__dict__``.

@@ -18,9 +18,7 @@ from transept.errors import InputError, UnsupportedError, refuse
 from transept.generation.config import GenerationConfig
 from transept.generation.decoding import Choice, Decoding, Step, grown, pick_rows
 from transept.generation.prompt import Prompt, model_backbone, vocabulary_size
-from transept.layers.cache import Cache
 from transept.layers.context import reaching
-from transept.layers.state import StateCache
 from transept.outputs import ModelOutput
 
 Guess = Callable[[Tensor, int], Tensor]  # (ids (1, T), most) -> guesses (1, K), K <= most, perhaps 0
@@ -29,13 +27,13 @@ Guess = Callable[[Tensor, int], Tensor]  # (ids (1, T), most) -> guesses (1, K),
 def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dict[str, Any]) -> Guess:
     """What guesses for a model: a draft model where ``more`` has one, by its own settings, else the text itself."""
     if settings.use_cache is not False:
-        _check_cache(model, prompt.cache)
+        _check_cache(model)
     if (assistant := more["assistant_model"]) is None:
         return PromptLookup(settings.prompt_lookup_num_tokens or 1, settings.max_matching_ngram_size or 2)
     what = "`assistant_ensemble_weight` lets a draft model change what is written, which is not here."
     hint = "Leave it out: guesses then count only where the model chooses the same."
     refuse(settings.assistant_ensemble_weight is not None, what, hint, UnsupportedError)
-    _check_cache(assistant, None)
+    _check_cache(assistant)
     theirs, ours = more["assistant_tokenizer"], more["tokenizer"]
     foreign = theirs is not None and ours is not None
     own = GenerationConfig()
@@ -50,12 +48,12 @@ def make_guess(model: Any, prompt: Prompt, settings: GenerationConfig, more: dic
     return ForeignDraft(draft, theirs, ours) if foreign else draft
 
 
-def _check_cache(model: Any, cache: Cache | None) -> None:
-    """Refuse caches that cannot take back what was read."""
-    kind = getattr(model_backbone(model), "cache_class", Cache) if cache is None else type(cache)
+def _check_cache(model: Any) -> None:
+    """Refuse models whose caches cannot take back what was read."""
+    kept = [kind for stack in model.stacks for kind in getattr(stack, "keeps", ())]
     what = f"assisted generation takes guesses back, but the states that {type(model).__name__} keeps sum up what was read."
     hint = "Leave `assistant_model` and `prompt_lookup_num_tokens` out, or use a model that keeps keys and values."
-    refuse(issubclass(kind, StateCache), what, hint)
+    refuse(not all(kind.can_crop for kind in kept), what, hint)
 
 
 def _draft_inputs(model: Any, assistant: Any, prompt: Prompt) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.layers.cache import Cache
-from transept.layers.caches import OffloadedCache, SlidingWindowCache, StaticCache
+from transept.layers.cache import Cache, SlidingWindowCache
+from transept.layers.caches import OffloadedCache, StaticCache
 from transept.layers.linear import plain_weights
 from transept.layers.quantized_cache import QuantizedCache
 from transept.outputs import ModelOutput

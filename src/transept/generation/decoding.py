@@ -32,8 +32,9 @@ from transept.generation.prompt import (
     takes_positions,
     vocabulary_size,
 )
-from transept.layers.cache import GROWTH, Cache
+from transept.layers.cache import Cache
 from transept.layers.context import reaching
+from transept.layers.layer_cache import GROWTH
 from transept.outputs import ModelOutput
 
 _SCORES = 2  # of (R, V), which every strategy but greedy search holds at once, at least

@@ -11,14 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError
 from transept.heads.language import ForCausalLM
 from transept.kinds.text import TextB
-from transept.layers.cache import Cache
-from transept.layers.state import StateCache
+from transept.layers.cache import Cache, DynamicCache
+from transept.layers.layer_cache import States
 
 # What a step leaves to be read by the next one: the last token, and the target's place, where a token stands then.
 READ_AGAIN = 2
+
+
+class Memories(States):
+    """What a layer remembers: states of the last positions, and in the first layer the embedding of the last token."""
+
+    name = "memories"
 
 
 class ForPermutationLM(ForCausalLM[TextB]):
@@ -64,11 +70,13 @@ class ForPermutationLM(ForCausalLM[TextB]):
         self.backbone.check_inputs(input_ids, inputs_embeds)
         table = self.get_input_embeddings()
         new = table(input_ids) if inputs_embeds is None else inputs_embeds
-        cache = _memory(past_key_values, len(self.backbone.layers), new.shape[0])
-        empty, again = table(torch.zeros_like(new[:, :1, 0], dtype=torch.long)), cache.state(0).inputs
+        cache = DynamicCache() if past_key_values is None else past_key_values
+        cache.check(self.backbone.layer_kinds(), new.shape[0])
+        layers = [cache.part(index, Memories) for index in range(len(self.backbone.layers))]
+        empty, again = table(torch.zeros_like(new[:, :1, 0], dtype=torch.long)), layers[0].get("token")
         x = torch.cat([new, empty] if again is None else [again, new, empty], dim=1)
-        mems = [layer.state.transpose(0, 1) for layer in cache.states if layer.state is not None]
-        length, end = x.shape[1], cache.length + new.shape[1]
+        mems = [states.transpose(0, 1) for layer in layers if (states := layer.get("states")) is not None]
+        length, end = x.shape[1], cache.get_seq_length() + new.shape[1]
         if attention_mask is not None:
             seen = length + (mems[0].shape[0] if mems else 0)
             attention_mask = F.pad(attention_mask, (0, 1), value=1)[:, -seen:]
@@ -80,19 +88,8 @@ class ForPermutationLM(ForCausalLM[TextB]):
         inputs |= {"mems": mems, "use_mems": use_mems if use_cache else False}
         output = self(None, attention_mask, inputs_embeds=x, **inputs)
         if output.mems is not None:
-            cache.length, cache.state(0).inputs = end, x[:, -READ_AGAIN:-1]
-            for index, memory in enumerate(output.mems):
-                cache.state(index).state = memory[:-READ_AGAIN].transpose(0, 1)
+            for index, (layer, memory) in enumerate(zip(layers, output.mems, strict=True)):
+                token = {} if index else {"token": x[:, -READ_AGAIN:-1]}
+                layer.keep(new.shape[1], states=memory[:-READ_AGAIN].transpose(0, 1), **token)
             output["past_key_values"] = cache
         return output
-
-
-def _memory(cache: Cache | None, layers: int, rows: int) -> StateCache:
-    """What earlier steps have kept, batch first, or nothing yet."""
-    if cache is None:
-        return StateCache()
-    if not isinstance(cache, StateCache):
-        hint = "Pass what an earlier call of generate() returned, and leave `cache_implementation` out."
-        raise InputTypeError(f"memories are states, but `past_key_values` is a {type(cache).__name__}.", hint=hint)
-    cache.check(layers, rows)
-    return cache

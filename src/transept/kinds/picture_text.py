@@ -254,7 +254,6 @@ class PictureTextBackbone(Composed, Backbone):
     max_positions = property(lambda self: self.language_model.max_positions)
     trained_positions = property(lambda self: self.language_model.trained_positions)
     first_position = property(lambda self: self.language_model.first_position)
-    cache_class = property(lambda self: self.language_model.cache_class)
 
     def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
         return self.language_model.cache_matters(inputs)

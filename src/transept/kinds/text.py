@@ -27,9 +27,9 @@ from transept.core.inputs import (
 )
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.kinds.packing import PackableBackbone
-from transept.layers.cache import Cache, DynamicCache
-from transept.layers.caches import EncoderDecoderCache
+from transept.layers.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
 from transept.layers.context import Context, Rows, reaching, read_mask
+from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.positions import CountedPositions
 
 _UNPADDED = ContextVar("unpadded", default=False)
@@ -87,7 +87,12 @@ class TextBackbone(PackableBackbone):
     """
 
     accepts = PackedOptions
-    cache_class: ClassVar[type[Cache]] = DynamicCache
+    # The kinds of what layers keep in a cache; where layers differ, ``layer_kinds`` tells which keeps what.
+    keeps: ClassVar[tuple[type[LayerCache], ...]] = (KeyValues,)
+
+    def layer_kinds(self) -> Kinds:
+        """The kinds of what each layer keeps in a cache."""
+        return [self.keeps] * len(self.layers)
 
     def forward(self, *args: Any, **inputs: Any) -> Any:
         """Inputs -> hidden states (B, T, D); texts that are packed into one row do not see each other."""
@@ -162,8 +167,8 @@ class TextBackbone(PackableBackbone):
         cache = self._check_cache(options.get("past_key_values"), batch)
         ctx.texts = options.get("seq_idx")
         if cache is None and ctx.texts is None and self.makes_cache(options.get("use_cache")):
-            reads_encoder = options.get("encoder_hidden_states") is not None and self.cache_class is DynamicCache
-            cache = EncoderDecoderCache() if reads_encoder else self.cache_class()
+            cache = DynamicCache() if options.get("encoder_hidden_states") is None else EncoderDecoderCache()
+            cache.check(self.layer_kinds(), batch)
         past, keys = (0, length) if cache is None else cache.span(length)
         if mask is None and ids is not None and keys == length:
             mask = self.infer_mask(ids)
@@ -308,7 +313,7 @@ class TextBackbone(PackableBackbone):
         if self.recomputes:
             what = "`past_key_values` cannot be used while layers are recomputed: each would be appended to twice."
             raise InputError(what, hint="Call gradient_checkpointing_disable(), or pass no cache.")
-        cache.check(len(self.layers), batch)
+        cache.check(self.layer_kinds(), batch)
         return cache
 
     def check_inputs(self, ids: Tensor | None, embeds: Tensor | None) -> tuple[int, int, torch.device]:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError, UnsupportedError, nearest
-from transept.layers.cache import OWNER
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
+from transept.layers.layer_cache import OWNER
 from transept.layers.linear import shared_product
 from transept.layers.links import Linked
 from transept.layers.rotary import rotate

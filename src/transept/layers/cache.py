@@ -1,15 +1,15 @@
-"""KV caches: the keys and values that attention keeps of earlier positions.
+"""Caches: what the layers of a model keep of earlier positions, each of its kind, in one object.
 
-Buffers grow by half of their size, so that decoding n tokens copies O(n) values. See ``caches`` for other kinds.
-Shapes: B batch, H key-value heads, S cached positions, D head size.
+Buffers grow by half of their size, so that decoding n tokens copies O(n) values. See ``layer_cache`` for the kinds, and
+``caches`` for caches of one size, in main memory and of few bits. Shapes: B batch, H key-value heads, D head size.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,134 +18,35 @@ from torch import Tensor
 
 from transept.config.model import Config
 from transept.errors import InputError, InputTypeError, UnsupportedError
+from transept.layers.layer_cache import KINDS, OWNER, KeyValues, LayerCache, Pair, Several, SlidingKeyValues
 
-# Keys and values.
-Pair = tuple[Tensor, Tensor]
+K = TypeVar("K", bound=LayerCache)
+# The kinds of what each layer of a model keeps: most keep one, or none.
+Kinds = Sequence[tuple[type[LayerCache], ...]]
 
-GROWTH = 64  # positions that a buffer gets more room for at least
 # The caches that forward passes are using, and the threads that these run in; beside the caches, which can be copied.
 _IN_USE: WeakKeyDictionary[Cache, int] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 _APART = "Give each text and each thread a cache of its own, such as copy.deepcopy(cache)."
-OWNER = "A cache belongs to one model and one batch."
-
-
-class KeyValues:
-    """The keys and values of one attention layer, or nothing yet.
-
-    What is given first is kept as it is and never written to, since it belongs to the caller. Later positions go into
-    buffers of our own, but not while gradients are recorded or a graph is traced: then each step makes new tensors.
-    """
-
-    def __init__(self) -> None:
-        self.held = self.dropped = 0
-        self.buffers: Pair | None = None
-        self.owned = False
-
-    @property
-    def length(self) -> int:
-        """Positions so far: those held, and those before them that were dropped since nothing looks back so far."""
-        return self.dropped + self.held
-
-    @property
-    def pair(self) -> Pair | None:
-        """Keys and values (B, H, S, D) of the positions held, ``None`` while empty; views that hold until the cache changes."""
-        return None if self.buffers is None else (self.buffers[0][:, :, : self.held], self.buffers[1][:, :, : self.held])
-
-    @property
-    def keys(self) -> Tensor | None:
-        return None if (pair := self.pair) is None else pair[0]
-
-    @property
-    def values(self) -> Tensor | None:
-        return None if (pair := self.pair) is None else pair[1]
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """(B, H, S, D) of the positions held, or ``None`` while empty."""
-        return self._shape(self.held)
-
-    def _shape(self, positions: int) -> tuple[int, ...] | None:
-        return None if self.buffers is None else (*self.buffers[0].shape[:2], positions, self.buffers[0].shape[3])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all that is kept, room for later positions included."""
-        return sum(part.nbytes for part in self.buffers or ())
-
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
-        """Add (B, H, T, D) new positions; return all that the new ones may look at.
-
-        A query sees ``window`` positions, itself included, or all before it; some kinds of caches drop the others.
-        """
-        if self.buffers is None:
-            self.buffers, self.held = (keys, values), keys.shape[2]
-            return keys, values
-        self._check(keys, values)
-        old, held, end = self.buffers, self.held, self.held + keys.shape[2]
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or _is_frozen(old[0]):
-            found = torch.cat([old[0][:, :, :held], keys], dim=2), torch.cat([old[1][:, :, :held], values], dim=2)
-            self.owned = False
-        else:
-            found = self._extended(old[0], keys, end), self._extended(old[1], values, end)
-            self.owned = True
-        self.buffers, self.held = found, end
-        return found[0][:, :, :end], found[1][:, :, :end]
-
-    def _check(self, *given: Tensor) -> None:
-        for name, old, new in zip(("keys", "values"), self.buffers or (), given):
-            if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
-                held = (*old.shape[:2], self.held, old.shape[3])
-                found = f"{name} of (batch, heads, positions, head size) = {held}, {old.dtype} on {old.device}"
-                news = f"the new ones are {tuple(new.shape)}, {new.dtype} on {new.device}"
-                raise InputError(f"the cache holds {found}, but {news}.", hint=OWNER)
-
-    def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
-        if end > buffer.shape[2] or not self.owned:
-            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, GROWTH)))
-            grown[:, :, : self.held] = buffer[:, :, : self.held]
-            buffer = grown
-        buffer[:, :, self.held : end] = new
-        return buffer
-
-    def _empty(self, like: Tensor, size: int) -> Tensor:
-        return like.new_empty((*like.shape[:2], size, like.shape[3]))
-
-    def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` positions; their room is used again."""
-        self.held = min(self.held, length)
-
-    def reset(self) -> None:
-        self.held = self.dropped = 0
-        self.buffers = None
-
-    def change(self, function: Callable[[Tensor], Tensor]) -> None:
-        """Replace what is kept by a function of it that changes the batch alone, such as a reordering."""
-        if (pair := self.pair) is not None:
-            self.buffers, self.owned = (function(pair[0]), function(pair[1])), False
-
-
-def _is_frozen(made: Tensor) -> bool:
-    # What inference mode has made cannot be written to outside of it.
-    return made.is_inference() and not torch.is_inference_mode_enabled()
 
 
 class Cache:
-    """The keys and values of all layers of a model; layers are made when they are first used.
+    """What all layers of a model keep of earlier positions; layers are made when they are first used.
 
-    ``cross`` holds those of an encoder's states for models with cross-attention, computed once. ``depth`` is the number of the
-    model's layers, once it has been told. ``deltas`` (B) are what is added to the count of the positions that follow to number
-    them, where pictures have taken fewer numbers than positions; they hold behind the first ``settled`` positions. ``config``
-    is not needed.
+    A model tells the ``kinds`` of its layers; where none has told yet, they keep keys and values. ``cross`` holds those of an
+    encoder's states for models with cross-attention, computed once. ``deltas`` (B) are what is added to the count of the
+    positions that follow to number them, where pictures have taken fewer numbers than positions; they hold behind the first
+    ``settled`` positions. ``config`` is not needed.
     """
 
     is_compileable = False
     kind: ClassVar[type[KeyValues]] = KeyValues
 
     def __init__(self, config: Config | None = None) -> None:
-        self.layers: list[KeyValues] = []
+        self.layers: list[LayerCache] = []
         self.cross: list[KeyValues] = []
-        self.depth = self.settled = 0
+        self.kinds: Kinds = ()
+        self.settled = 0
         self.passes = 0  # forward passes that have used it
         self.deltas: Tensor | None = None
 
@@ -160,14 +61,34 @@ class Cache:
             serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
 
-    def make(self) -> KeyValues:
-        """The key-values of one layer, with nothing in them; what makes a kind of cache."""
-        return self.kind()
+    def make(self, kind: type[LayerCache]) -> LayerCache:
+        """What keeps one kind of things of one layer, with nothing in it; of keys and values, the cache has its own variety.
 
-    def layer(self, index: int) -> KeyValues:
-        while len(self.layers) <= index:
-            self.layers.append(self.make())
+        Raises:
+            InputTypeError: the cache cannot keep that kind.
+        """
+        if kind is not KeyValues and issubclass(kind, KeyValues) and self.kind is not KeyValues:
+            self.refuse(kind)
+        return self.kind() if kind is KeyValues else kind()
+
+    def refuse(self, kind: type[LayerCache]) -> None:
+        hint = "Pass a DynamicCache(), or what an earlier call returned."
+        raise InputTypeError(f"the model keeps {kind.name}, which a {type(self).__name__} cannot.", hint=hint)
+
+    def layer(self, index: int) -> LayerCache:
+        """What a layer keeps, made where there is nothing yet."""
+        while (have := len(self.layers)) <= index:
+            made = [self.make(kind) for kind in (self.kinds[have] if have < len(self.kinds) else (KeyValues,))]
+            self.layers.append(made[0] if len(made) == 1 else Several(made))
         return self.layers[index]
+
+    def part(self, index: int, kind: type[K]) -> K:
+        """What a layer keeps of a kind (``InputTypeError`` where it keeps other kinds)."""
+        for part in (layer := self.layer(index)).parts:
+            if isinstance(part, kind):
+                return part
+        what = f"layer {index} of the cache holds {' and '.join(layer.kinds) or 'nothing'}, but the model keeps {kind.name}."
+        raise InputTypeError(what, hint=OWNER)
 
     def cross_layer(self, index: int) -> KeyValues:
         while len(self.cross) <= index:
@@ -175,7 +96,7 @@ class Cache:
         return self.cross[index]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Pair:
-        return self.layer(layer_idx).append(key_states, value_states)
+        return self.part(layer_idx, KeyValues).append(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.layers[layer_idx].length if len(self.layers) > layer_idx else 0
@@ -189,13 +110,14 @@ class Cache:
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         """For so many new positions: how many keys they meet in a layer, and how many were dropped before those."""
-        dropped = self.layers[layer_idx].dropped if len(self.layers) > layer_idx else 0
+        parts = self.layers[layer_idx].parts if len(self.layers) > layer_idx else ()
+        dropped = max((part.dropped for part in parts), default=0)
         return self.get_seq_length(layer_idx) - dropped + query_length, dropped
 
     @property
     def batch_size(self) -> int:
         """B; 0 while empty."""
-        return shape[0] if self.layers and (shape := self.layers[0].shape) is not None else 0
+        return self.layers[0].rows if self.layers else 0
 
     @property
     def is_initialized(self) -> bool:
@@ -203,12 +125,17 @@ class Cache:
 
     def get_memory_footprint(self) -> int:
         """Bytes of all that is kept, room for later positions included."""
-        return sum(layer.nbytes for layer in (*self.layers, *self.cross))
+        return sum(part.nbytes for part in self.parts())
 
     def footprint_at(self, positions: int) -> int:
         """About the bytes that will be kept of so many positions, from what is kept of those so far."""
-        own, cross = (sum(layer.nbytes for layer in layers) for layers in (self.layers, self.cross))
-        return own * positions // max(self.get_seq_length(), 1) + cross
+        own = sum(part.nbytes_at(positions) for layer in self.layers for part in layer.parts)
+        return own + sum(layer.nbytes for layer in self.cross)
+
+    def parts(self) -> Iterator[LayerCache]:
+        """What all layers keep, kind by kind."""
+        for layer in (*self.layers, *self.cross):
+            yield from layer.parts
 
     def span(self, new: int) -> tuple[int | Tensor, int]:
         """For ``new`` positions: how many come before them, and how many keys there are with them.
@@ -244,33 +171,40 @@ class Cache:
         if _IN_USE.get(self, here := threading.get_ident()) != here:
             raise InputError("the cache is being used by a forward pass in another thread.", hint=_APART)
 
-    def check(self, layers: int, batch: int) -> None:
-        """Refuse to serve a model of another number of layers or another batch than the cached one (``InputError``)."""
+    def check(self, kinds: Kinds, batch: int) -> None:
+        """Refuse to serve a model whose layers keep other kinds, or another batch than the cached one (``InputError``)."""
         if not len(self):
-            self.depth = layers
+            self.kinds = kinds
             return
         if not torch.compiler.is_compiling():
             self.check_finished()
-        if (held := max(len(self), self.depth)) != layers:
-            raise InputError(f"the cache holds {held} layers, but the model has {layers}.", hint=OWNER)
+        if (held := max(len(self), len(self.kinds))) != len(kinds):
+            raise InputError(f"the cache holds {held} layers, but the model has {len(kinds)}.", hint=OWNER)
+        for index, (layer, wanted) in enumerate(zip(self.layers, kinds)):
+            if layer.kinds != (names := tuple(kind.name for kind in wanted)):
+                has, needs = (" and ".join(found) or "nothing" for found in (layer.kinds, names))
+                raise InputTypeError(f"layer {index} of the cache holds {has}, but the model keeps {needs}.", hint=OWNER)
+        self.kinds = kinds
         if self.batch_size not in (0, batch):
-            shape = f"(batch, heads, positions, head size) = {self.layers[0].shape}" if self.layers else ""
+            shape = f"(batch, heads, positions, head size) = {shape}" if (shape := self.layers[0].shape) else ""
             message = f"the cache holds {shape or f'a batch of {self.batch_size}'}, but the inputs are a batch of {batch}."
             raise InputError(message, hint="Pick its rows with reorder_cache, or start with a new cache.")
+
+    def _lengths(self) -> list[int]:
+        """How many positions each layer has read."""
+        lengths = [part.length for layer in self.layers for part in layer.parts]
+        return lengths + [0] * (len(self.kinds) - len(self.layers))
 
     def check_finished(self) -> None:
         """Refuse to go on where an interrupted forward pass has left layers of unequal lengths (``InputError``)."""
         self.check_unused()
-        lengths = [layer.length for layer in self.layers]
-        lengths += [0] * (self.depth - len(lengths))
-        if len(set(lengths)) > 1:
+        if len(lengths := set(self._lengths())) > 1:
             message = f"a forward pass was interrupted: layers of the cache hold {min(lengths)} to {max(lengths)} positions."
             raise InputError(message, hint="Call its rollback(), and pass again what was not read; or start with a new cache.")
 
     def rollback(self) -> int:
         """Forget what an interrupted forward pass has left in some layers, if that can be; the number of positions in all."""
-        keep = min((layer.length for layer in self.layers), default=0) if len(self.layers) >= self.depth else 0
-        self.crop(keep)
+        self.crop(keep := min(self._lengths(), default=0))
         return keep
 
     def __len__(self) -> int:
@@ -297,15 +231,18 @@ class Cache:
         self.check_unused()
         keep = length if length >= 0 else max(self.get_seq_length() + length, 0)
         self._check_settled(keep)
-        for layer in sorted(self.layers, key=lambda layer: -layer.dropped):  # all or none: who refuses comes first
-            layer.crop(keep)
+        own = [part for layer in self.layers for part in layer.parts]
+        for part in own:  # all or none
+            part.check_crop(keep)
+        for part in own:
+            part.crop(keep)
 
     def reset(self) -> None:
         """Forget everything; buffers of one size stay."""
         self.check_unused()
         self.deltas = None
-        for layer in (*self.layers, *self.cross):
-            layer.reset()
+        for part in self.parts():
+            part.reset()
 
     def _check_settled(self, keep: int) -> None:
         """Refuse to forget some of the pictures that positions were numbered by (``InputError``)."""
@@ -320,22 +257,21 @@ class Cache:
 
     def take_apart(self) -> tuple[list[Tensor | None], Any]:
         """The tensors, and what of plain values is needed to put them together again."""
-        layers = (*self.layers, *self.cross)
-        parts = [part for layer in layers for part in layer.pair or (None, None)]
+        parts = [tensor for part in self.parts() for tensor in part.tensors()]
         parts += [] if self.deltas is None else [self.deltas]
-        dropped = tuple(layer.dropped for layer in layers)
-        return parts, (len(self.layers), len(self.cross), dropped, self.settled, self.arguments())
+        own = [[(part.name, part.form()) for part in layer.parts] for layer in self.layers]
+        return parts, (own, [layer.form() for layer in self.cross], self.settled, self.arguments())
 
     @classmethod
     def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        own, cross, dropped, settled, arguments = sizes
+        own, cross, settled, arguments = sizes
         cache, parts = cls(*arguments), iter(parts)
-        layers = [*(cache.layer(index) for index in range(own)), *(cache.cross_layer(index) for index in range(cross))]
-        for layer, before in zip(layers, dropped, strict=True):
-            keys, values = next(parts), next(parts)
-            if keys is not None:
-                layer.append(keys, values)
-            layer.dropped = before
+        cache.kinds = [tuple(KINDS[name] for name, _ in layer) for layer in own]
+        for index, forms in enumerate(own):
+            for part, (_, form) in zip(cache.layer(index).parts, forms, strict=True):
+                part.fill(parts, form)
+        for index, form in enumerate(cross):
+            cache.cross_layer(index).fill(parts, form)
         cache.deltas, cache.settled = next(parts, None), settled
         return cache
 
@@ -375,18 +311,54 @@ class DynamicCache(Cache):
         for index, pair in enumerate(pairs):
             if not isinstance(pair, tuple | list) or len(pair) < 2 or not all(isinstance(x, Tensor) for x in pair[:2]):
                 raise InputTypeError(f"`ddp_cache_data` must hold keys and values, but layer {index} is {str(pair)[:60]!r}.")
-            self.layer(index).append(pair[0], pair[1])
+            self.update(pair[0], pair[1], index)
 
     def spread(self, offsets: list[int]) -> DynamicCache:
-        """A cache of the same length with a row for each offset: this one's only row, so many positions further right."""
+        """A cache of the same length with a row for each offset: this one's only row, so many positions further right.
 
-        def moved(states: Tensor) -> Tensor:
-            found = states.new_zeros((len(offsets), *states.shape[1:]))
-            for row, offset in zip(found, offsets, strict=True):
-                row[:, offset:] = states[0, :, : max(states.shape[2] - offset, 0)]
-            return found
-
-        cache = DynamicCache([tuple(map(moved, layer.pair or ())) for layer in self.layers])
+        Raises:
+            InputError: layers keep states, which sum up positions that are to be left out.
+        """
+        cache = DynamicCache()
+        cache.kinds, cache.layers = self.kinds, [layer.spread(offsets) for layer in self.layers]
         cache.deltas = None if self.deltas is None else self.deltas.expand(len(offsets))
         cache.settled = self.settled
         return cache
+
+
+class EncoderDecoderCache(DynamicCache):
+    """A cache of a decoder's positions and of an encoder's states, in the two that it is made of; dynamic ones by default."""
+
+    def __init__(self, self_attention_cache: Cache | None = None, cross_attention_cache: Cache | None = None) -> None:
+        super().__init__()
+        self.self_attention_cache: Cache = DynamicCache() if self_attention_cache is None else self_attention_cache
+        self.cross_attention_cache: Cache = DynamicCache() if cross_attention_cache is None else cross_attention_cache
+        self.layers = self.self_attention_cache.layers
+        self.cross = cast("list[KeyValues]", self.cross_attention_cache.layers)
+
+    @property
+    def is_compileable(self) -> bool:  # type: ignore[override]
+        return self.self_attention_cache.is_compileable
+
+    @property
+    def is_updated(self) -> dict[int, bool]:
+        """Which layers hold an encoder's states."""
+        return {index: layer.length > 0 for index, layer in enumerate(self.cross)}
+
+    def make(self, kind: type[LayerCache]) -> LayerCache:
+        return self.self_attention_cache.make(kind)
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.self_attention_cache.get_max_length(layer_idx)
+
+    def span(self, new: int) -> tuple[int | Tensor, int]:
+        return self.self_attention_cache.span(new)
+
+
+class SlidingWindowCache(Cache):
+    """A cache that drops the positions that no later query looks at, in layers with a window; ``config`` is not needed.
+
+    Their memory ends with the window, or a quarter more. It can be cropped only while nothing has been dropped.
+    """
+
+    kind = SlidingKeyValues

@@ -1,4 +1,4 @@
-"""Kinds of KV caches: of one size (static), of the windows that layers see (sliding), and in main memory (offloaded).
+"""Other caches: of one size (static), and in main memory (offloaded).
 
 Shapes: B batch, H key-value heads, T new positions, S cached positions, D head size.
 """
@@ -16,23 +16,20 @@ from transept.config.model import Config
 from transept.environment.memory import check_memory
 from transept.environment.units import size
 from transept.errors import InputError, UnsupportedError
-from transept.layers.cache import Cache, DynamicCache, KeyValues, Pair
+from transept.layers.cache import Cache
+from transept.layers.layer_cache import KeyValues, LayerCache, Pair, States
 
 _LARGER = "Make it with a larger `max_cache_len`."
 
 
-class StaticKeyValues(KeyValues):
-    """The keys and values of one layer in buffers of ``size`` positions, which are made once and written to in place.
+class Counted(LayerCache):
+    """Mixed into what is of one size: how much it holds is also kept in a tensor, by which compiled graphs go.
 
-    How much is filled is also kept in a tensor, by which compiled graphs go, so that one of them serves every length: those
-    hand out the whole buffers, and the mask hides what nothing has been written to.
+    So one graph serves every length.
     """
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.filled: Tensor | None = None
-        self._held: int | None = 0
-        super().__init__()
+    filled: Tensor | None = None
+    _held: int | None = 0
 
     @property
     def held(self) -> int:
@@ -46,6 +43,42 @@ class StaticKeyValues(KeyValues):
         self._held = length
         if self.filled is not None:
             self.filled.fill_(length)
+
+    def advance(self, positions: int) -> None:
+        """Count so many positions more."""
+        if torch.compiler.is_compiling():
+            assert self.filled is not None
+            self.filled.add_(positions)
+            self._held = None  # a number would be part of the graph, which would then be for that length alone
+        else:
+            self.held += positions
+
+    def count_on(self, device: torch.device, *buffers: Tensor) -> None:
+        """Begin to count in a tensor, beside new ``buffers``."""
+        if self.filled is None:
+            self.filled = torch.full((), self._held or 0, dtype=torch.long, device=device)
+        # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
+        if device.type == "cuda" and not torch.compiler.is_compiling():
+            for buffer in (*buffers, self.filled):
+                torch._dynamo.mark_static_address(buffer)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + (0 if self.filled is None else self.filled.nbytes)
+
+    def nbytes_at(self, positions: int) -> int:
+        return self.nbytes
+
+
+class StaticKeyValues(Counted, KeyValues):
+    """The keys and values of one layer in buffers of ``size`` positions, which are made once and written to in place.
+
+    Compiled graphs get the whole buffers, and the mask hides what nothing has been written to.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__()
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -66,13 +99,12 @@ class StaticKeyValues(KeyValues):
             places = torch.arange(keys.shape[2], device=keys.device) + self.filled
             for buffer, new in zip(self.buffers, (keys, values)):
                 buffer.index_copy_(2, places, new)
-            self.filled.add_(keys.shape[2])
-            self._held = None  # a number would be part of the graph, which would then be for that length alone
+            self.advance(keys.shape[2])
             return (keys, values) if first else self.buffers
         start, end = self.held, self.held + keys.shape[2]
         for buffer, new in zip(self.buffers, (keys, values)):
             buffer[:, :, start:end] = new
-        self.held = end
+        self.advance(keys.shape[2])
         return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
 
     def allocate(self, keys: Tensor, values: Tensor) -> None:
@@ -86,12 +118,8 @@ class StaticKeyValues(KeyValues):
                 made = [x.new_zeros((*x.shape[:2], self.size, x.shape[3])) for x in (keys, values)]
             except RuntimeError as error:
                 raise InputError(f"there is no memory for {what}: a layer takes {size(needed)}.", hint=hint) from error
-            self.filled = torch.zeros((), dtype=torch.long, device=keys.device)
+            self.count_on(keys.device, *made)
         self.buffers = made[0], made[1]
-        # For graphs that a device replays; elsewhere it would be of no use, and cost the compiler's import.
-        if keys.device.type == "cuda" and not torch.compiler.is_compiling():
-            for buffer in (*made, self.filled):
-                torch._dynamo.mark_static_address(buffer)
 
     def reset(self) -> None:
         self.held = 0
@@ -107,9 +135,28 @@ class StaticKeyValues(KeyValues):
         else:
             self.buffers = keys, values
 
-    @property
-    def nbytes(self) -> int:
-        return super().nbytes + (0 if self.filled is None else self.filled.nbytes)
+
+class StaticStates(Counted, States):
+    """The states of one layer in buffers that are made once and written to in place."""
+
+    def keep(self, positions: int, **states: Tensor) -> None:
+        for name, state in states.items():
+            if name not in self.states:
+                with torch.inference_mode(False):  # as for keys and values
+                    self.states[name] = torch.zeros(state.shape, dtype=state.dtype, device=state.device)
+                    self.count_on(state.device, self.states[name])
+            self.states[name].copy_(state)
+        self.advance(positions)
+
+    def reset(self) -> None:
+        self.held = 0
+        for state in self.states.values():
+            state.zero_()
+
+    def change(self, function: Callable[[Tensor], Tensor]) -> None:
+        for name, state in self.states.items():
+            changed = function(state)
+            self.states[name] = state.copy_(changed) if changed.shape == state.shape else changed
 
 
 class StaticCache(Cache):
@@ -122,7 +169,6 @@ class StaticCache(Cache):
     what is cached first, whatever ``max_batch_size`` (or ``batch_size``), ``device``, ``layer_device_map`` and ``dtype`` say.
     """
 
-    layers: list[StaticKeyValues]  # type: ignore[assignment]
     is_compileable = True
 
     def __init__(
@@ -145,8 +191,12 @@ class StaticCache(Cache):
             raise UnsupportedError("a StaticCache cannot be offloaded.", hint="Use an OffloadedCache.")
         self.config, self.max_cache_len = config, max_cache_len
 
-    def make(self) -> KeyValues:
-        return StaticKeyValues(self.max_cache_len)
+    def make(self, kind: type[LayerCache]) -> LayerCache:
+        if kind is KeyValues:
+            return StaticKeyValues(self.max_cache_len)
+        if kind is not States:
+            self.refuse(kind)
+        return StaticStates()
 
     def arguments(self) -> tuple[Any, ...]:
         return None, self.max_cache_len
@@ -156,16 +206,15 @@ class StaticCache(Cache):
 
     def span(self, new: int) -> tuple[int | Tensor, int]:
         """As in every kind; in compiled graphs a tensor, and all positions that there is room for."""
-        if torch.compiler.is_compiling() and self.layers and (filled := self.layers[0].filled) is not None:
-            return filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
+        if torch.compiler.is_compiling() and self.layers:
+            for part in self.layers[0].parts:
+                if isinstance(part, Counted) and part.filled is not None:
+                    return part.filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
         past, keys = super().span(new)
         if keys > self.max_cache_len:
             message = f"the cache has room for {self.max_cache_len} positions, but {past} are cached and {new} are new."
             raise InputError(message, hint=_LARGER)
         return past, keys
-
-    def footprint_at(self, positions: int) -> int:
-        return self.get_memory_footprint()
 
     def early_initialization(
         self, batch_size: int, num_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device | str
@@ -176,72 +225,8 @@ class StaticCache(Cache):
         if layers is None:
             raise InputError("how many layers there are is not known.", hint="Pass `config` to the StaticCache.")
         like = torch.empty((batch_size, num_heads, 0, head_dim), dtype=dtype, device=device)
-        self.layer(layers - 1)
-        for layer in self.layers:
-            layer.allocate(like, like)
-
-
-class EncoderDecoderCache(DynamicCache):
-    """A cache of a decoder's positions and of an encoder's states, in the two that it is made of; dynamic ones by default."""
-
-    def __init__(self, self_attention_cache: Cache | None = None, cross_attention_cache: Cache | None = None) -> None:
-        super().__init__()
-        self.self_attention_cache: Cache = DynamicCache() if self_attention_cache is None else self_attention_cache
-        self.cross_attention_cache: Cache = DynamicCache() if cross_attention_cache is None else cross_attention_cache
-        self.layers, self.cross = self.self_attention_cache.layers, self.cross_attention_cache.layers
-
-    @property
-    def is_compileable(self) -> bool:  # type: ignore[override]
-        return self.self_attention_cache.is_compileable
-
-    @property
-    def is_updated(self) -> dict[int, bool]:
-        """Which layers hold an encoder's states."""
-        return {index: layer.length > 0 for index, layer in enumerate(self.cross)}
-
-    def make(self) -> KeyValues:
-        return self.self_attention_cache.make()
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return self.self_attention_cache.get_max_length(layer_idx)
-
-    def span(self, new: int) -> tuple[int | Tensor, int]:
-        return self.self_attention_cache.span(new)
-
-    def footprint_at(self, positions: int) -> int:
-        return self.self_attention_cache.footprint_at(positions) + self.cross_attention_cache.get_memory_footprint()
-
-
-class SlidingKeyValues(KeyValues):
-    """The keys and values of one layer: where it has a window, of those positions only that a later query may look at."""
-
-    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
-        """As in every kind, but of the earlier positions those alone are returned that are near enough to the first new one."""
-        keys, values, new = *super().append(keys, values), keys.shape[2]
-        if window is None:
-            return keys, values
-        keep, seen = window - 1, min(window - 1 + new, self.held)
-        if (start := self.held - keep) > window // 4 and (pair := self.pair) is not None:  # not at every step, since it copies
-            self.buffers = pair[0][:, :, start:].clone(), pair[1][:, :, start:].clone()
-            self.owned, self.held, self.dropped = False, keep, self.dropped + start
-        return keys[:, :, -seen:], values[:, :, -seen:]
-
-    def crop(self, length: int) -> None:
-        """Forget all but the first ``length`` positions; refused where earlier ones were dropped, which would be in sight."""
-        if length < self.length and self.dropped:
-            hint = "Use a DynamicCache, or copy the cache before what may have to be forgotten."
-            reason = f"it has dropped the first {self.dropped}, which the window would reach again"
-            raise InputError(f"the cache cannot be cropped from {self.length} to {length} positions: {reason}.", hint=hint)
-        super().crop(length)
-
-
-class SlidingWindowCache(Cache):
-    """A cache that drops the positions that no later query looks at, in layers with a window; ``config`` is not needed.
-
-    Their memory ends with the window, or a quarter more. It can be cropped only while nothing has been dropped.
-    """
-
-    kind = SlidingKeyValues
+        for index in range(layers):
+            self.part(index, StaticKeyValues).allocate(like, like)
 
 
 class OffloadedKeyValues(KeyValues):
@@ -299,15 +284,18 @@ class OffloadedKeyValues(KeyValues):
 class OffloadedCache(Cache):
     """A cache in main memory: the device holds the keys and values of the layer that runs, and gets those of the next.
 
+    States, which are of one size however long the text is, stay on the device.
+
     For models in main memory it is a :class:`DynamicCache`; ``config`` is not needed.
     """
 
-    layers: list[OffloadedKeyValues]  # type: ignore[assignment]
     kind = OffloadedKeyValues
 
-    def layer(self, index: int) -> KeyValues:
+    def layer(self, index: int) -> LayerCache:
         found = super().layer(index)
-        self.layers[(index + 1) % len(self.layers)].fetch()
+        for part in self.layers[(index + 1) % len(self.layers)].parts:
+            if isinstance(part, OffloadedKeyValues):
+                part.fetch()
         return found
 
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from transept.errors import InputError
-from transept.layers.cache import Cache, KeyValues
+from transept.layers.cache import Cache, K
+from transept.layers.layer_cache import KeyValues
 
 # What attention gathers, and its weights where the kernel shows them.
 Attended = tuple[Tensor, Tensor | None]
@@ -137,8 +138,12 @@ class Context:
             return x
         return x.flatten(0, 1)[self.pooled].view(x.shape[0], -1, *x.shape[2:])
 
+    def kept(self, kind: type[K]) -> K | None:
+        """What the layer that runs keeps of a kind, to read and to change; ``None`` where there is no cache."""
+        return None if self.cache is None else self.cache.part(self.layer, kind)
+
     def key_values(self) -> KeyValues | None:
-        return None if self.cache is None else self.cache.layer(self.layer)
+        return self.kept(KeyValues)
 
     def cross_key_values(self) -> KeyValues | None:
         return None if self.cache is None else self.cache.cross_layer(self.layer)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from transept.config.model import Config
 from transept.errors import InputError
-from transept.layers.cache import Cache, KeyValues, Pair
+from transept.layers.cache import Cache
+from transept.layers.layer_cache import KeyValues, LayerCache, Pair
 
 BACKENDS = ("quanto", "hqq")
 
@@ -140,6 +141,8 @@ class QuantizedKeyValues(KeyValues):
 class QuantizedCache(Cache):
     """A cache of few bits a number, but for the newest positions; for long texts, since it costs time at every step.
 
+    States, which are of one size however long the text is, stay as they are.
+
     Args:
         backend: the reference's ``"quanto"`` or ``"hqq"``; there is one way here, which needs neither, nor ``config``.
         nbits: 4 or 8.
@@ -147,6 +150,8 @@ class QuantizedCache(Cache):
             head is no multiple of it, the most that divide both.
         residual_length: how many of the newest positions stay as they are.
     """
+
+    kind = QuantizedKeyValues
 
     def __init__(
         self,
@@ -168,8 +173,10 @@ class QuantizedCache(Cache):
                 raise InputError(f"`{name}` must be {kind} from {least} on, but is {value!r}.")
         self.nbits, self.q_group_size, self.residual_length = nbits, q_group_size, residual_length
 
-    def make(self) -> KeyValues:
-        return QuantizedKeyValues(self.nbits, self.q_group_size, self.residual_length)
+    def make(self, kind: type[LayerCache]) -> LayerCache:
+        if kind is KeyValues:
+            return QuantizedKeyValues(self.nbits, self.q_group_size, self.residual_length)
+        return super().make(kind)
 
     def arguments(self) -> tuple[Any, ...]:
         return None, None, self.nbits, self.q_group_size, self.residual_length

@@ -22,9 +22,9 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.text import CausalBackbone
 from transept.layers import Context, RMSNorm
 from transept.layers.cache import Cache
+from transept.layers.layer_cache import States
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
-from transept.layers.state import StateCache, state_of
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
 
@@ -131,15 +131,15 @@ class MambaMixer(Linked):
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :, None]
-        kept = state_of(ctx)
+        kept = ctx.kept(States)
         inner, gate = self.in_proj(x if real is None else x * real).chunk(2, dim=-1)
-        inner, last = causal_conv(inner.mT, self.conv1d.weight, self.conv1d.bias, kept.inputs if kept else None)
+        inner, last = causal_conv(inner.mT, self.conv1d.weight, self.conv1d.bias, kept.get("conv") if kept else None)
         inner = self.act(inner.mT) if real is None else self.act(inner.mT) * real
         rank, write, read = self.x_proj(inner).split(self.sizes, dim=-1)
         step, decay = F.softplus(self.dt_proj(rank)), -self.A_log.exp()
-        y, state = selective_scan(inner, step, decay, write, read, kept.state if kept else None)
+        y, state = selective_scan(inner, step, decay, write, read, kept.get("recurrent") if kept else None)
         if kept is not None:
-            kept.inputs, kept.state = last, state
+            kept.keep(x.shape[1], conv=last, recurrent=state)
         return self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
 
 
@@ -161,14 +161,13 @@ MAMBA_BLOCK: Table = {
 
 
 class MambaModel(CausalBackbone):
-    _is_stateful = True
     config_class = MambaConfig
     base_model_prefix = "backbone"
     names = Names(
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", MAMBA_BLOCK), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
-    cache_class, ragged = StateCache, False
+    keeps, ragged = (States,), False
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
 
     def __init__(self, config: MambaConfig) -> None:
@@ -202,8 +201,6 @@ class MambaModel(CausalBackbone):
         return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        if isinstance(ctx.cache, StateCache):
-            ctx.cache.length += x.shape[1]
         if ctx.hidden_states is not None:
             ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
         x = self.finalize(x)
@@ -211,7 +208,6 @@ class MambaModel(CausalBackbone):
 
 
 class MambaForCausalLM(ForCausalLM[MambaModel]):
-    _is_stateful = True
     output_class = RecurrentLogitsOutput
     reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 

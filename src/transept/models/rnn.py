@@ -27,7 +27,7 @@ from transept.heads import classify, language
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, pool
 from transept.layers.cache import Cache
-from transept.layers.state import StateCache, state_of
+from transept.layers.layer_cache import States
 from transept.outputs import BackboneOutput, ModelOutput
 
 _CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
@@ -97,8 +97,9 @@ class RecurrentLayer(nn.Module):
         self.parts = 2 if c.cell == "lstm" else 1  # of a state
 
     def forward(self, x: Tensor, ctx: RecurrentContext) -> Tensor:
-        kept = state_of(ctx)
-        before = ctx.carried.get(ctx.layer) if kept is None or kept.state is None else kept.state
+        kept = ctx.kept(States)
+        before = None if kept is None else kept.get("recurrent")
+        before = ctx.carried.get(ctx.layer) if before is None else before
         if ctx.padding is None:
             out, after = self.cell(x, self.split(before))
             after = self.join(after)
@@ -106,7 +107,7 @@ class RecurrentLayer(nn.Module):
             out, after = self.packed(x, ctx.padding[:, -x.shape[1] :], before)
         ctx.left[ctx.layer] = after
         if kept is not None:
-            kept.state = after
+            kept.keep(x.shape[1], recurrent=after)
         dropped: Tensor = self.dropout(out)
         return dropped
 
@@ -140,7 +141,7 @@ class RecurrentLayer(nn.Module):
 class RNNModel(TextBackbone):
     config_class = RNNConfig
     context_class = RecurrentContext
-    cache_class, ragged = StateCache, False
+    keeps, ragged = (States,), False
     pooling = "last"
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", "past_key_values", "inputs_embeds", "labels", "use_cache")
@@ -202,8 +203,6 @@ class RNNModel(TextBackbone):
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         assert isinstance(ctx, RecurrentContext)
-        if isinstance(ctx.cache, StateCache):
-            ctx.cache.length += x.shape[1]
         if self.config.stateful:
             self.carried = {layer: state.detach() for layer, state in ctx.left.items()}
         return super().end(x, ctx)

@@ -24,13 +24,12 @@ from transept.config.model import Config
 from transept.core.inputs import check_by_position
 from transept.errors import InputError, InputTypeError
 from transept.heads import classify, span
-from transept.heads.permutation import ForPermutationLM
+from transept.heads.permutation import ForPermutationLM, Memories
 from transept.heads.span import ForBeamQuestionAnswering
 from transept.kinds.text import PackedOptions, TextBackbone
 from transept.layers import MLP, Attention, PostNorm
 from transept.layers.context import Context, Pattern, lower
 from transept.layers.links import Linked, tensors
-from transept.layers.state import StateCache
 from transept.layers.tensors import check_tensors
 from transept.objectives.classification import check_is_tensor
 from transept.outputs import MemoryLogitsOutput, MemoryOutput, MemoryQuestionAnsweringOutput
@@ -193,7 +192,7 @@ XLNET_BLOCK: Table = {
 class XLNetModel(TextBackbone):
     config_class = XLNetConfig
     base_model_prefix = "transformer"
-    cache_class, context_class, ragged = StateCache, RelativeContext, False
+    keeps, context_class, ragged = (Memories,), RelativeContext, False
     reads = (
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),

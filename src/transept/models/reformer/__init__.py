@@ -28,7 +28,7 @@ from transept.layers import Context
 from transept.layers.cache import Cache
 from transept.layers.links import Linked
 from transept.layers.mlp import MLP, apply_chunking_to_forward
-from transept.models.reformer.attention import HashCache, HashContext, LocalAttention, LSHAttention
+from transept.models.reformer.attention import HashContext, HashedKeyValues, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
 from transept.objectives.classification import Unscored
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
@@ -182,7 +182,7 @@ class ReformerModel(TextBackbone):
     """Reformer without a head; its states have 2 D numbers."""
 
     config_class = ReformerConfig
-    cache_class, context_class, ragged = HashCache, HashContext, False
+    keeps, context_class, ragged = (HashedKeyValues,), HashContext, False
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),

@@ -11,7 +11,7 @@ positions of a chunk, W of those around it and its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from transept.config.model import Config
-from transept.errors import InputError, InputTypeError
+from transept.errors import InputError
 from transept.layers import Context
-from transept.layers.cache import Cache, KeyValues
+from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.links import Linked
 
 # Scores of what may not be seen, and of a position's own key, which is seen where there is nothing else.
@@ -70,19 +70,11 @@ class HashContext(Context):
     rounds: int = 1
     buckets: dict[int, Tensor] = field(default_factory=dict)
 
-    def kept(self) -> HashedKeyValues | None:
-        """What the layer that runs has kept, ``None`` where there is no cache."""
-        if self.cache is None:
-            return None
-        if not isinstance(layer := self.cache.layer(self.layer), HashedKeyValues):
-            message = f"the model keeps the buckets of keys, too, but `past_key_values` is a {type(self.cache).__name__}."
-            raise InputTypeError(message, hint="Pass what an earlier call returned, or nothing.")
-        return layer
-
 
 class HashedKeyValues(KeyValues):
     """The keys and values of one layer, and from when on there is a ``hashing``, the keys' buckets (B, H, N, S)."""
 
+    name = "keys and values with buckets"
     hashing: Hashing | None = None
     buckets: Tensor | None = None
 
@@ -102,26 +94,20 @@ class HashedKeyValues(KeyValues):
         super().change(function)
         self.buckets = None if self.buckets is None else function(self.buckets)
 
+    def spread(self, offsets: Sequence[int]) -> LayerCache:
+        return LayerCache.spread(self, offsets)
 
-class HashCache(Cache):
-    layers: list[HashedKeyValues]  # type: ignore[assignment]
-    kind = HashedKeyValues
+    def tensors(self) -> list[Tensor | None]:
+        return super().tensors() + ([] if self.hashing is None else [self.hashing.turns, self.buckets])
 
-    def take_apart(self) -> tuple[list[Tensor | None], Any]:
-        parts, sizes = super().take_apart()
-        for layer in self.layers:
-            parts += (None, None) if layer.hashing is None else (layer.hashing.turns, layer.buckets)
-        return parts, (sizes, [() if layer.hashing is None else layer.hashing.factors for layer in self.layers])
+    def form(self) -> Any:
+        return super().form(), None if self.hashing is None else self.hashing.factors
 
-    @classmethod
-    def put_together(cls, parts: Iterable[Any], sizes: Any) -> Self:
-        (inner, factors), every = sizes, list(parts)
-        own = len(every) - 2 * len(factors)
-        cache = super().put_together(every[:own], inner)
-        for layer, turns, buckets, numbers in zip(cache.layers, every[own::2], every[own + 1 :: 2], factors, strict=True):
-            if turns is not None:
-                layer.hashing, layer.buckets = Hashing(turns, numbers), buckets
-        return cache
+    def fill(self, tensors: Iterator[Any], form: Any) -> None:
+        dropped, factors = form
+        super().fill(tensors, dropped)
+        if factors is not None:
+            self.hashing, self.buckets = Hashing(next(tensors), factors), next(tensors)
 
 
 class ChunkAttention(Linked):
@@ -141,7 +127,7 @@ class ChunkAttention(Linked):
 
     def forward(self, x: Tensor, ctx: HashContext) -> Tensor:
         """(B, T, D) -> (B, T, D); what follows something cached is read one position after the other."""
-        kept = ctx.kept()
+        kept = ctx.kept(HashedKeyValues)
         if kept is None or not kept.length:
             weights, out = self.whole(x, ctx, kept)
         else:

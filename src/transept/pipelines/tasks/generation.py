@@ -20,6 +20,7 @@ from transept.generation.generate import Generates
 from transept.kinds.seq2seq import Stack
 from transept.kinds.text import TextBackbone
 from transept.layers.cache import DynamicCache
+from transept.layers.layer_cache import KeyValues
 from transept.layers.rotary import Rotary
 from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, flat
@@ -349,8 +350,7 @@ class PrefixCache:
 
     def read(self, model: Any, prompts: int) -> DynamicCache:
         """The cache of one row, for so many prompts."""
-        cache = self.cache
-        if cache is None:
+        if (cache := self.cache) is None:
             cache = DynamicCache()
             model(torch.tensor([self.ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self.left -= prompts
@@ -360,7 +360,7 @@ class PrefixCache:
 
 def reusable(backbone: Any) -> bool:
     """Whether the cache of a prefix is the same wherever that stands in a batch and whatever follows it."""
-    plain = isinstance(backbone, TextBackbone) and backbone.causal and backbone.cache_class is DynamicCache
+    plain = isinstance(backbone, TextBackbone) and backbone.causal and backbone.keeps == (KeyValues,)
     if not plain or isinstance(backbone, Stack):  # half of an encoder–decoder counts padding too
         return False
     return not any(isinstance(part, Rotary) and part.frequencies.by_length for part in backbone.modules())
