@@ -29,8 +29,8 @@ class Block(Linked):
 
     ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward
     layer where it is another one, ``layerdrop`` how often the whole block is left out in training (LayerDrop, Fan et al. 2020).
-    ``branch`` makes what each part's output goes through before it is added, in the place of dropout. With ``bounds``, outputs
-    of float16 have no infinities.
+    ``branch`` makes what each part's output goes through before it is added, in the place of dropout, and ``mlp_branch`` that
+    of the feed-forward layer where it is another. With ``bounds``, outputs of float16 have no infinities.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Block(Linked):
         mlp_dropout: float | None = None,
         layerdrop: float = 0.0,
         branch: Callable[[], nn.Module] | None = None,
+        mlp_branch: Callable[[], nn.Module] | None = None,
         bounds: bool = False,
     ) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ class Block(Linked):
         self.mlp, self.mlp_norm = mlp, norm()
         self.dropout: nn.Module = nn.Dropout(dropout) if branch is None else branch()
         last = dropout if mlp_dropout is None else mlp_dropout
-        self.mlp_dropout: nn.Module = nn.Dropout(last) if branch is None else branch()
+        self.mlp_dropout: nn.Module = nn.Dropout(last) if branch is None else (mlp_branch or branch)()
         self.layerdrop, self.bounds = layerdrop, bounds
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:

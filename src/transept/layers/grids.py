@@ -1,6 +1,7 @@
-"""Patches of pictures as states: their projection, the tokens before them, and the positions of a grid.
+"""Patches of pictures as states, with tokens before them and positions of a grid, and attention over a grid.
 
-Shapes: B batch, C channels, H height, W width, N patches, T positions (tokens and patches), D hidden size.
+Shapes: B batch, C channels, H height, W width (of a picture or a grid), N patches or windows, T positions (tokens and patches),
+D hidden size, w side of a window.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError
+from transept.layers.attention import Attention
+from transept.layers.context import Context
 from transept.layers.conv import conv_length
 from transept.layers.links import Linked
 
@@ -225,3 +228,110 @@ class MaskedPatchEmbeddings(PatchEmbeddings):
         if masked.shape != x.shape[:2]:
             raise InputError(f"`bool_masked_pos` has the shape {tuple(masked.shape)}, but must be {tuple(x.shape[:2])}.")
         return torch.where((masked != 0)[:, :, None], self.mask_token, x)
+
+
+def windows(x: Tensor, side: int) -> Tensor:
+    """A grid (B, H, W, D), whose sides are multiples of w, as windows (B * N, w * w, D)."""
+    b, h, w, d = x.shape
+    return x.view(b, h // side, side, w // side, side, d).transpose(2, 3).reshape(-1, side * side, d)
+
+
+def from_windows(x: Tensor, side: int, height: int, width: int) -> Tensor:
+    """Windows (B * N, w * w, D) as the grid (B, H, W, D) again."""
+    x = x.view(-1, height // side, width // side, side, side, x.shape[-1])
+    return x.transpose(2, 3).reshape(-1, height, width, x.shape[-1])
+
+
+class GridAttention(Attention):
+    """Attention over a grid, (B, H, W, D) -> (B, H, W, D), for the blocks that sequences have.
+
+    Subclasses say what each place sees. ``out_dropout`` is the dropout after the output projection.
+    """
+
+    def __init__(self, dim: int, heads: int, *, out_dropout: float = 0.0, **settings: Any) -> None:
+        super().__init__(dim, heads, **settings)
+        self.out_dropout = nn.Dropout(out_dropout)
+
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ctx: Context) -> Tensor:
+        """(B, T, D), for queries, keys and values of heads and a mask that is added to the scores."""
+        out, weights = self.attend(q, k, v, mask, False, ctx)
+        if ctx.attentions is not None and weights is not None:
+            ctx.attentions.append(weights)
+        joined: Tensor = self.out_dropout(self.o_proj(out.transpose(1, 2).flatten(2)))
+        return joined
+
+
+class WindowAttention(GridAttention):
+    """Attention within windows of a grid, with a learned bias for each distance of rows and columns (Liu et al. 2021).
+
+    Args:
+        dim, heads: D and H.
+        side: w; grids are padded to whole windows.
+        shift: by how many rows and columns windows are shifted; states of a window that come from different ends of the grid
+            do not see each other.
+        settings: those of :class:`GridAttention`.
+    """
+
+    def __init__(self, dim: int, heads: int, side: int, *, shift: int = 0, **settings: Any) -> None:
+        super().__init__(dim, heads, **settings)
+        self.side, self.shift = side, shift
+        self.distance_bias = nn.Parameter(torch.empty((2 * side - 1) ** 2, heads))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.distance_bias)
+
+    def shift_for(self, height: int, width: int, ctx: Context) -> int:
+        """The shift over a grid of H x W: none where one window is as high or as wide."""
+        return self.shift if min(height, width) > self.side else 0
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        height, width = x.shape[1:3]
+        side, shift = self.side, self.shift_for(height, width, ctx)
+        x = F.pad(x, (0, 0, 0, -width % side, 0, -height % side))
+        rows, columns = x.shape[1:3]
+        mask = self.bias()[None]
+        if shift:
+            mask = (mask + self.between_ends(rows, columns, shift, x)[:, None]).repeat(len(x), 1, 1, 1)
+        q, k, v = self.project(windows(x.roll((-shift, -shift), (1, 2)), side))
+        out = self.gather(q, k, v, mask, ctx)
+        return from_windows(out, side, rows, columns).roll((shift, shift), (1, 2))[:, :height, :width]
+
+    def bias(self) -> Tensor:
+        """(heads, w * w, w * w)."""
+        place = torch.arange(self.side, device=self.distance_bias.device)
+        apart = place[:, None] - place + self.side - 1  # (w, w), of rows as of columns
+        index = apart[:, None, :, None] * (2 * self.side - 1) + apart[None, :, None, :]
+        return self.distance_bias[index.flatten()].view(self.side**2, self.side**2, -1).permute(2, 0, 1)
+
+    def between_ends(self, rows: int, columns: int, shift: int, x: Tensor) -> Tensor:
+        """(N, w * w, w * w): -100 between states of a window that come from different ends of the grid, else 0."""
+        regions = []
+        for size in (rows, columns):
+            place = torch.arange(size, device=x.device)
+            regions.append((place >= size - self.side).to(x.dtype) + (place >= size - shift).to(x.dtype))
+        region = windows((regions[0][:, None] * 3 + regions[1])[None, :, :, None], self.side)[..., 0]
+        return torch.where(region[:, None] == region[:, :, None], 0.0, -100.0).to(x.dtype)
+
+
+class ReducedAttention(GridAttention):
+    """Attention whose keys and values come from a grid that a convolution has made smaller (Wang et al. 2021).
+
+    ``ratio`` rows and as many columns are made one, which is then normed.
+    """
+
+    def __init__(self, dim: int, heads: int, ratio: int, **settings: Any) -> None:
+        super().__init__(dim, heads, **settings)
+        self.reduce = nn.Conv2d(dim, dim, ratio, ratio) if ratio > 1 else None
+        self.reduce_norm = nn.LayerNorm(dim) if ratio > 1 else None
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        keys = x
+        if self.reduce is not None and self.reduce_norm is not None:
+            height, width, ratio = *x.shape[1:3], self.reduce.stride[0]
+            if min(height, width) < ratio:
+                wrong = f"the images are so small that a stage has {height} x {width} places, of which attention joins"
+                raise InputError(f"{wrong} {ratio} x {ratio}.", hint="Enlarge them.")
+            keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
+        q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
+        q, k, v = (self.split(each.flatten(1, -2)) for each in (q, k, v))
+        return self.gather(q, k, v, None, ctx).view(x.shape)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import field
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -23,10 +24,10 @@ from transept.errors import InputError
 from transept.heads.image import ForImageClassification
 from transept.heads.segment import ForSemanticSegmentation
 from transept.kinds.image import ImageBackbone
-from transept.layers.attention import Attention
+from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.conv import ConvNormAct, StochasticDepth, depth_rates
-from transept.layers.grids import PatchEmbeddings, Patches
+from transept.layers.grids import PatchEmbeddings, Patches, ReducedAttention
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
@@ -73,32 +74,6 @@ class SegformerConfig(Config):
             self.fail("hidden_sizes", f"must be multiples of `num_attention_heads` ({self.num_attention_heads})")
 
 
-class ReducedAttention(Attention):
-    """Attention whose keys and values come from a sequence that a convolution has made shorter."""
-
-    def __init__(self, dim: int, heads: int, ratio: int, dropout: float) -> None:
-        super().__init__(dim, heads, dropout=dropout)
-        self.reduce = nn.Conv2d(dim, dim, ratio, ratio) if ratio > 1 else None
-        self.reduce_norm = nn.LayerNorm(dim) if ratio > 1 else None
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, H, W, D) -> (B, H, W, D)."""
-        keys = x
-        if self.reduce is not None and self.reduce_norm is not None:
-            height, width, ratio = *x.shape[1:3], self.reduce.stride[0]
-            if min(height, width) < ratio:
-                wrong = f"the images are so small that a stage has {height} x {width} places, of which attention joins"
-                raise InputError(f"{wrong} {ratio} x {ratio}.", hint="Enlarge them.")
-            keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
-        q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
-        q, k, v = (self.split(each.flatten(1, -2)) for each in (q, k, v))
-        out, weights = self.attend(q, k, v, None, False, ctx)
-        if ctx.attentions is not None and weights is not None:
-            ctx.attentions.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2)).view(x.shape)
-        return joined
-
-
 class MixMLP(Linked):
     """A feed-forward layer with a 3 x 3 convolution of each channel within."""
 
@@ -108,30 +83,20 @@ class MixMLP(Linked):
         self.conv = nn.Conv2d(inner, inner, 3, padding=1, groups=inner)
         self.act, self.dropout = activation(act), nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, H, W, D) -> (B, H, W, D)."""
         x = self.act(self.conv(self.up_proj(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
         out: Tensor = self.dropout(self.down_proj(self.dropout(x)))
         return out
 
 
-class SegformerBlock(Linked):
-    """A pre-norm block over a grid."""
-
-    def __init__(self, c: SegformerConfig, stage: int, rate: float) -> None:
-        super().__init__()
-        dim = c.hidden_sizes[stage]
-        heads, ratio = c.num_attention_heads[stage], c.sr_ratios[stage]
-        self.self_attn = ReducedAttention(dim, heads, ratio, c.attention_probs_dropout_prob)
-        self.mlp = MixMLP(dim, int(dim * c.mlp_ratios[stage]), c.hidden_act, c.hidden_dropout_prob)
-        self.self_attn_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.dropout, self.drop = nn.Dropout(c.hidden_dropout_prob), StochasticDepth(rate)
-
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, H, W, D) -> (B, H, W, D)."""
-        x = x + self.drop(self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
-        out: Tensor = x + self.drop(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: SegformerConfig, stage: int, rate: float) -> PreNorm:
+    """A layer over a grid; in training, either part is left out for some rows."""
+    dim, heads, ratio = c.hidden_sizes[stage], c.num_attention_heads[stage], c.sr_ratios[stage]
+    shares = {"dropout": c.attention_probs_dropout_prob, "out_dropout": c.hidden_dropout_prob}
+    attention = ReducedAttention(dim, heads, ratio, **shares)
+    mlp = MixMLP(dim, int(dim * c.mlp_ratios[stage]), c.hidden_act, c.hidden_dropout_prob)
+    return PreNorm(attention, mlp, partial(nn.LayerNorm, dim), branch=partial(StochasticDepth, rate))
 
 
 class SegformerStage(Linked):
@@ -144,13 +109,13 @@ class SegformerStage(Linked):
         size, stride, padding = ((side, side) for side in (patch, c.strides[stage], patch // 2))
         patches = Patches(channels[stage], dim, size, stride, padding=padding)
         self.embeddings, self.norm = PatchEmbeddings(patches, norm=nn.LayerNorm(dim)), nn.LayerNorm(dim)
-        self.blocks = nn.ModuleList(SegformerBlock(c, stage, rate) for rate in rates)
+        self.blocks = nn.ModuleList(block(c, stage, rate) for rate in rates)
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         """(B, C, H, W) -> (B, C', H', W')."""
         x = self.embeddings(x).unflatten(1, self.embeddings.grid(*x.shape[2:]))
-        for block in self.blocks:
-            x = block(x, ctx)
+        for layer in self.blocks:
+            x = layer(x, ctx)
         out: Tensor = self.norm(x).permute(0, 3, 1, 2)
         return out.contiguous()
 

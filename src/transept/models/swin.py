@@ -1,12 +1,13 @@
 """Swin (Liu et al. 2021): a transformer of stages over a grid, whose attention sees windows, shifted in every other layer.
 
 Between stages four neighbours become one state of twice the size. Shapes: B batch, C channels, H height, W width (of the grid),
-D hidden size, N windows, w side of a window.
+D hidden size.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -21,10 +22,10 @@ from transept.errors import InputError
 from transept.heads.image import ForImageClassification, ForMaskedImageModeling
 from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.kinds.image import PatchBackbone
-from transept.layers import MLP, Attention
+from transept.layers import MLP, PreNorm
 from transept.layers.context import Context
 from transept.layers.conv import ChannelsFirstNorm, StochasticDepth, depth_rates
-from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, Patches
+from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, Patches, WindowAttention
 from transept.layers.links import Linked
 from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
 
@@ -66,71 +67,23 @@ class SwinConfig(StagedConfig):
             self.fail("num_heads", f"must divide `embed_dim` ({self.embed_dim}), doubled with each stage")
 
 
-def windows(x: Tensor, side: int) -> Tensor:
-    """A grid (B, H, W, C), whose sides are multiples of w, as windows (B * N, w * w, C)."""
-    b, h, w, c = x.shape
-    return x.view(b, h // side, side, w // side, side, c).transpose(2, 3).reshape(-1, side * side, c)
+class SwinAttention(WindowAttention):
+    """Attention within windows, which in feature maps are shifted over a grid of one window too, as in the reference."""
+
+    def shift_for(self, height: int, width: int, ctx: Context) -> int:
+        return self.shift if ctx.stages is not None else super().shift_for(height, width, ctx)
 
 
-def grid_of(x: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Windows (B * N, w * w, C) as the grid (B, H, W, C) again."""
-    x = x.view(-1, height // side, width // side, side, side, x.shape[-1])
-    return x.transpose(2, 3).reshape(-1, height, width, x.shape[-1])
-
-
-class WindowAttention(Attention):
-    """Attention within windows, with a learned bias for each distance of rows and columns."""
-
-    def __init__(self, c: SwinConfig, dim: int, heads: int) -> None:
-        super().__init__(dim, heads, bias=c.qkv_bias, out_bias=True, dropout=c.attention_probs_dropout_prob)
-        self.side = c.window_size
-        self.distance_bias = nn.Parameter(torch.empty((2 * self.side - 1) ** 2, heads))
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.distance_bias)
-
-    def bias(self) -> Tensor:
-        """(heads, w * w, w * w)."""
-        place = torch.arange(self.side, device=self.distance_bias.device)
-        apart = place[:, None] - place + self.side - 1  # (w, w), of rows as of columns
-        index = apart[:, None, :, None] * (2 * self.side - 1) + apart[None, :, None, :]
-        return self.distance_bias[index.flatten()].view(self.side**2, self.side**2, -1).permute(2, 0, 1)
-
-    def forward(self, x: Tensor, ctx: Context, hidden: Tensor | None = None) -> Tensor:
-        """Windows (B * N, w * w, D) -> the same; ``hidden`` (N, w * w, w * w) is added to the scores."""
-        q, k, v = self.project(x)
-        mask = self.bias()[None]
-        if hidden is not None:
-            mask = (mask + hidden[:, None]).repeat(x.shape[0] // len(hidden), 1, 1, 1)
-        out, weights = self.attend(q, k, v, mask, False, ctx)
-        if ctx.attentions is not None and weights is not None:
-            ctx.attentions.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return joined
-
-
-class SwinBlock(Linked):
-    """A pre-norm block over the windows of a grid."""
-
-    def __init__(self, c: SwinConfig, dim: int, heads: int, rate: float) -> None:
-        super().__init__()
-        self.self_attn = WindowAttention(c, dim, heads)
-        self.mlp = MLP(dim, int(c.mlp_ratio * dim), c.hidden_act, chunk_size=c.chunk_size_feed_forward)
-        self.self_attn_norm, self.mlp_norm = (nn.LayerNorm(dim, c.layer_norm_eps) for _ in range(2))
-        self.dropout, self.drop = nn.Dropout(c.hidden_dropout_prob), StochasticDepth(rate)
-
-    def forward(self, x: Tensor, ctx: Context, shift: int, hidden: Tensor | None) -> Tensor:
-        """(B, H, W, D) -> (B, H, W, D)."""
-        height, width = x.shape[1:3]
-        side = self.self_attn.side
-        attended = F.pad(self.self_attn_norm(x), (0, 0, 0, -width % side, 0, -height % side))
-        padded = attended.shape[1:3]
-        attended = windows(attended.roll((-shift, -shift), (1, 2)), side)
-        attended = grid_of(self.dropout(self.self_attn(attended, ctx, hidden)), side, *padded)
-        attended = attended.roll((shift, shift), (1, 2))[:, :height, :width]
-        x = x + self.drop(attended)
-        out: Tensor = x + self.dropout(self.mlp(self.mlp_norm(x)))
-        return out
+def block(c: SwinConfig, dim: int, heads: int, shift: int, rate: float) -> PreNorm:
+    """A layer over the windows of a grid; in training, attention is left out for some rows."""
+    shares = {"dropout": c.attention_probs_dropout_prob, "out_dropout": c.hidden_dropout_prob}
+    return PreNorm(
+        SwinAttention(dim, heads, c.window_size, shift=shift, bias=c.qkv_bias, out_bias=True, **shares),
+        MLP(dim, int(c.mlp_ratio * dim), c.hidden_act, chunk_size=c.chunk_size_feed_forward),
+        partial(nn.LayerNorm, dim, c.layer_norm_eps),
+        branch=partial(StochasticDepth, rate),
+        mlp_branch=partial(nn.Dropout, c.hidden_dropout_prob),
+    )
 
 
 class Merge(Linked):
@@ -153,7 +106,9 @@ class SwinStage(Linked):
     def __init__(self, c: SwinConfig, stage: int, rates: list[float]) -> None:
         super().__init__()
         dim, self.side = c.embed_dim * 2**stage, c.window_size
-        self.blocks = nn.ModuleList(SwinBlock(c, dim, c.num_heads[stage], rate) for rate in rates)
+        shifts = (c.window_size // 2 * (layer % 2) for layer in range(len(rates)))  # of every other layer
+        parts = zip(shifts, rates, strict=True)
+        self.blocks = nn.ModuleList(block(c, dim, c.num_heads[stage], shift, rate) for shift, rate in parts)
         self.merge = Merge(dim) if stage < len(c.depths) - 1 else None
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
@@ -161,23 +116,11 @@ class SwinStage(Linked):
         if min(height, width) < self.side and ctx.stages is None:
             what = f"a stage has {height} x {width} states, fewer than a window of {self.side} x {self.side}."
             raise InputError(what, hint="Enlarge the images, or use the class for feature maps.")
-        # The reference shifts no grid of one window, but for feature maps it shifts it all the same.
-        shift = self.side // 2 if ctx.stages is not None or min(height, width) > self.side else 0
-        hidden = self.between_regions(height, width, shift, x) if shift else None
-        for index, block in enumerate(self.blocks):
-            x = block(x, ctx, *((shift, hidden) if index % 2 else (0, None)))
+        for layer in self.blocks:
+            x = layer(x, ctx)
         if ctx.stages is not None:
             ctx.stages.append(x.permute(0, 3, 1, 2))
         return x if self.merge is None else self.merge(x)
-
-    def between_regions(self, height: int, width: int, shift: int, x: Tensor) -> Tensor:
-        """(N, w * w, w * w): -100 between states of a window that come from different ends of the grid, else 0."""
-        regions = []
-        for size in (height + -height % self.side, width + -width % self.side):
-            place = torch.arange(size, device=x.device)
-            regions.append((place >= size - self.side).to(x.dtype) + (place >= size - shift).to(x.dtype))
-        region = windows((regions[0][:, None] * 3 + regions[1])[None, :, :, None], self.side)[..., 0]
-        return torch.where(region[:, None] == region[:, :, None], 0.0, -100.0).to(x.dtype)
 
 
 _BLOCK: Table = {
