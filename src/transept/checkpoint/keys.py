@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from transept.checkpoint.paths import Path, fill, fits, join, path_of
+from transept.checkpoint.paths import Path, PathTree, fill, indices_of, join, path_of
 from transept.errors import InputError
 
 Table = Mapping[str, "str | Recipe | tuple[str, Table] | Callable[[Any], str | Recipe | tuple[str, Table]]"]
@@ -134,33 +133,26 @@ def flattened(table: Table, stored: str = "", ours: str = "") -> dict[str, Recip
     return flat
 
 
-def _spelled(parts: Sequence[str]) -> Iterable[Path]:
-    """How rules may spell a path: they may name a number, or have ``*`` in its place."""
-    return product(*((part, "*") if part.isdigit() else (part,) for part in parts))
-
-
 class KeyMap:
     """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
 
     def __init__(self, table: Table) -> None:
-        self._rules: dict[Path, Recipe] = {}
-        self._stored: dict[Path, tuple[str, ...]] = {}
+        self._rules = PathTree[Recipe]()
+        self._stored = PathTree[tuple[str, ...]]()
+        self._recipes: dict[str, Recipe] = {}
+        self._levels: dict[Path, int] = {}  # numbers at the end of a slot's name
+        self._pieces: dict[Path, int] = {}
         for stored, rule in flattened(table).items():
-            self._stored[tuple(stored.split(".")) if stored else ()] = rule.targets
+            self._stored.add(tuple(stored.split(".")) if stored else (), rule.targets)
             for part, target in enumerate(rule.targets):
                 ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
-                path = tuple(ours.split(".")) if ours else ()
-                if path in self._rules:
-                    raise ValueError(f"{stored!r} and {self._rules[path].stored!r} both map to {ours!r}")
-                self._rules[path] = replace(rule, part=part) if part else rule
-        self._recipes: dict[str, Recipe] = {}
-        self._ranks: dict[Path, int] = {}
-        for rank, path in enumerate(self._stored):
-            for length in range(1, len(path) + 1):
-                self._ranks.setdefault(path[:length], rank)
-        rows = {path_of(".".join(path)): rule for path, rule in self._rules.items() if rule.row}
-        self._levels = {path: 2 if rule.pieces > 1 else 1 for path, rule in rows.items()}  # numbers at the end of a slot's name
-        self._pieces = {path_of(rule.targets[0]): rule.pieces for rule in rows.values()}
+                if before := self._rules.add(
+                    tuple(ours.split(".")) if ours else (), replace(rule, part=part) if part else rule
+                ):
+                    raise ValueError(f"{stored!r} and {before.stored!r} both map to {ours!r}")
+                if rule.row:
+                    self._levels[path_of(ours)] = 2 if rule.pieces > 1 else 1
+                    self._pieces[path_of(target)] = rule.pieces
 
     def ours(self, stored: str) -> tuple[str, ...]:
         """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
@@ -168,15 +160,13 @@ class KeyMap:
         The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
         """
         parts = tuple(stored.split(".")) if stored else ()
-        if any((*parts, "*") == rule for rule in self._stored):
+        if self._stored.at((*parts, "*")) is not None:
             return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
-        fitting = [rule for rule in self._stored if len(rule) <= len(parts) and all(map(fits, rule, parts))]
-        if not fitting:
+        node, _ = self._stored.walk(parts)
+        if node is None or node.value is None:
             return (stored,)
-        rule = max(fitting, key=lambda rule: (len(rule), -rule.count("*")))
-        indices = [part for wanted, part in zip(rule, parts) if wanted == "*"]
-        rest = parts[len(rule) :]
-        return tuple(".".join([fill(target, indices), *rest]).removeprefix(".") for target in self._stored[rule])
+        indices, rest = indices_of(node.path, parts), ".".join(parts[len(node.path) :])
+        return tuple(join(fill(target, indices), rest) for target in node.value)
 
     def place(self, ours: str, *, is_list: bool = False) -> str:
         """The stored path of a module or tensor of ours; of a list that of its elements, without their indices."""
@@ -184,13 +174,19 @@ class KeyMap:
             return self.place(f"{ours}.0").removesuffix(".0")
         return self.recipe(ours).stored.strip(".")
 
+    def reaches_into(self, ours: str, stored: str) -> bool:
+        """Whether a rule names something inside of what we have at one path and the tree at another."""
+        nodes = (*self._rules.walk(ours.split("."))[1], *self._stored.walk(stored.split("."))[1])
+        return any(node.below for node in nodes)
+
     def rank(self, stored: str) -> int | None:
         """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
-        return min((self._ranks[path] for path in _spelled(stored.split(".")) if path in self._ranks), default=None)
+        nodes = self._stored.walk(stored.split("."))[1]
+        return min([node.rank for node in nodes]) if nodes else None
 
     def beginnings(self) -> tuple[str, ...]:
         """The first parts of all stored paths that a rule names."""
-        return tuple(dict.fromkeys(rule[0] for rule in self._stored if rule))
+        return tuple(self._stored.root.below)
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
         """Our state with stacked tensors in rows or pieces of these, but for those that are stored as one.
@@ -198,6 +194,8 @@ class KeyMap:
         A row is called ``name.0``, ``name.1`` ..., and its pieces ``name.0.0``, ``name.0.1`` ...
         """
         slots: dict[str, Tensor] = {}
+        if not self._pieces:
+            return dict(state)
         for name, tensor in state.items():
             if (pieces := self._pieces.get(path_of(name))) is None or self.recipe(name).stored in stored:
                 slots[name] = tensor
@@ -209,7 +207,7 @@ class KeyMap:
 
     def owner(self, slot: str) -> str:
         """The name of the tensor that a slot is a row of, or a piece of one; itself, where it is none."""
-        return slot.rsplit(".", self._levels.get(path_of(slot), 0))[0]
+        return slot.rsplit(".", self._levels.get(path_of(slot), 0))[0] if self._levels else slot
 
     def stack(self, slots: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state out of slots."""
@@ -228,14 +226,13 @@ class KeyMap:
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        lengths = range(len(parts), -1, -1)
-        path = next((path for length in lengths for path in _spelled(parts[:length]) if path in self._rules), None)
-        if path is None:
-            return Recipe((name,), stored=name)
-        rule, rest = self._rules[path], parts[len(path) :]
-        indices = [part for part, wanted in zip(parts, path) if wanted == "*"]
-        stored, *targets = (join(fill(template, indices), ".".join(rest)) for template in (rule.stored, *rule.targets))
-        return self._recipes.setdefault(name, replace(rule, stored=stored, targets=tuple(targets)))
+        node, _ = self._rules.walk(parts)
+        if node is None or node.value is None:
+            return self._recipes.setdefault(name, Recipe((name,), stored=name))
+        rule, indices, rest = node.value, indices_of(node.path, parts), ".".join(parts[len(node.path) :])
+        targets = (name,) if len(rule.targets) == 1 else tuple([join(fill(target, indices), rest) for target in rule.targets])
+        found = replace(rule, stored=join(fill(rule.stored, indices), rest), targets=targets)
+        return self._recipes.setdefault(name, found)
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Our state, in which no tensor may be lacking that is stored as one with others, under the checkpoint's names."""

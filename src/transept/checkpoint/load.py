@@ -126,9 +126,9 @@ def _settle_ties(report: LoadReport, names: Names, store: Store) -> list[str]:
 def check(model: Loadable, names: Names, report: LoadReport, store: Store, *, strict: bool, ignore_mismatched: bool) -> None:
     """Raise one ``CheckpointError`` for all that does not fit; warn of what is newly initialised or no longer shared."""
     kind = type(model).__name__
-    found = {names.group(name) for name in report.filled} - {None}
+    found = {names.group(name) for name in report.filled} - {None} if report.missing else set()
     missing = [name for name in report.missing if (group := names.group(name)) is None or group in found]
-    canonical = {stored: name for name, stored in names.canonical(store).items()}
+    canonical = {stored: name for name, stored in names.canonical(store).items()} if report.unexpected else {}
     # A layer whose weight is used has no tensors of another head.
     used = {stored.rpartition(".")[0] for stored in report.filled.values() if stored.endswith(".weight")}
     unread = [s for s in report.unexpected if not names.ignores(canonical.get(s, s))]

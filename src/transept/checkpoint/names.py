@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from transept.checkpoint.keys import KeyMap, Recipe, Table, flattened, made_for
-from transept.checkpoint.paths import join, matches, place_of, respell
+from transept.checkpoint.paths import PathTree, join, matches, respell
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +63,10 @@ class Names:
 
     def __or__(self, other: Names) -> Names:
         """What is said of two parts of one model."""
-        pairs = (
-            (name, getattr(self, name), getattr(other, name))
-            for name in self.__dataclass_fields__
-            if name not in ("base", "within")
-        )
-        joined: dict[str, Any] = {name: a + b if isinstance(a, tuple) else a | b for name, a, b in pairs}
+        joined: dict[str, Any] = {}
+        for name in _JOINED:
+            one, more = getattr(self, name), getattr(other, name)
+            joined[name] = one + more if isinstance(one, tuple) else one | more
         return Names(**joined, base=self.base or other.base)
 
     def of(self, config: Any) -> Names:
@@ -145,24 +143,36 @@ class Names:
         return names
 
     @cached_property
-    def spellings(self) -> dict[str, str]:
-        """Other spellings of stored names -> today's, as whole paths; the names of the tree are read too."""
+    def _spellings(self) -> tuple[PathTree[str], PathTree[str]]:
+        """Other spellings of stored names -> today's: whole paths, and what may stand at any place.
+
+        The names of the tree are read too.
+        """
         rules = flattened(self.files if self.within is None else self.table)
         tree = {rule.targets[0]: name for name, rule in rules.items() if replace(rule, stored="") == Recipe(rule.targets)}
         tree |= {child.place: child.stored for child in self.children}
         inside = {place for place, stored in tree.items() if f"{stored}.".startswith(f"{place}.")}
         tree = {place.removeprefix(f"{self.base}."): tree[place] for place in tree.keys() - rules.keys() - inside}
-        return tree | {old: rule.targets[0] for old, rule in flattened(self.legacy).items()}
+        whole, anywhere = PathTree[str](), PathTree[str]()
+        for old, new in (tree | {old: rule.targets[0] for old, rule in flattened(self.legacy).items()}).items():
+            path = tuple(old.removeprefix("**.").split("."))
+            (anywhere if old.startswith("**.") else whole).add(path, new)
+        return whole, anywhere
 
     def _respelled(self, name: str) -> str:
-        """A stored name in today's spelling, with the prefix that it has."""
+        """A stored name in today's spelling, with the prefix that it has; of several spellings the longest counts."""
+        whole, anywhere = self._spellings
         prefix = f"{self.base}." if self.base and name.startswith(f"{self.base}.") else ""
         parts = name.removeprefix(prefix).split(".")
-        fitting = [(old, start) for old in self.spellings if (start := place_of(old, parts)) is not None]
-        if not fitting:
-            return name
-        old, start = max(fitting, key=lambda found: found[0].count("."))
-        return prefix + respell(parts, start, old, self.spellings[old])
+        best, size, start = whole.walk(parts)[0], 0, 0
+        if best is not None:
+            size = len(best.path)
+        if anywhere.size:
+            for place in [place for place, part in enumerate(parts) if part in anywhere.root.below]:
+                node, _ = anywhere.walk(parts[place:])
+                if node is not None and len(node.path) >= size:
+                    best, size, start = node, len(node.path) + 1, place
+        return name if best is None or best.value is None else prefix + respell(parts, start, best.path, best.value)
 
     def group(self, name: str) -> str | None:
         """The group of our name that a checkpoint may lack as a whole; ``None`` for what must be there."""
@@ -210,6 +220,9 @@ class Names:
         for child in self.children:
             if name.startswith(prefix := f"{child.stored}.".lstrip(".")):
                 yield child, name.removeprefix(prefix)
+
+
+_JOINED = tuple(name for name in Names.__dataclass_fields__ if name not in ("base", "within"))
 
 
 @dataclass(frozen=True, eq=False)

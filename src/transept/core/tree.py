@@ -34,6 +34,7 @@ class Placement:
         self.homes: dict[str, str] = {"": ""}  # own path of a module -> its path in the tree
         self.modules: dict[str, nn.Module] = {"": model}  # path in the tree -> module
         self.moves: list[tuple[str, str, str, Any]] = []  # own path of the holder, own name, path in the tree, part
+        self.placed: tuple[str, ...] = ()  # beginnings of the paths of models inside, whose parts have their places already
 
     def run(self) -> None:
         self.settle("", self.model)
@@ -43,8 +44,9 @@ class Placement:
             self.owner(path).link(name, holder, key)
             hold(holder, key, part)
         for path, module in [*self.model.named_modules()]:
-            for held in (module._modules, module._parameters):
-                self.sort(path, held)
+            if not f"{path}.".startswith(self.placed):
+                for held in (module._modules, module._parameters):
+                    self.sort(path, held)
 
     def settle(self, path: str, module: nn.Module) -> None:
         """Decide where the parts of a module go, and take those from it that leave."""
@@ -64,9 +66,14 @@ class Placement:
             self.homes[own], self.modules[wanted] = wanted, child
             if wanted != join(home, name):
                 self.moves.append((path, name, wanted, module._modules.pop(name)))
-            self.settle(own, child)
+            if "_is_placed" in child.__dict__ and not self.keys.reaches_into(own, wanted):
+                self.placed += (f"{wanted}.",)
+            else:
+                self.settle(own, child)
         for held in (module._parameters, module._buffers):
-            for name in [name for name, tensor in held.items() if tensor is not None]:
+            for name, tensor in [*held.items()]:
+                if tensor is None:
+                    continue
                 wanted = self.keys.place(join(path, name))
                 if wanted != join(home, name):
                     self.moves.append((path, name, wanted, held.pop(name)))
@@ -93,6 +100,8 @@ class Placement:
 
     def sort(self, path: str, held: MutableMapping[str, Any]) -> None:
         """Put what a table names into its order; the others keep their places among it."""
+        if len(held) < 2:
+            return
         ranks = {name: rank for name in held if (rank := self.keys.rank(join(path, name))) is not None}
         ordered: Iterator[str] = iter(sorted(ranks, key=lambda name: ranks[name]))
         items = {(chosen := next(ordered) if name in ranks else name): held[chosen] for name in list(held)}
