@@ -176,8 +176,8 @@ class KeyMap:
 
     def reaches_into(self, ours: str, stored: str) -> bool:
         """Whether a rule names something inside of what we have at one path and the tree at another."""
-        nodes = (*self._rules.walk(ours.split("."))[1], *self._stored.walk(stored.split("."))[1])
-        return any(node.below for node in nodes)
+        inside, outside = self._rules.walk(ours.split("."))[1], self._stored.walk(stored.split("."))[1]
+        return any(node.below for node in inside) or any(node.below for node in outside)
 
     def rank(self, stored: str) -> int | None:
         """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""

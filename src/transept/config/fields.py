@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, Literal
 
 from transept.errors import ConfigError
@@ -138,9 +138,20 @@ class Spec:
     default: Callable[[], Any]
     derived: Derived | None
 
-    def find(self, rule: type[Any]) -> Any:
-        """The declared rule of that kind, or ``None``."""
-        return next((found for found in self.rules if isinstance(found, rule)), None)
+    @cached_property
+    def checks(self) -> tuple[Any, ...]:
+        """The rules that each value is checked by."""
+        return tuple(rule for rule in self.rules if hasattr(rule, "check"))
+
+    @cached_property
+    def by_type(self) -> dict[type, Any]:
+        """The rules by their class; of two of one class the first."""
+        return {type(rule): rule for rule in reversed(self.rules)}
+
+    @cached_property
+    def is_unset(self) -> bool:
+        """Whether the default is ``None``, and follows from nothing."""
+        return self.derived is None and self.default() is None
 
 
 def _specs(cls: type[Any]) -> dict[str, Spec]:

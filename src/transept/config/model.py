@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, Spec, checked, specs
+from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, checked, specs
 from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning
 
@@ -190,13 +190,15 @@ class Config(Settings):
             self.id2label = {i: label for label, i in given.items()}
             own["label2id"] = given
 
-    def check_field(self, name: str, spec: Spec) -> None:
-        value, declared = getattr(self, name), spec.find(Range)
-        if isinstance(value, list) and len(value) > MAX_LAYERS:
-            self.fail(name, f"must hold at most {MAX_LAYERS} values")
-        if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
-            _SIZE.check(self, name)
-        super().check_field(name, spec)
+    def validate(self) -> None:
+        for name, spec in specs(type(self)).items():
+            value, declared = getattr(self, name), spec.by_type.get(Range)
+            if isinstance(value, list) and len(value) > MAX_LAYERS:
+                self.fail(name, f"must hold at most {MAX_LAYERS} values")
+            if type(value) is int and not name.endswith("_id") and (declared is None or declared.low >= 0):
+                _SIZE.check(self, name)
+            for rule in spec.checks:
+                rule.check(self, name)
 
     def check_model(self) -> None:
         """Check what a model of these settings needs beside: sizes that are multiples of others (``ConfigError``)."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from transept.config.fields import Spec, checked, plain, specs
+from transept.config.fields import checked, plain, specs
 from transept.errors import ConfigError, InputTypeError, TranseptWarning, nearest
 from transept.storage.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.storage.publish import Pushable
@@ -66,7 +66,11 @@ class Settings(Pushable):
         for name, spec in specs(type(self)).items():
             if name in values:
                 setattr(self, name, values.pop(name))
-            elif name not in self.__dict__ and spec.derived is None:
+            elif name in self.__dict__ or spec.derived is not None:
+                continue
+            elif spec.is_unset:
+                object.__setattr__(self, name, None)
+            else:
                 setattr(self, name, spec.default())
         unknown = [name for name in values if not self.knows(name)]
         for name in () if keep or self.keeps_unknown else unknown:
@@ -156,17 +160,12 @@ class Settings(Pushable):
     def validate(self) -> None:
         """Check what the fields declare; subclasses add rules of their own."""
         for name, spec in specs(type(self)).items():
-            self.check_field(name, spec)
+            for rule in spec.checks:
+                rule.check(self, name)
 
     def check(self) -> None:
         """The same, without warnings where a class gives some."""
         self.validate()
-
-    def check_field(self, name: str, spec: Spec) -> None:
-        """Check what one field declares."""
-        for rule in spec.rules:
-            if hasattr(rule, "check"):
-                rule.check(self, name)
 
     def fail(self, name: str, rule: str, remedy: str | None = None) -> typing.NoReturn:
         """Raise the error for one setting: ``rule`` completes the sentence that begins with its name."""

@@ -168,7 +168,7 @@ class GenerationConfig(Settings):
             refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)
             self.extra.pop(name, None)
         else:
-            if not self.knows(name) and name[:1] != "_":
+            if name not in specs(GenerationConfig) and not self.knows(name) and name[:1] != "_":
                 self.warn_of([name])
             if name == "watermarking_config" and isinstance(value, Mapping | rules.Watermark):
                 value = rules.watermark(checked(plain(value), dict, name, type(self).__name__))
@@ -193,13 +193,13 @@ class GenerationConfig(Settings):
         self.change({name: settings[name] for name in changed}, self.extra | {name: settings[name] for name in custom})
         return {name: value for name, value in settings.items() if name not in (*changed, *custom)}
 
-    def change(self, settings: Mapping[str, Any], kept: dict[str, Any] | None = None, *, quiet: bool = False) -> None:
+    def change(self, settings: Mapping[str, Any], kept: dict[str, Any] | None = None) -> None:
         """Set several settings, and with them the kept keys; all of them or, where one is wrong, none."""
         twin = copy.copy(self)
         twin.__dict__["_extra"] = dict(self.extra) if kept is None else kept
         for name, value in settings.items():
             setattr(twin, name, value)
-        twin.validate(user_set_attributes=() if quiet else settings)
+        twin.validate(user_set_attributes=settings)
         self.__dict__.update(twin.__dict__)
 
     def validate(self, strict: bool = False, user_set_attributes: Collection[str] | None = None) -> None:
@@ -209,20 +209,23 @@ class GenerationConfig(Settings):
         """
         self.check()
         idle = []
-        for name, spec in specs(GenerationConfig).items():
-            value, usual, rule = getattr(self, name), spec.find(Usual), spec.find(Unless)
-            given = value is not None and value is not False and not (usual is not None and value == usual.value)
+        for name, rule in CONDITIONS.items():
+            value = getattr(self, name)
+            given = value is not None and value is not False and value != DEFAULTS.get(name)
             asked = user_set_attributes is None or name in user_set_attributes
-            if asked and given and rule is not None and not rule.test(self):
+            if asked and given and not rule.test(self):
                 idle.append(f"`{name}` ({value!r}) {rule.reason}")
         if idle:
             refuse(strict, said := f"Settings have no effect: {'; '.join(idle)}.", kind=ConfigError)
             warnings.warn(said, TranseptWarning, stacklevel=3)
 
     def check(self) -> None:
+        greedy = self.temperature == 0 and self.do_sample is False
         for name, spec in specs(GenerationConfig).items():
-            if not (name == "temperature" and self.temperature == 0 and self.do_sample is False):
-                self.check_field(name, spec)
+            if self.__dict__.get(name) is None or (name == "temperature" and greedy):
+                continue
+            for rule in spec.checks:
+                rule.check(self, name)
         for name, is_wrong, rule, remedy in rules.contradictions(self):
             if is_wrong:
                 self.fail(name, rule, remedy)
@@ -251,13 +254,20 @@ class GenerationConfig(Settings):
         Lengths stay unset where nobody set them, since their default counts from the prompt. What is set to ``None``
         afterwards is switched off. Where the model's settings contradict these, nothing changes (``ConfigError``).
         """
-        known = {} if model is None else model.to_diff_dict()
-        unset = [name for name in specs(GenerationConfig) if getattr(self, name) is None]
-        values = {name: value for name in unset if (value := known.get(name, DEFAULTS.get(name))) is not None}
+        values: dict[str, Any] = {}
+        for name in specs(GenerationConfig):
+            if getattr(self, name) is None:
+                value = None if model is None else getattr(model, name)
+                value = DEFAULTS.get(name) if value is None else value
+                if value is not None:
+                    values[name] = copy.deepcopy(value)
         if "hybrid" in (self.cache_implementation, values.get("cache_implementation")):
             values["cache_implementation"] = None  # what older files name is what sliding windows get anyway
         kept = {} if model is None else copy.deepcopy(model.extra)
-        self.change(values, kept | self.extra, quiet=True)
+        twin = copy.copy(self)
+        twin.__dict__.update(values, _extra=kept | self.extra)  # values that have been checked already, but not together
+        twin.check()
+        self.__dict__.update(twin.__dict__)
 
     @property
     def mode(self) -> Mode:
@@ -312,9 +322,14 @@ def _refuse_arguments(names: Iterable[str]) -> None:
         refuse(name in rules.NOT_SETTINGS, f"`{name}` is no setting.", "Pass it to generate() itself.", ConfigError)
 
 
-DEFAULTS: dict[str, Any] = {name: usual.value for name, spec in specs(GenerationConfig).items() if (usual := spec.find(Usual))}
+DEFAULTS: dict[str, Any] = {
+    name: spec.by_type[Usual].value for name, spec in specs(GenerationConfig).items() if Usual in spec.by_type
+}
+CONDITIONS: dict[str, Unless] = {
+    name: spec.by_type[Unless] for name, spec in specs(GenerationConfig).items() if Unless in spec.by_type
+}
 
 
 def setting(name: str, value: Any, *, whole: bool = False) -> Any:
     """A number that the setting of that name may have; ``InputError`` for others."""
-    return number(name, value, specs(GenerationConfig)[name].find(Range), whole=whole)
+    return number(name, value, specs(GenerationConfig)[name].by_type[Range], whole=whole)

@@ -40,7 +40,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, spec in specs(type(self)).items():
-            value, limits = getattr(self, name), spec.find(Range)
+            value, limits = getattr(self, name), spec.by_type.get(Range)
             checked(value, spec.kind, name, "the recipe")
             if limits is not None and isinstance(value, int | float) and value not in limits:
                 raise ConfigError(f"`{name}` of the recipe must be {limits}, but is {value}.")
