@@ -109,6 +109,19 @@ def test_images_of_a_batch_are_seen_as_alone(cls: Any, settings: dict[str, Any])
     assert torch.allclose(whole.pred_boxes, ours(images[0][None]).pred_boxes, atol=1e-6)
 
 
+@pytest.mark.parametrize("auxiliary", [False, True])
+def test_encoder_and_decoder_compute_where_the_tree_has_them(auxiliary: bool) -> None:
+    ours, seen = model(auxiliary_loss=auxiliary), {}
+    for name in ("encoder", "decoder"):
+        stack = ours.get_submodule(f"model.{name}")
+        stack.register_forward_hook(lambda module, given, out, name=name: seen.update({name: out}))
+    output = ours(pixels(64, 64))
+    assert torch.equal(seen["encoder"].last_hidden_state, output.encoder_last_hidden_state)
+    assert torch.equal(seen["decoder"].last_hidden_state, output.last_hidden_state)
+    middle = seen["decoder"].intermediate_hidden_states
+    assert middle is None if not auxiliary else middle.shape == (2, *output.last_hidden_state.shape)
+
+
 def test_sizes_that_cannot_be() -> None:
     for wrong in (torch.tensor([[65, 64]]), torch.tensor([[0, 5]]), torch.tensor([[5, 5], [5, 5]]), torch.tensor([5, 5])):
         with pytest.raises(InputError, match="`image_sizes` must be"):

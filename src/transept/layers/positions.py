@@ -1,6 +1,6 @@
-"""Positions that several families know: learned ones that count real tokens, and distances in buckets.
+"""Positions that several families know: learned ones that count real tokens, distances in buckets, rows and columns of maps.
 
-Shapes: B batch, T positions, S keys, D size.
+Shapes: B batch, T positions, S keys, D size, H height, W width (of a map).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transept.errors import InputError
 from transept.layers.context import Context
+from transept.layers.links import Linked
 
 
 class CountedPositions(nn.Embedding):
@@ -111,3 +112,45 @@ def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
     places = torch.arange(keys, device=like.device)[None] if real is None else (real.long().cumsum(dim=1) - 1) * real
     # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
     return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
+
+
+_MAP_SIDE = 50  # rows and columns that learned positions have
+
+
+class SineMapPositions(nn.Module):
+    """Sines over rows and columns, counted where the mask is true and scaled to one turn: (B, H, W) -> (B, H * W, D)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim // 2
+
+    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        parts = []
+        exponents = torch.arange(self.dim, device=mask.device).div(2, rounding_mode="floor") * 2 / self.dim
+        for axis in (1, 2):
+            place = mask.to(dtype).cumsum(axis)
+            last = place[:, -1:] if axis == 1 else place[:, :, -1:]
+            angle = (place / (last + 1e-6) * 2 * math.pi)[..., None] / 10000 ** exponents.to(dtype)
+            parts.append(torch.stack((angle[..., 0::2].sin(), angle[..., 1::2].cos()), dim=-1).flatten(3))
+        return torch.cat(parts, dim=-1).flatten(1, 2)
+
+
+class LearnedMapPositions(Linked):
+    """A learned vector for each of 50 columns and rows, side by side: (B, H, W) -> (B, H * W, D)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(_MAP_SIDE, dim // 2), nn.Embedding(_MAP_SIDE, dim // 2)
+
+    def reset(self) -> None:
+        for table in (self.rows, self.columns):
+            nn.init.uniform_(table.weight)
+
+    def forward(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        batch, height, width = mask.shape
+        if max(height, width) > _MAP_SIDE:
+            what = f"the map has {height} x {width} places, but there are positions for {_MAP_SIDE} rows and columns."
+            raise InputError(what, hint="Make the images smaller.")
+        rows = self.rows.weight[:height, None].expand(-1, width, -1)
+        columns = self.columns.weight[:width].expand(height, -1, -1)
+        return torch.cat([columns, rows], dim=-1).flatten(0, 1).expand(batch, -1, -1)

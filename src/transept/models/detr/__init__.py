@@ -24,14 +24,14 @@ from transept.errors import InputError
 from transept.heads.detect import ForObjectDetection
 from transept.kinds.feature_maps import FeatureMaps, maps_alone
 from transept.kinds.image import ImageBackbone
+from transept.kinds.queries import PlacedStack, QueryDecoder
 from transept.kinds.seq2seq import as_output, recorded
-from transept.layers.context import Context
 from transept.layers.conv import freeze_norms
-from transept.models.detr.layers import BLOCK, BLOCK_FILES, DetrBlock, PlacedContext
+from transept.layers.positions import LearnedMapPositions, SineMapPositions
+from transept.models.detr.layers import BLOCK, BLOCK_FILES, block
 from transept.models.detr.masks import ATTENTION_FILES, MASK_FILES, MASK_HEAD, MapAttention, MaskHead
-from transept.models.detr.positions import LearnedPositions, SinePositions
 from transept.objectives.matching import MatchingWeights
-from transept.outputs import BackboneOutput, DetectionModelOutput, ModelOutput
+from transept.outputs import DetectionModelOutput, ModelOutput
 
 
 class DetrConfig(CompositeConfig):
@@ -106,14 +106,6 @@ class DetrConfig(CompositeConfig):
         return MatchingWeights(*costs, *shares)
 
 
-class _Stack(Backbone):
-    """One half of the transformer."""
-
-    config_class = DetrConfig
-    base_model_prefix = "model"
-    context_class = PlacedContext
-
-
 @dataclass(frozen=True)
 class Features:
     """What the transformer reads: ``maps`` (B, C, H, W) of stages, the last one ``projected`` (B, D, H, W), and which places of
@@ -142,7 +134,7 @@ class _Detector(ImageBackbone):
             "input_projection": "project",
             "encoder.layers.*": ("encoder.layers.*", BLOCK),
             "decoder.layers.*": ("decoder.layers.*", BLOCK),
-            "decoder.layernorm": "norm",
+            "decoder.layernorm": "decoder.norm",
         },
         files={f"{stack}.layers.*": (f"{stack}.layers.*", BLOCK_FILES) for stack in ("encoder", "decoder")},
         legacy={"backbone.position_embedding": "position_embedding"},
@@ -158,13 +150,12 @@ class _Detector(ImageBackbone):
         for module in self.features.fixed_modules():
             module.requires_grad_(False)
         self.project = nn.Conv2d(self.features.channels[-1], c.d_model, kernel_size=1)
-        self.places = SinePositions(c.d_model) if c.position_embedding_type == "sine" else LearnedPositions(c.d_model)
+        self.places = SineMapPositions(c.d_model) if c.position_embedding_type == "sine" else LearnedMapPositions(c.d_model)
         self.queries = nn.Embedding(c.num_queries, c.d_model)
-        sizes = (c.encoder_attention_heads, c.encoder_ffn_dim, False), (c.decoder_attention_heads, c.decoder_ffn_dim, True)
-        self.encoder, self.decoder = _Stack(c), _Stack(c)
-        for stack, count, size in zip((self.encoder, self.decoder), (c.encoder_layers, c.decoder_layers), sizes, strict=True):
-            stack.layers = nn.ModuleList(DetrBlock(c, *size) for _ in range(count))
-        self.norm: nn.Module = nn.LayerNorm(c.d_model)
+        encoder, decoder = (c.encoder_attention_heads, c.encoder_ffn_dim), (c.decoder_attention_heads, c.decoder_ffn_dim)
+        self.encoder = PlacedStack(c, nn.ModuleList(block(c, *encoder, cross=False) for _ in range(c.encoder_layers)))
+        layers = nn.ModuleList(block(c, *decoder, cross=True) for _ in range(c.decoder_layers))
+        self.decoder = QueryDecoder(c, layers, nn.LayerNorm(c.d_model), auxiliary=c.auxiliary_loss)
         self.dropout = nn.Dropout(c.dropout)
 
     @classmethod
@@ -204,7 +195,7 @@ class _Detector(ImageBackbone):
         self.features.requires_grad_(True)
 
     def initialize_module(self, module: nn.Module) -> None:
-        if isinstance(module, LearnedPositions):
+        if isinstance(module, LearnedMapPositions):
             module.reset()
         elif not any(module is table for table in (getattr(self.places, "rows", None), getattr(self.places, "columns", None))):
             super().initialize_module(module)
@@ -259,8 +250,7 @@ class _Detector(ImageBackbone):
         if (encoded := given("encoder_outputs")) is None:
             ctx: Any = self.encoder.context(**asked)
             ctx.positions, ctx.full_mask, ctx.as_tuple = places, mask, False
-            x = self.encoder.run(self.dropout(features.projected.flatten(2).transpose(1, 2)), ctx)
-            encoded = self.encoder.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
+            encoded = self.encoder(self.dropout(features.projected.flatten(2).transpose(1, 2)), ctx)
         encoded = as_output(encoded)
         ctx = self.decoder.context(**asked)
         ctx.positions, ctx.encoder_positions = self.queries.weight.expand(batch, -1, -1), places
@@ -271,25 +261,10 @@ class _Detector(ImageBackbone):
                 raise InputError(f"`decoder_attention_mask` has the shape {tuple(seen.shape)}, but must be {tuple(wanted)}.")
             ctx.full_mask = (seen != 0)[:, None, None]
         start = given("decoder_inputs_embeds")
-        return self.decode(torch.zeros_like(ctx.positions) if start is None else start, encoded, ctx)
-
-    def decode(self, x: Tensor, encoded: BackboneOutput, ctx: Context) -> Any:
-        """The output, of what the decoder starts from (B, Q, D) and the encoder's output."""
-        middle, states = [], [x]
-        if self.config.auxiliary_loss:  # what was trained with it reads normed states in each layer, as in the reference
-            for index in range(len(self.decoder.layers)):
-                states.append(self.decoder.run(x, ctx, index, index + 1))
-                x = self.norm(states[-1])
-                middle.append(x)
-            ctx.hidden_states = None if ctx.hidden_states is None else states[:-1]
-        else:
-            x = self.decoder.run(x, ctx)
-        x = self.norm(x)
         as_tuple, ctx.as_tuple = ctx.as_tuple, False
-        decoded = self.decoder.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
-        output = DetectionModelOutput(last_hidden_state=x, **recorded(decoded, encoded))
-        if middle:
-            output["intermediate_hidden_states"] = torch.stack(middle)
+        decoded = self.decoder(torch.zeros_like(ctx.positions) if start is None else start, ctx)
+        output = DetectionModelOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
+        output["intermediate_hidden_states"] = decoded.intermediate_hidden_states
         return output.to_tuple() if as_tuple else output
 
 
