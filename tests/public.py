@@ -114,19 +114,17 @@ SINGLE = {
         f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
         for name in (
             "Beit",
-            "Bit",
             "Blip",
-            "CLIP",
             "ConvNext",
-            "DeiT",
             "Detr",
             "DPT",
             "LayoutLMv3",
             "Segformer",
             "Siglip",
-            "ViT",
         )
     },
+    "preprocess.image.clip": [f"{name}ImageProcessor{fast}" for name in ("Bit", "CLIP") for fast in ("", "Fast")],
+    "preprocess.image.vit": [f"{name}ImageProcessor{fast}" for name in ("DeiT", "ViT") for fast in ("", "Fast")],
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
     "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],

@@ -767,25 +767,19 @@ from transept.preprocess.image.beit import (
     BeitImageProcessor as BeitImageProcessor,
     BeitImageProcessorFast as BeitImageProcessorFast,
 )
-from transept.preprocess.image.bit import (
-    BitImageProcessor as BitImageProcessor,
-    BitImageProcessorFast as BitImageProcessorFast,
-)
 from transept.preprocess.image.blip import (
     BlipImageProcessor as BlipImageProcessor,
     BlipImageProcessorFast as BlipImageProcessorFast,
 )
 from transept.preprocess.image.clip import (
+    BitImageProcessor as BitImageProcessor,
+    BitImageProcessorFast as BitImageProcessorFast,
     CLIPImageProcessor as CLIPImageProcessor,
     CLIPImageProcessorFast as CLIPImageProcessorFast,
 )
 from transept.preprocess.image.convnext import (
     ConvNextImageProcessor as ConvNextImageProcessor,
     ConvNextImageProcessorFast as ConvNextImageProcessorFast,
-)
-from transept.preprocess.image.deit import (
-    DeiTImageProcessor as DeiTImageProcessor,
-    DeiTImageProcessorFast as DeiTImageProcessorFast,
 )
 from transept.preprocess.image.detr import (
     DetrImageProcessor as DetrImageProcessor,
@@ -817,6 +811,8 @@ from transept.preprocess.image.siglip import (
     SiglipImageProcessorFast as SiglipImageProcessorFast,
 )
 from transept.preprocess.image.vit import (
+    DeiTImageProcessor as DeiTImageProcessor,
+    DeiTImageProcessorFast as DeiTImageProcessorFast,
     ViTImageProcessor as ViTImageProcessor,
     ViTImageProcessorFast as ViTImageProcessorFast,
 )

@@ -24,15 +24,14 @@ from transept.errors import ConfigError, InputError
 from transept.preprocess.auto import AutoImageProcessor
 from transept.preprocess.image import beit, bit, clip, convnext, deit, detr, dpt, segformer, siglip
 from transept.preprocess.image.beit import BeitImageProcessor
-from transept.preprocess.image.bit import BitImageProcessor
 from transept.preprocess.image.blip import BlipImageProcessor
-from transept.preprocess.image.clip import CLIPImageProcessor
+from transept.preprocess.image.clip import BitImageProcessor, CLIPImageProcessor
 from transept.preprocess.image.convnext import ConvNextImageProcessor
-from transept.preprocess.image.deit import DeiTImageProcessor
 from transept.preprocess.image.detr import DetrImageProcessor
 from transept.preprocess.image.dpt import DPTImageProcessor
 from transept.preprocess.image.segformer import SegformerImageProcessor
 from transept.preprocess.image.siglip import SiglipImageProcessor
+from transept.preprocess.image.vit import DeiTImageProcessor
 
 CLASSES = {
     "BeitImageProcessor": (BeitImageProcessor, BeitImageProcessorPil),

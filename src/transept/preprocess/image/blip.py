@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
-from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
+from transept.preprocess.image.clip import CLIP_MEAN, CLIP_STD
 
 
 class BlipImageProcessor(BaseImageProcessor):

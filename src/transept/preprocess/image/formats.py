@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transept.errors import InputError, InputTypeError
 from transept.preprocess.features import as_numpy, needed
 from transept.preprocess.image.base import IMAGENET_MEAN, IMAGENET_STD, flat_images
-from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
+from transept.preprocess.image.clip import CLIP_MEAN, CLIP_STD
 
 IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD = list(IMAGENET_MEAN), list(IMAGENET_STD)
 IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD = [0.5] * 3, [0.5] * 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transept.errors import InputError
 from transept.preprocess.features import needed
 from transept.preprocess.image.arrays import MAX_PIXELS
-from transept.preprocess.image.bit import BitImageProcessor
+from transept.preprocess.image.clip import BitImageProcessor
 
 if TYPE_CHECKING:
     from PIL.Image import Image

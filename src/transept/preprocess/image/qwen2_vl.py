@@ -20,7 +20,7 @@ from transept.errors import InputError
 from transept.preprocess.features import BatchFeature
 from transept.preprocess.image.arrays import Size, checked_target, size_dict
 from transept.preprocess.image.base import BICUBIC, BaseImageProcessor, Pixels, flat_images
-from transept.preprocess.image.bit import CLIP_MEAN, CLIP_STD
+from transept.preprocess.image.clip import CLIP_MEAN, CLIP_STD
 from transept.preprocess.settings import find_section
 from transept.preprocess.video import Metadata, chosen, open_frames, videos_of
 from transept.preprocess.workers import MAX_THREADS, in_order

@@ -1,8 +1,11 @@
-"""ViT's image processor (Dosovitskiy et al. 2021, arXiv:2010.11929): 224 x 224, levels mapped to [-1, 1]."""
+"""The image processors of ViT (Dosovitskiy et al. 2021, arXiv:2010.11929) and DeiT (Touvron et al. 2021, arXiv:2012.12877)."""
 
 from __future__ import annotations
 
-from transept.preprocess.image.base import BaseImageProcessor
+from dataclasses import field
+from typing import Any
+
+from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
 
 
 class ViTImageProcessor(BaseImageProcessor):
@@ -10,3 +13,15 @@ class ViTImageProcessor(BaseImageProcessor):
 
 
 ViTImageProcessorFast = ViTImageProcessor
+
+
+class DeiTImageProcessor(BaseImageProcessor):
+    """Bicubic to 256 x 256, cropped to 224 x 224; mean and standard deviation of one half."""
+
+    size: Any = field(default_factory=lambda: {"height": 256, "width": 256})
+    resample: int = BICUBIC
+    do_center_crop: bool | None = True
+    crop_size: Any = field(default_factory=lambda: {"height": 224, "width": 224})
+
+
+DeiTImageProcessorFast = DeiTImageProcessor
