@@ -14,6 +14,7 @@ _AUTO = ("compat.mappings", "core.auto", "preprocess.auto", "preprocess.text.aut
 _REPORTS = ("training.callbacks.reports", "environment.packages", "compat.deepspeed", "compat.trainer")
 _FEATURES = ("preprocess.features", "preprocess.audio.base: SequenceFeatureExtractor as FeatureExtractionMixin")
 _COLLATE = ("training.collate.padding", "training.collate.language", "training.collate.media", "compat.collators")
+_SENTENCEPIECE = "preprocess.text.python.slow: PreTrainedTokenizer as SentencePieceBackend"
 _TEXT = ("compat.values: PaddingStrategy, TensorType, TruncationStrategy", "tokenizers: AddedToken")
 
 MODULES: dict[str, tuple[str, ...]] = {
@@ -70,9 +71,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "testing_utils": ("compat.testing",),
     "time_series_utils": (),
+    "tokenization_python": _TEXT,
     "tokenization_utils": _TEXT,
     "tokenization_utils_base": ("preprocess.text.encoding", *_TEXT),
     "tokenization_utils_fast": _TEXT,
+    "tokenization_utils_sentencepiece": (_SENTENCEPIECE, *_TEXT),
+    "tokenization_utils_tokenizers": _TEXT,
     "trainer": ("training.trainer", "training.arguments.training", "metrics.nested", "compat.trainer"),
     "trainer_callback": ("training.callbacks.base", "training.callbacks.progress", "training.state"),
     "trainer_pt_utils": (
@@ -105,6 +109,7 @@ ROOT = (
     "preprocess.image.base: BaseImageProcessor, BaseImageProcessor as ImageProcessingMixin",
     "preprocess.image.qwen2_vl: Qwen2VLVideoProcessor as BaseVideoProcessor",
     "preprocess.processor: Processor as ProcessorMixin",
+    _SENTENCEPIECE,
     "storage.publish: Pushable as PushToHubMixin",
     "tokenizers: AddedToken",
     "training.search: default_compute_objective",
