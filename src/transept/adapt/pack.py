@@ -79,7 +79,8 @@ def pack(model: M) -> M:
     for module in tuple(model.modules()):
         if (place := _BEFORE.get(getattr(type(module), "whole", None))) is not None:
             _join(module, place)
-        join_projections(module, JoinedLinear)
+        if isinstance(module, Attention):
+            join_projections(module, JoinedLinear)
         for name, child in module.named_children():
             if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
                 setattr(module, name, FoldedConv(child))
@@ -89,13 +90,13 @@ def pack(model: M) -> M:
     return model
 
 
-def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> None:
+def join_projections(module: Attention, make: Callable[[nn.Linear], Packed]) -> None:
     """Let one product that ``make`` gives stand for the query, key and value projections of an attention layer.
 
     Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
     a bias stay.
     """
-    if not isinstance(module, Attention) or type(module).project is not Attention.project or module.cross:
+    if type(module).project is not Attention.project or module.cross:
         return
     if type(module).forward is not Attention.forward:
         return

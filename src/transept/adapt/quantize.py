@@ -22,6 +22,7 @@ from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.environment import tiles
 from transept.errors import InputError
+from transept.layers.attention import Attention
 from transept.layers.linear import Conv1D, Packed, matrix
 from transept.layers.mlp import MLP
 
@@ -69,7 +70,8 @@ def quantize(model: M) -> M:
     if model.can_generate():
         make = QuantizedForOneRow
     for module in tuple(model.modules()):
-        join_projections(module, make)
+        if isinstance(module, Attention):
+            join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
             module.chunk_size = module.chunk_size or _CHUNK
         for name, child in module.named_children():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,7 +36,12 @@ class Recipe:
     stored: str = ""
     part: int = 0
 
-    @property
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether our tensor is stored as it is, by itself."""
+        return len(self.targets) == 1 and not (self.transposed or self.row or self.heads or self.groups > 1 or self.axis)
+
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """Our tensors, where several are stored as one."""
         return self.targets if len(self.targets) > 1 else ()
@@ -137,18 +143,16 @@ class KeyMap:
     """A table, ready to be asked in both directions; two rules that write one of our names are a ``ValueError``."""
 
     def __init__(self, table: Table) -> None:
-        self._rules = PathTree[Recipe]()
-        self._stored = PathTree[tuple[str, ...]]()
+        self.rules = PathTree[Recipe]()  # by our paths
+        self.stored = PathTree[tuple[str, ...]]()  # our paths by stored ones
         self._recipes: dict[str, Recipe] = {}
         self._levels: dict[Path, int] = {}  # numbers at the end of a slot's name
         self._pieces: dict[Path, int] = {}
         for stored, rule in flattened(table).items():
-            self._stored.add(tuple(stored.split(".")) if stored else (), rule.targets)
+            self.stored.add(tuple(stored.split(".")) if stored else (), rule.targets)
             for part, target in enumerate(rule.targets):
                 ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
-                if before := self._rules.add(
-                    tuple(ours.split(".")) if ours else (), replace(rule, part=part) if part else rule
-                ):
+                if before := self.rules.add(tuple(ours.split(".")) if ours else (), replace(rule, part=part) if part else rule):
                     raise ValueError(f"{stored!r} and {before.stored!r} both map to {ours!r}")
                 if rule.row:
                     self._levels[path_of(ours)] = 2 if rule.pieces > 1 else 1
@@ -160,9 +164,9 @@ class KeyMap:
         The longest rule that fits its beginning counts, and of two alike the one with fewer ``*``.
         """
         parts = tuple(stored.split(".")) if stored else ()
-        if self._stored.at((*parts, "*")) is not None:
+        if self.stored.at((*parts, "*")) is not None:
             return tuple(path.removesuffix(".*") for path in self.ours(f"{stored}.*"))
-        node, _ = self._stored.walk(parts)
+        node, _ = self.stored.walk(parts)
         if node is None or node.value is None:
             return (stored,)
         indices, rest = indices_of(node.path, parts), ".".join(parts[len(node.path) :])
@@ -176,17 +180,12 @@ class KeyMap:
 
     def reaches_into(self, ours: str, stored: str) -> bool:
         """Whether a rule names something inside of what we have at one path and the tree at another."""
-        inside, outside = self._rules.walk(ours.split("."))[1], self._stored.walk(stored.split("."))[1]
+        inside, outside = self.rules.walk(ours.split("."))[1], self.stored.walk(stored.split("."))[1]
         return any(node.below for node in inside) or any(node.below for node in outside)
-
-    def rank(self, stored: str) -> int | None:
-        """Which of the rules is the first for a stored path or what is below it; ``None`` where no rule names it."""
-        nodes = self._stored.walk(stored.split("."))[1]
-        return min([node.rank for node in nodes]) if nodes else None
 
     def beginnings(self) -> tuple[str, ...]:
         """The first parts of all stored paths that a rule names."""
-        return tuple(self._stored.root.below)
+        return tuple(self.stored.root.below)
 
     def slots(self, state: Mapping[str, Tensor], stored: Container[str] = ()) -> dict[str, Tensor]:
         """Our state with stacked tensors in rows or pieces of these, but for those that are stored as one.
@@ -226,12 +225,16 @@ class KeyMap:
         if (known := self._recipes.get(name)) is not None:
             return known
         parts = name.split(".")
-        node, _ = self._rules.walk(parts)
+        node, _ = self.rules.walk(parts)
         if node is None or node.value is None:
             return self._recipes.setdefault(name, Recipe((name,), stored=name))
-        rule, indices, rest = node.value, indices_of(node.path, parts), ".".join(parts[len(node.path) :])
-        targets = (name,) if len(rule.targets) == 1 else tuple([join(fill(target, indices), rest) for target in rule.targets])
-        found = replace(rule, stored=join(fill(rule.stored, indices), rest), targets=targets)
+        rule, rest = node.value, ".".join(parts[len(node.path) :])
+        stored, targets = rule.stored, rule.targets
+        if indices := indices_of(node.path, parts):
+            stored, targets = fill(stored, indices), tuple(fill(target, indices) for target in targets)
+        if rest:
+            stored, targets = join(stored, rest), tuple(join(target, rest) for target in targets)
+        found = replace(rule, stored=stored, targets=targets)
         return self._recipes.setdefault(name, found)
 
     def save(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

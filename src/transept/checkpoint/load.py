@@ -87,12 +87,14 @@ def _match(model: nn.Module, names: Names, store: Store) -> LoadReport:
                 (report.fixed if names.is_fixed(name) else report.missing).append(name)
             continue
         used.add(stored)
-        expected = recipe.stored_shape([state[part].shape for part in recipe.parts or (name,)])
+        expected = (
+            ours.shape if recipe.is_plain else recipe.stored_shape([state[part].shape for part in recipe.parts or (name,)])
+        )
         tensor = store[stored]
         if tensor.is_floating_point() != ours.is_floating_point() or tensor.is_complex() != ours.is_complex():
             report.mistyped.append((name, tensor.dtype))
         elif tuple(tensor.shape) != expected:
-            report.mismatched.append((name, tuple(tensor.shape), expected))
+            report.mismatched.append((name, tuple(tensor.shape), tuple(expected)))
         else:
             report.filled[name] = stored
     report.unexpected = [stored for stored in store if stored not in used]
@@ -234,13 +236,13 @@ def fill(
     for stored in store.reading_order(by_stored):
         recipes, tensor, given = by_stored[stored], store[stored], set[int]()
         target = _type(names, next(iter(recipes)), tensor, dtype)
-        rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
+        rearranged = any(not recipe.is_plain and recipe.rearranges(tensor) for recipe in recipes.values())
         if rearranged or tensor.dtype != target or device.type != "cpu":
             tensor = store.passing(stored)
         for name, recipe in recipes.items():
             wanted = Part() if (owner := keys.owner(name)) in new else part(owner)
             wanted = wanted if name in state else wanted.of_row(recipe.pieces)
-            piece = wanted.of(recipe.take(tensor, recipe.lengths(state)))
+            piece = wanted.of(tensor if recipe.is_plain else recipe.take(tensor, recipe.lengths(state)))
             piece = piece.to(device=device, dtype=target).contiguous()
             piece = piece.clone() if recipe.part in given else piece
             given.add(recipe.part)

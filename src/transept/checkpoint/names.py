@@ -136,8 +136,9 @@ class Names:
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
         names = {self._respelled(name): name for name in stored}
-        ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
-        names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}
+        if self.base:
+            ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
+            names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}
         for child in self.children:
             names = child.canonical(names, self.heads)
         return names
@@ -164,10 +165,9 @@ class Names:
         whole, anywhere = self._spellings
         prefix = f"{self.base}." if self.base and name.startswith(f"{self.base}.") else ""
         parts = name.removeprefix(prefix).split(".")
-        best, size, start = whole.walk(parts)[0], 0, 0
-        if best is not None:
-            size = len(best.path)
-        if anywhere.size:
+        best = whole.walk(parts)[0] if parts[0] in whole.root.below or "*" in whole.root.below else whole.root
+        size, start = len(best.path) if best is not None else 0, 0
+        if not anywhere.root.below.keys().isdisjoint(parts):
             for place in [place for place, part in enumerate(parts) if part in anywhere.root.below]:
                 node, _ = anywhere.walk(parts[place:])
                 if node is not None and len(node.path) >= size:

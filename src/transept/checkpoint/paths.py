@@ -25,6 +25,17 @@ class Node(Generic[Value]):
         self.value: Value | None = None
 
 
+def below(nodes: Sequence[Node[Value]], part: str) -> list[Node[Value]]:
+    """Where one part of a name leads from each of some nodes: to that of an index itself before that of ``*``."""
+    reached = []
+    for node in nodes:
+        if part in node.below:
+            reached.append(node.below[part])
+        if "*" in node.below and part.isdigit():
+            reached.append(node.below["*"])
+    return reached
+
+
 class PathTree(Generic[Value]):
     """Values by paths in which ``*`` stands for an index; a path with the index itself comes before it."""
 
@@ -60,13 +71,9 @@ class PathTree(Generic[Value]):
         nodes = [self.root]
         longest = None if self.root.value is None else self.root
         for part in parts:
-            reached = []
-            for node in nodes:
-                if part in node.below:
-                    reached.append(node.below[part])
-                if "*" in node.below and part.isdigit():
-                    reached.append(node.below["*"])
-            nodes = reached
+            nodes = below(nodes, part)
+            if not nodes:
+                break
             for node in reversed(nodes):
                 longest = longest if node.value is None else node
         return longest, nodes

@@ -84,8 +84,10 @@ def check_header(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _is_entry(entry: Any) -> bool:
     match entry:
         case {"dtype": str(), "shape": [*shape], "data_offsets": [begin, end], **more} if not more:
-            numbers = all(type(n) is int and 0 <= n < 2**63 for n in (begin, end, *shape))
-            return numbers and len(shape) <= MAX_DIMENSIONS and begin <= end
+            for number in (begin, end, *shape):
+                if type(number) is not int or not 0 <= number < 2**63:
+                    return False
+            return len(shape) <= MAX_DIMENSIONS and begin <= end
     return False
 
 
@@ -97,13 +99,15 @@ class TensorStore(Mapping[str, Tensor]):
 
     def __init__(self, files: Iterable[Path], weight_map: Mapping[str, Path] | None = None) -> None:
         self._file: dict[str, Path] = {}
+        self._sizes: dict[str, int] = {}  # in bytes
         self._mapped: dict[Path, Any] = {}
         self._passing: tuple[Path, Any] | None = None
         self._passed = 0
         self.files = tuple(dict.fromkeys(files))
         self._identities = {path: _identity(path) for path in self.files}
         for path in self.files:
-            for name in check_header(path):
+            for name, entry in check_header(path).items():
+                self._sizes[name] = entry["data_offsets"][1] - entry["data_offsets"][0]
                 if (other := self._file.setdefault(name, path)) != path:
                     raise FormatError(f"holds the tensor {name[:200]!r}, which {other.name} holds too.", path=path)
             self._mapped[path] = _open(path)
@@ -139,7 +143,7 @@ class TensorStore(Mapping[str, Tensor]):
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by file, and large tensors first, while little else is in memory."""
         order = {path: index for index, path in enumerate(self.files)}
-        return sorted(names, key=lambda name: (order[self._file[name]], -self[name].nbytes))
+        return sorted(names, key=lambda name: (order[self._file[name]], -self._sizes[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file)

@@ -196,6 +196,8 @@ class Pretrained(ForLibraries, Pushable):
         """Take what else stands beside the weights, once they are there."""
 
     def initialize(self, names: Iterable[str] | None = None) -> None:
+        if names is not None and not (names := list(names)):
+            return
         named = {**dict(self.named_parameters(remove_duplicate=False)), **dict(self.named_buffers(remove_duplicate=False))}
         wanted = None if names is None else {id(named[name]) for name in names}
         for module in self.modules():

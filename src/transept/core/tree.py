@@ -7,13 +7,13 @@ modules find them by links (:class:`transept.layers.links.Linked`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from transept.checkpoint.keys import KeyMap
-from transept.checkpoint.paths import join
+from transept.checkpoint.paths import Node, below, join
 from transept.layers.links import Container, ContainerList, Linked
 
 
@@ -34,28 +34,28 @@ class Placement:
         self.homes: dict[str, str] = {"": ""}  # own path of a module -> its path in the tree
         self.modules: dict[str, nn.Module] = {"": model}  # path in the tree -> module
         self.moves: list[tuple[str, str, str, Any]] = []  # own path of the holder, own name, path in the tree, part
-        self.placed: tuple[str, ...] = ()  # beginnings of the paths of models inside, whose parts have their places already
 
     def run(self) -> None:
-        self.settle("", self.model)
+        self.settle("", self.model, "", [self.keys.rules.root])
         for path, name, home, part in self.moves:
             parent, _, key = home.rpartition(".")
             holder = self.holder(parent, key)
             self.owner(path).link(name, holder, key)
             hold(holder, key, part)
-        for path, module in [*self.model.named_modules()]:
-            if not f"{path}.".startswith(self.placed):
-                for held in (module._modules, module._parameters):
-                    self.sort(path, held)
+        sort(self.model, [self.keys.stored.root])
 
-    def settle(self, path: str, module: nn.Module) -> None:
-        """Decide where the parts of a module go, and take those from it that leave."""
+    def settle(self, path: str, module: nn.Module, ruled: str, nodes: Sequence[Node[Any]]) -> None:
+        """Decide where the parts of a module go, and take those from it that leave.
+
+        ``ruled`` is where the table has the module itself, which may be elsewhere than at its home; ``nodes`` are the places of
+        the rules that say where its parts go.
+        """
         home = self.homes[path]
         for name, child in list(module._modules.items()):
             if child is None:
                 continue
-            own = join(path, name)
-            wanted = self.keys.place(own, is_list=isinstance(child, nn.ModuleList))
+            own, inner = join(path, name), below(nodes, name)
+            by_rule = wanted = self.wanted(own, ruled, name, inner, child)
             if wanted in self.modules:  # a module around it is there: it stays where it is built
                 wanted = join(home, name)
             if self.assigned(wanted) not in (None, child):
@@ -66,24 +66,30 @@ class Placement:
             self.homes[own], self.modules[wanted] = wanted, child
             if wanted != join(home, name):
                 self.moves.append((path, name, wanted, module._modules.pop(name)))
-            if "_is_placed" in child.__dict__ and not self.keys.reaches_into(own, wanted):
-                self.placed += (f"{wanted}.",)
-            else:
-                self.settle(own, child)
+            if "_is_placed" not in child.__dict__ or self.keys.reaches_into(own, wanted):
+                self.settle(own, child, by_rule, inner)
         for held in (module._parameters, module._buffers):
             for name, tensor in [*held.items()]:
                 if tensor is None:
                     continue
-                wanted = self.keys.place(join(path, name))
+                wanted = self.wanted(join(path, name), ruled, name, below(nodes, name))
                 if wanted != join(home, name):
                     self.moves.append((path, name, wanted, held.pop(name)))
 
+    def wanted(self, own: str, ruled: str, name: str, nodes: Sequence[Node[Any]], part: Any = None) -> str:
+        """Where the table has a part: by a rule of its own, or below the module around it."""
+        if isinstance(part, nn.ModuleList):
+            return self.keys.place(own, is_list=True)
+        return self.keys.place(own) if any(node.value is not None for node in nodes) else join(ruled, name)
+
     def assigned(self, path: str) -> nn.Module | None:
         """What a subclass has put where a part is to hang, which takes its place."""
-        module: nn.Module | None = self.model if self.keys.place(path) == path else None
+        module: nn.Module = self.model
         for name in path.split("."):
-            module = None if module is None else module._modules.get(name)
-        return module
+            if (inner := module._modules.get(name)) is None:
+                return None
+            module = inner
+        return module if self.keys.place(path) == path else None
 
     def owner(self, path: str) -> Linked:
         module = self.modules[self.homes[path]]
@@ -98,15 +104,20 @@ class Placement:
             self.holder(parent, name)._modules[name] = container  # where a class has an attribute of that name, too
         return self.modules[path]
 
-    def sort(self, path: str, held: MutableMapping[str, Any]) -> None:
-        """Put what a table names into its order; the others keep their places among it."""
-        if len(held) < 2:
-            return
-        ranks = {name: rank for name in held if (rank := self.keys.rank(join(path, name))) is not None}
-        ordered: Iterator[str] = iter(sorted(ranks, key=lambda name: ranks[name]))
-        items = {(chosen := next(ordered) if name in ranks else name): held[chosen] for name in list(held)}
-        held.clear()
-        held.update(items)
+
+def sort(module: nn.Module, nodes: Sequence[Node[Any]]) -> None:
+    """Put what a table names, here and below, into its order; the others keep their places among it."""
+    tables: tuple[MutableMapping[str, Any], ...] = (module._modules, module._parameters)
+    for held in tables:
+        named = {name: found for name in held if (found := below(nodes, name))}
+        if len(named) > 1:
+            ordered = iter(sorted(named, key=lambda name: min(node.rank for node in named[name])))
+            items = {(chosen := next(ordered) if name in named else name): held[chosen] for name in list(held)}
+            held.clear()
+            held.update(items)
+        for name, found in named.items():
+            if isinstance(child := held[name], nn.Module):
+                sort(child, found)
 
 
 def hold(holder: nn.Module, key: str, part: Any) -> None:
