@@ -23,12 +23,12 @@ Kind = TypeVar("Kind", bound=Preprocessor)
 
 IMAGE_PROCESSORS: dict[str, Any] = {
     "BeitImageProcessor": "image.beit",
-    "BitImageProcessor": "image.bit",
+    "BitImageProcessor": "image.clip",
     "BlipImageProcessor": "image.blip",
     "CLIPImageProcessor": "image.clip",
     "ConvNextImageProcessor": "image.convnext",
     "DPTImageProcessor": "image.dpt",
-    "DeiTImageProcessor": "image.deit",
+    "DeiTImageProcessor": "image.vit",
     "DetrImageProcessor": "image.detr",
     "LayoutLMv3ImageProcessor": "image.layoutlmv3",
     "LlavaImageProcessor": "image.llava",
