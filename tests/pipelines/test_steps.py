@@ -133,17 +133,72 @@ def test_what_users_ask_of_every_pipeline(directory: Path, tmp_path: Path) -> No
     assert named is KeyDataset
 
 
+def loud_classes(library: Any) -> list[Any]:
+    """Tasks of a library of which a user has written single steps."""
+
+    class Percent(library.TextClassificationPipeline):  # type: ignore[misc,name-defined]
+        def postprocess(self, model_outputs: Any, **options: Any) -> Any:
+            return [{**one, "score": one["score"] * 100} for one in super().postprocess(model_outputs, **options)]
+
+    class Logits(library.TextClassificationPipeline):  # type: ignore[misc,name-defined]
+        def _sanitize_parameters(self, second: str | None = None, **options: Any) -> Any:
+            return {} if second is None else {"second": second}, {}, {}
+
+        def preprocess(self, inputs: str, second: str | None = None) -> Any:
+            return self.tokenizer(inputs, text_pair=second, return_tensors="pt")
+
+        def postprocess(self, model_outputs: Any) -> Any:
+            return {"score": model_outputs["logits"][0].tolist()}
+
+    return [Percent, Logits]
+
+
+@pytest.mark.reference
+def test_a_task_of_the_library_of_which_some_steps_are_ones_own(directory: Path) -> None:
+    for ours, theirs in zip(loud_classes(transept), loud_classes(transformers), strict=True):
+        one, other = (library.pipeline("text-classification", str(directory), pipeline_class=kind)
+                      for library, kind in ((transept, ours), (transformers, theirs)))  # fmt: skip
+        options = {"top_k": 2} if ours.__name__ == "Percent" else {"second": "She works."}
+        check_close(one(TEXTS[0], **options), other(TEXTS[0], **options))
+        check_close(one(TEXTS[:3], **options), other(TEXTS[:3], **options))
+        assert len(one(TEXTS[:3], batch_size=2, **options)) == 3
+
+
+def test_a_pipeline_over_parts_of_an_input(directory: Path) -> None:
+    from transept.pipelines.base import ChunkPipeline
+
+    class Sentences(ChunkPipeline):
+        def _sanitize_parameters(self, **options: Any) -> Any:
+            return {}, {}, options
+
+        def preprocess(self, text: str) -> Any:
+            for sentence in text.split("."):
+                yield self.tokenizer(sentence, return_tensors="pt")
+
+        def _forward(self, model_inputs: Any) -> Any:
+            return self.model(**model_inputs)
+
+        def postprocess(self, outputs: Any, digits: int = 3) -> Any:
+            return [round(float(output.logits[0, 0]), digits) for output in outputs]
+
+    pipe = pipeline(model=directory, pipeline_class=Sentences)
+    expected = [
+        round(float(pipe.model(**pipe.tokenizer(text, return_tensors="pt")).logits[0, 0].detach()), 3)
+        for text in ("One", " Two")
+    ]
+    assert pipe("One. Two") == expected
+    assert pipe(["One. Two"] * 2, digits=1) == [[round(value, 1) for value in expected]] * 2
+
+
 @pytest.mark.usefixtures("registry")
 def test_what_is_refused(directory: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"a task of this library, which never calls postprocess\(\)"):
-
-        class Loud(transept.TextClassificationPipeline):
-            def postprocess(self, model_outputs: Any, **options: Any) -> Any:
-                return "LOUD"
+    class Words(transept.TokenClassificationPipeline):
+        def postprocess(self, model_outputs: Any, **options: Any) -> Any:
+            return super().postprocess(model_outputs, **options)
 
     pipe = pipeline("text-classification", directory)
-    with pytest.raises(UnsupportedError, match="has no step 'preprocess'"):
-        pipe.preprocess("a")
+    with pytest.raises(UnsupportedError, match="'token-classification' need more than the model's logits"):
+        Words(transept.AutoModelForTokenClassification.from_pretrained(directory, strict=False), pipe.tokenizer)("a")
     with pytest.raises(InputTypeError, match="is no class of pipelines"):
         pipeline(model=directory, pipeline_class=transept.BertModel)
     with pytest.raises(InputTypeError, match="is no class of pipelines"):

@@ -37,8 +37,8 @@ def task_class(task: str) -> type[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Pipeline":
-        return importlib.import_module(f"{__name__}.steps").Pipeline
+    if name in ("ChunkPipeline", "Pipeline"):
+        return getattr(importlib.import_module(f"{__name__}.steps"), name)
     for task in (*TASKS, *ALIASES):
         if name.lower() == f"{task.replace('-', '')}pipeline":
             return task_class(task)

@@ -26,6 +26,7 @@ from transept.pipelines.batching import MOST_READ, Sample, attempt, batches, fla
 from transept.pipelines.components import KINDS, Components, device_of
 from transept.pipelines.registry import ALIASES
 from transept.pipelines.steps import STEPS, Pipeline
+from transept.pipelines.steps import ChunkPipeline as ChunkPipeline  # where code looks for it
 
 O = TypeVar("O")  # noqa: E741 (the options of a task, a dataclass)
 
@@ -100,6 +101,7 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
     nested: ClassVar[str | None] = None  # a mapping in which options may come, too, as in the reference
     asked: ClassVar[Mapping[str, Any]] = {}  # of the model, beside its inputs
     drawable: ClassVar[bool] = False  # whether ``draw`` shows the answers over their images
+    by_steps: ClassVar[bool] = False  # whether a user's class writes steps such as ``postprocess``
     padded: bool = True  # whether the rows of a batch are filled up to its longest one
     pooler: ClassVar[bool] = True  # whether the backbone's pooler is used
     most_items: ClassVar[int] = MOST_READ  # that are prepared together
@@ -140,14 +142,15 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
         on_cpu = PADDED_CPU_BUDGET if self.padded else CPU_BUDGET
         self.budget = budget or (on_cpu if self.model.device.type == "cpu" else GPU_BUDGET)
         self.options = self.options_class()
-        self.options = self.with_options({**self.checkpoint_options(options), **options})
+        usual = self.checkpoint_options(options)
+        if self.by_steps:
+            self._parameters, options = self._sanitize_parameters(**options), {}
+        self.options = self.with_options({**usual, **options})
 
     def __init_subclass__(cls) -> None:
-        """Refuse the steps of a :class:`Pipeline` that is not of this library, which would never be called."""
+        """A class that writes some of the steps of a :class:`Pipeline` answers by them, one input after the other."""
         super().__init_subclass__()
-        if steps := [name for name in STEPS if name in vars(cls)]:
-            hint = "Subclass transept.Pipeline and write all four steps, or override prepare(), forward() or answer()."
-            raise UnsupportedError(f"{cls.__name__} is a task of this library, which never calls {steps[0]}().", hint=hint)
+        cls.by_steps = cls.by_steps or any(name in vars(cls) for name in STEPS)
 
     @classmethod
     def build(cls, parts: Components, **given: Any) -> TaskPipeline[Any]:
@@ -218,6 +221,8 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
             InputsError, InputError: inputs that cannot be answered, with their positions; a wrong option.
         """
         inputs = options.pop(self.first, inputs)
+        if self.by_steps:
+            return super().__call__(inputs, batch_size=batch_size, **options)
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("batch_size", batch_size, optional=True)
         check_count("num_workers", num_workers, optional=True, least=0)
@@ -239,6 +244,34 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
         if failed and on_error == "raise":
             raise InputsError(failed, found)
         return found if failed else self.gather(found)
+
+    # The steps, where a user's class writes some of them
+
+    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return {}, {}, options
+
+    def preprocess(self, input_: Any, **options: Any) -> Any:
+        """What the model reads of one input, with an axis for rows."""
+        (samples,) = self.prepare([input_], self.with_options(options) if options else self.options)
+        return raised(0, samples) if isinstance(samples, TranseptError) else self.collate(samples)
+
+    def _forward(self, model_inputs: Any, **options: Any) -> Any:
+        return self.run({**model_inputs, **options})
+
+    def run_step(self, model_inputs: Any, options: Mapping[str, Any]) -> Any:
+        return super().forward(model_inputs, **options)
+
+    def postprocess(self, model_outputs: Any, **options: Any) -> Any:
+        """The answer to one input whose rows the model has seen; for tasks whose answer follows from the logits alone.
+
+        Raises:
+            UnsupportedError: the task's answer needs more than logits, so that a class of one's own writes this step whole.
+        """
+        if type(self).forward is not TaskPipeline.forward:
+            what = f"the answers of the task {self.task!r} need more than the model's logits."
+            raise UnsupportedError(what, hint="Write postprocess() without calling that of the class above.")
+        chosen = self.with_options(options) if options else self.options
+        return self.answer(None, [], list(to_numpy(model_outputs["logits"])), chosen)
 
     def with_options(self, given: Mapping[str, Any]) -> O:
         """The options of one call; an ``InputError`` names one that the task does not have, or that cannot have its value."""

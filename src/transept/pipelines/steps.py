@@ -167,6 +167,10 @@ class Pipeline(Pushable):
         hint = f"A subclass of transept.Pipeline writes {', '.join(STEPS)}."
         raise UnsupportedError(f"{type(self).__name__} has no step {step!r}.", hint=hint)
 
+    def run_step(self, model_inputs: Any, options: Mapping[str, Any]) -> Any:
+        """What :meth:`forward` makes of the inputs that :meth:`preprocess` gave."""
+        return self.forward(model_inputs, **options)
+
     def forward(self, model_inputs: Any, *args: Any, **options: Any) -> Any:
         """The model's outputs on the CPU, for inputs that are moved to its device."""
         with torch.no_grad():
@@ -196,9 +200,9 @@ class Pipeline(Pushable):
         while some := list(islice(stream, size)):
             rows = [self.preprocess(one, **before) for one in some]
             if len(rows) == 1:
-                yield self.postprocess(self.forward(rows[0], **within), **after)
+                yield self.postprocess(self.run_step(rows[0], within), **after)
                 continue
-            outputs = self.forward(self._collated(rows), **within)
+            outputs = self.run_step(self._collated(rows), within)
             for place in range(len(rows)):
                 yield self.postprocess(_row(outputs, place), **after)
 
@@ -222,6 +226,15 @@ class Pipeline(Pushable):
                 values = [_filled(value, longest, fill, left) for value in values]
             batch[name] = torch.cat(values)
         return batch
+
+
+class ChunkPipeline(Pipeline):
+    """A pipeline whose ``preprocess`` gives several parts of one input, and ``postprocess`` is given the outputs of all."""
+
+    def _answers(self, inputs: Iterable[Any], steps: list[dict[str, Any]], size: int) -> Iterator[Any]:
+        before, within, after = steps
+        for one in inputs:
+            yield self.postprocess([self.run_step(part, within) for part in self.preprocess(one, **before)], **after)
 
 
 def _filled(value: Tensor, length: int, fill: float, left: bool) -> Tensor:
