@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transept.layers.augment import span_mask
+from transept.kinds.augment import span_mask
 from transept.models.wav2vec2.pretraining import sample_negatives
 
 

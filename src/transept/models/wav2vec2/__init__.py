@@ -23,8 +23,8 @@ from transept.core.inputs import RecordOptions
 from transept.errors import InputError
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForMultilingualCTC, ForXVector
 from transept.kinds.audio import AudioBackbone, WaveConfig
+from transept.kinds.augment import SpecAugment
 from transept.layers import MLP, Attention, PostNorm, PreNorm, standard_layers
-from transept.layers.augment import SpecAugment
 from transept.layers.context import Context, within
 from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
 from transept.layers.links import Linked

@@ -16,7 +16,7 @@ from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.errors import ConfigError, InputError
 from transept.heads.audio import A, AudioTask
-from transept.layers.augment import span_mask
+from transept.kinds.augment import span_mask
 from transept.objectives.classification import widened
 from transept.objectives.terms import LossTerm
 from transept.outputs import ContrastiveOutput

@@ -23,10 +23,10 @@ from transept.errors import InputError
 from transept.heads.audio import ForAudioClassification
 from transept.heads.language import ForCausalLM
 from transept.heads.seq2seq import ForConditionalGeneration, StackForCausalLM
+from transept.kinds.augment import SpecAugment
 from transept.kinds.seq2seq import DecoderStack, EncoderDecoderBackbone, Seq2SeqConfig, as_output
 from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
-from transept.layers.augment import SpecAugment
 from transept.layers.conv import N, conv_length
 from transept.models.bart import BART_BLOCK
 from transept.models.whisper.generate import Transcribes

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from transept.errors import InputError
-from transept.layers.augment import span_mask
+from transept.kinds.augment import span_mask
 
 
 def seeded(seed: int) -> torch.Generator:
