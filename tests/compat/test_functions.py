@@ -24,8 +24,24 @@ NESTED = {"a": torch.arange(6).view(2, 3), "b": [torch.ones(2)]}
 BOXES = np.array([[0.5, 0.5, 0.2, 0.4]])
 FILTERS = {"num_frequency_bins": 33, "num_mel_filters": 8, "min_frequency": 0, "max_frequency": 8000, "sampling_rate": 16000}
 WINDOW = np.hanning(64)
+LOGITS = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1))
+LABELS = torch.tensor([[1, 2, -100, 4, 0, 3], [-100, -100, 2, 2, 1, 0]])
+FIVE = transformers.BertConfig(num_labels=5)
 CALLS: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("activations", "ACT2FN.__getitem__", ("gelu_new",), {}),
+    ("loss.loss_utils", "fixed_cross_entropy", (LOGITS[0], LABELS[0], 7), {}),
+    ("loss.loss_utils", "ForCausalLMLoss", (LOGITS, LABELS, 5), {}),
+    ("loss.loss_utils", "ForCausalLMLoss", (LOGITS, LABELS, 5), {"num_items_in_batch": torch.tensor(9), "use_cache": True}),
+    ("loss.loss_utils", "ForCausalLMLoss", (LOGITS.half(), None, 5), {"shift_labels": LABELS}),
+    ("loss.loss_utils", "ForMaskedLMLoss", (LOGITS, LABELS, 5), {"num_items_in_batch": 4}),
+    ("loss.loss_utils", "ForTokenClassification", (LOGITS, LABELS, FIVE), {"num_items_in_batch": 4}),
+    ("loss.loss_utils", "ForSequenceClassificationLoss", (LABELS[1, 2:4], LOGITS[0, :2], FIVE), {}),
+    (
+        "loss.loss_utils",
+        "ForQuestionAnsweringLoss",
+        (LOGITS[0], LOGITS[1], LABELS[0, :1].repeat(6), LABELS[0, 3:4].repeat(6)),
+        {},
+    ),
     ("image_transforms", "rescale", (PICTURE, 1 / 255), {}),
     ("image_transforms", "normalize", (PICTURE, [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]), {}),
     ("image_transforms", "normalize", (PICTURE.transpose(1, 2, 0), 0.5, 0.5), {"data_format": "channels_first"}),

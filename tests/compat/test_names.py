@@ -52,6 +52,7 @@ IMPORTS = [
     ("transept.image_transforms", "center_to_corners_format"),
     ("transept.image_utils", "PILImageResampling"),
     ("transept.integrations", "is_deepspeed_zero3_enabled"),
+    ("transept.loss.loss_utils", "LOSS_MAPPING"),
     ("transept.masking_utils", "create_causal_mask"),
     ("transept.modeling_rope_utils", "ROPE_INIT_FUNCTIONS"),
     ("transept.modeling_utils", "ALL_ATTENTION_FUNCTIONS"),

@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transept.layers.rotary import FREQUENCIES
+from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
+from transept.objectives.terms import Items, total
 
 
 def unwrap_model(model: nn.Module, recursive: bool = False) -> nn.Module:
@@ -36,3 +39,69 @@ def _rope(name: str) -> Callable[..., tuple[Tensor, float]]:
 
 
 ROPE_INIT_FUNCTIONS = {name: _rope(name) for name in FREQUENCIES}
+
+
+def cross_entropy_loss(
+    source: Tensor, target: Tensor, num_items_in_batch: Items | None = None, ignore_index: int = IGNORED, **kwargs: Any
+) -> Tensor:
+    """The cross-entropy of logits (..., C) and labels (...), as a scalar.
+
+    It is the mean over labels that are not ``ignore_index``, or their sum divided by ``num_items_in_batch``, which counts the
+    labels of the whole batch. Other arguments have no effect, here and below: models pass on all that they were called with.
+    """
+    return total({"loss": cross_entropy(source, target, ignore_index=ignore_index)}, num_items_in_batch)
+
+
+def masked_lm_loss(
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,
+    num_items_in_batch: Items | None = None,
+    ignore_index: int = IGNORED,
+    **kwargs: Any,
+) -> Tensor:
+    """The loss of logits (..., ``vocab_size``) and the labels of the same positions."""
+    return cross_entropy_loss(logits.view(-1, vocab_size), labels.view(-1), num_items_in_batch, ignore_index)
+
+
+def causal_lm_loss(
+    logits: Tensor,
+    labels: Tensor,
+    vocab_size: int,
+    num_items_in_batch: Items | None = None,
+    ignore_index: int = IGNORED,
+    shift_labels: Tensor | None = None,
+    **kwargs: Any,
+) -> Tensor:
+    """The loss of logits (B, T, ``vocab_size``) against the next labels (B, T), or ``shift_labels``, shifted already."""
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return masked_lm_loss(logits, shift_labels.contiguous(), vocab_size, num_items_in_batch, ignore_index)
+
+
+def token_classification_loss(logits: Tensor, labels: Tensor, config: Any, **kwargs: Any) -> Tensor:
+    """The loss of logits (B, T, ``config.num_labels``) and labels (B, T); see :func:`cross_entropy_loss`."""
+    return cross_entropy_loss(logits.view(-1, config.num_labels), labels.view(-1), **kwargs)
+
+
+def sequence_classification_loss(labels: Tensor, pooled_logits: Tensor, config: Any, **kwargs: Any) -> Tensor:
+    """The loss of a classifier of sequences, by ``config.problem_type`` or what the labels are."""
+    return sequence_classification(pooled_logits, labels, config.problem_type).mean
+
+
+def question_answering_loss(
+    start_logits: Tensor, end_logits: Tensor, start_positions: Tensor | None, end_positions: Tensor | None, **kwargs: Any
+) -> Tensor | None:
+    """The mean of the losses of both ends of a span, of logits (B, T); ``None`` where an end is."""
+    if start_positions is None or end_positions is None:
+        return None
+    return total(spans(start_logits, end_logits, start_positions, end_positions), kwargs.get("num_items_in_batch"))
+
+
+LOSSES = {
+    "ForCausalLM": causal_lm_loss,
+    "ForMaskedLM": masked_lm_loss,
+    "ForQuestionAnswering": question_answering_loss,
+    "ForSequenceClassification": sequence_classification_loss,
+    "ForTokenClassification": token_classification_loss,
+}

@@ -51,6 +51,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{f"integrations.{kind}_attention": ("compat.attention",) for kind in ("eager", "flex", "sdpa")},
     "integrations.peft": ("core.model: Model as PeftAdapterMixin",),
     "logging": ("environment.logging",),
+    "loss": (),
+    "loss.loss_utils": (
+        "compat.modeling: cross_entropy_loss as fixed_cross_entropy, causal_lm_loss as ForCausalLMLoss",
+        "compat.modeling: masked_lm_loss as ForMaskedLMLoss, token_classification_loss as ForTokenClassification",
+        "compat.modeling: sequence_classification_loss as ForSequenceClassificationLoss, LOSSES as LOSS_MAPPING",
+        "compat.modeling: question_answering_loss as ForQuestionAnsweringLoss",
+    ),
     "masking_utils": ("compat.masks",),
     "modelcard": ("training.model_card",),
     "modeling_attn_mask_utils": ("compat.masks",),
