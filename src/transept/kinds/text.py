@@ -293,10 +293,14 @@ class TextBackbone(PackableBackbone):
         """The embeddings (1 or B, T, D) of token types: those given, of which ``table`` must have all, or the first for all."""
         if given is None:
             return table.weight[0].expand(1, x.shape[1], -1)
+        self.check_types(given, x, table)
+        return table(given)  # type: ignore[no-any-return]
+
+    def check_types(self, given: Tensor, x: Tensor, table: nn.Embedding) -> None:
+        """Require token types (1 or B, T) that a table has (``InputError``)."""
         check_by_position("token_type_ids", given, x)
         hint = "They come with the ids from this model's tokenizer."
         check_range("token_type_ids", given, table.num_embeddings, "the model has the types 0 to", hint)
-        return table(given)  # type: ignore[no-any-return]
 
     def check_length(self, length: int) -> None:
         most = self.max_positions

@@ -5,7 +5,10 @@ With ``is_decoder`` it attends causally and caches; with ``add_cross_attention``
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
@@ -14,7 +17,7 @@ from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.heads import classify, language, span
 from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.kinds.text import TextBackbone
-from transept.layers import Pooler
+from transept.layers import Context, Pooler
 
 
 class BertConfig(EncoderConfig):
@@ -57,10 +60,48 @@ BERT_BLOCK: Table = {
 BERT_LAYERS: Table = {"encoder.layer.*": ("layers.*", BERT_BLOCK), "pooler": "pooler"}
 
 
+class BertEmbeddings(nn.Module):
+    """The sum of the embeddings of words, of token types and of positions, normed: (B, T) ids -> (B, T, D)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        c, size = config, self.size_of(config)
+        self.word_embeddings = nn.Embedding(c.vocab_size, size, padding_idx=c.pad_token_id)
+        self.position_embeddings = self.make_positions(c, size)
+        self.token_type_embeddings = nn.Embedding(c.type_vocab_size, size)
+        self.LayerNorm, self.dropout = nn.LayerNorm(size, c.layer_norm_eps), nn.Dropout(c.hidden_dropout_prob)
+
+    def size_of(self, config: Any) -> int:
+        """D, which is the hidden size, but where embeddings are smaller."""
+        return config.hidden_size
+
+    def make_positions(self, config: BertConfig, size: int) -> nn.Embedding:
+        return nn.Embedding(config.max_position_embeddings, size)
+
+    def positions(self, ids: Tensor | None, x: Tensor, past: int) -> Tensor:
+        """(1 or B, T): positions where the caller gives none."""
+        return torch.arange(past, past + x.shape[1], device=x.device)[None]
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values_length: int = 0,
+    ) -> Tensor:
+        words: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self.positions(input_ids, words, past_key_values_length) if position_ids is None else position_ids
+        types = self.token_type_embeddings
+        segments = types.weight[0].expand(1, words.shape[1], -1) if token_type_ids is None else types(token_type_ids)
+        return self.dropout(self.LayerNorm(words + segments + self.position_embeddings(positions)))
+
+
 class BertModel(TextBackbone):
     """BERT without a head; the pooler of ``add_pooling_layer`` makes ``pooler_output``."""
 
     config_class = BertConfig
+    embeddings_class: ClassVar[type[BertEmbeddings]] = BertEmbeddings
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
@@ -73,13 +114,16 @@ class BertModel(TextBackbone):
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, self.embed_dim, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, self.embed_dim)
-        self.embed_types = nn.Embedding(c.type_vocab_size, self.embed_dim)
-        self.embed_norm = nn.LayerNorm(self.embed_dim, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = self.embeddings_class(c)
+        for stored, own in BERT_EMBEDDINGS.items():
+            self.link(str(own), self.embeddings, stored)
         self.layers = encoder_layers(c, causal=c.is_decoder, cross=c.add_cross_attention)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        if types is not None:
+            self.check_types(types, x, self.embed_types)
+        return self.embeddings(inputs_embeds=x, token_type_ids=types, position_ids=positions)
 
     @property
     def causal(self) -> bool:

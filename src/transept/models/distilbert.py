@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
@@ -14,7 +14,7 @@ from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.config.model import Config
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
-from transept.layers import MLP, Attention, PostNorm, standard_layers
+from transept.layers import MLP, Attention, Context, PostNorm, standard_layers
 from transept.layers.positions import sinusoids
 from transept.models.bert import BERT_EMBEDDINGS
 
@@ -49,6 +49,24 @@ DISTILBERT_BLOCK: Table = {
 }
 
 
+class Embeddings(nn.Module):
+    """The sum of the embeddings of words and positions, normed: (B, T) ids -> (B, T, D)."""
+
+    def __init__(self, config: DistilBertConfig) -> None:
+        super().__init__()
+        c = config
+        self.word_embeddings = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
+        self.position_embeddings = nn.Embedding(c.max_position_embeddings, c.dim)
+        self.LayerNorm, self.dropout = nn.LayerNorm(c.dim, 1e-12), nn.Dropout(c.dropout)
+
+    def forward(
+        self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        words: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = torch.arange(words.shape[1], device=words.device)[None] if position_ids is None else position_ids
+        return self.dropout(self.LayerNorm(words + self.position_embeddings(positions)))
+
+
 class DistilBertModel(TextBackbone):
     config_class = DistilBertConfig
     head_dropouts = ("dropout",)
@@ -61,9 +79,9 @@ class DistilBertModel(TextBackbone):
     def __init__(self, config: DistilBertConfig) -> None:
         super().__init__(config)
         c, norm = config, partial(nn.LayerNorm, config.dim, 1e-12)
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.pad_token_id)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.dim)
-        self.embed_norm, self.dropout = norm(), nn.Dropout(c.dropout)
+        self.embeddings = Embeddings(c)
+        for stored in ("word_embeddings", "position_embeddings", "LayerNorm"):
+            self.link(str(BERT_EMBEDDINGS[stored]), self.embeddings, stored)
         self.layers = standard_layers(
             c,
             partial(PostNorm, mlp_dropout=c.dropout),  # there is none behind attention
@@ -72,11 +90,14 @@ class DistilBertModel(TextBackbone):
             norm,
         )
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        return self.embeddings(inputs_embeds=x, position_ids=positions)
+
     @torch.no_grad()
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
-        if module is self.embed_positions and self.config.sinusoidal_pos_embds:
-            table = self.embed_positions.weight
+        if module is self.embeddings.position_embeddings and self.config.sinusoidal_pos_embds:
+            table = self.embeddings.position_embeddings.weight
             table[:, 0::2], table[:, 1::2] = sinusoids(torch.arange(len(table), device=table.device), table.shape[1])
 
 

@@ -13,7 +13,7 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Share
 from transept.heads import classify, language, span
 from transept.layers import Context
-from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertConfig, BertModel
+from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertConfig, BertEmbeddings, BertModel
 from transept.objectives.classification import binary, count_binary
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -37,8 +37,15 @@ class ElectraConfig(BertConfig):
     summary_last_dropout: Share = 0.1
 
 
+class ElectraEmbeddings(BertEmbeddings):
+    """BERT's, of ``embedding_size``."""
+
+    def size_of(self, config: ElectraConfig) -> int:
+        return config.embedding_size
+
+
 class ElectraModel(BertModel):
-    config_class = ElectraConfig
+    config_class, embeddings_class = ElectraConfig, ElectraEmbeddings
     base_model_prefix = "electra"
     pooling = "first"
     names = Names(

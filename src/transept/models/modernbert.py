@@ -19,7 +19,7 @@ from transept.core.task import TaskModel
 from transept.errors import ConfigError
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
-from transept.layers import FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
+from transept.layers import Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.objectives.terms import LossTerm
@@ -128,6 +128,19 @@ MODERNBERT_BLOCK: Table = {
 }
 
 
+class ModernBertEmbeddings(nn.Module):
+    """The embeddings of words, normed: (B, T) ids -> (B, T, D)."""
+
+    def __init__(self, config: ModernBertConfig) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.norm, self.drop = config.norm(), nn.Dropout(config.embedding_dropout)
+
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None) -> Tensor:
+        words: Any = self.tok_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        return self.drop(self.norm(words))
+
+
 class ModernBertModel(TextBackbone):
     config_class = ModernBertConfig
     base_model_prefix = "model"
@@ -146,12 +159,17 @@ class ModernBertModel(TextBackbone):
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config)
         c, kinds = config, config.layer_types or []
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.embed_norm, self.dropout = c.norm(), nn.Dropout(c.embedding_dropout)
+        self.embeddings = ModernBertEmbeddings(c)
+        self.link("embed_tokens", self.embeddings, "tok_embeddings")
+        self.link("embed_norm", self.embeddings, "norm")
         size = c.hidden_size // c.num_attention_heads
         self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
         self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))
         self.norm = c.norm()
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
+        return self.embeddings(inputs_embeds=x)
 
     def make_block(self, layer: int) -> PreNorm:
         """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""

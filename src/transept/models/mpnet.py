@@ -5,7 +5,7 @@ Positions count real tokens, as RoBERTa's, and one bias by distance is added to 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
@@ -45,6 +45,24 @@ MPNET_BLOCK: Table = {
 }
 
 
+class MPNetEmbeddings(nn.Module):
+    """The sum of the embeddings of words and of positions that count real tokens, normed: (B, T) ids -> (B, T, D)."""
+
+    def __init__(self, config: MPNetConfig) -> None:
+        super().__init__()
+        c = config
+        self.word_embeddings = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=PADDING)
+        self.position_embeddings = CountedPositions(c.max_position_embeddings, c.hidden_size, PADDING)
+        self.LayerNorm, self.dropout = nn.LayerNorm(c.hidden_size, c.layer_norm_eps), nn.Dropout(c.hidden_dropout_prob)
+
+    def forward(
+        self, input_ids: Tensor | None = None, position_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
+    ) -> Tensor:
+        words: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self.position_embeddings.count(input_ids, words, 0) if position_ids is None else position_ids
+        return self.dropout(self.LayerNorm(words + self.position_embeddings(positions)))
+
+
 class MPNetModel(TextBackbone):
     config_class = MPNetConfig
     head_dropouts = ("hidden_dropout_prob",)
@@ -62,17 +80,16 @@ class MPNetModel(TextBackbone):
     def __init__(self, config: MPNetConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size, padding_idx=PADDING)
-        self.embed_positions = CountedPositions(c.max_position_embeddings, c.hidden_size, PADDING)
-        self.embed_norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
-        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+        self.embeddings = MPNetEmbeddings(c)
+        for stored in ("word_embeddings", "position_embeddings", "LayerNorm"):
+            self.link(str(BERT_EMBEDDINGS[stored]), self.embeddings, stored)
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
         self.layers = encoder_layers(c)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
-        return super().embed(x, types, positions, ctx)
+        return self.embeddings(inputs_embeds=x, position_ids=positions)
 
 
 class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):

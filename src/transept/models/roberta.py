@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
+
+from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
-from transept.models.bert import BERT_LAYERS, BertConfig, BertModel
+from transept.models.bert import BERT_LAYERS, BertConfig, BertEmbeddings, BertModel
 
 
 class RobertaConfig(BertConfig):
@@ -32,16 +34,23 @@ EMBEDDINGS: Table = {
 }
 
 
+class RobertaEmbeddings(BertEmbeddings):
+    """BERT's, with positions that count real tokens."""
+
+    def make_positions(self, config: BertConfig, size: int) -> nn.Embedding:
+        assert config.pad_token_id is not None
+        return CountedPositions(config.max_position_embeddings, size, config.pad_token_id)
+
+    def positions(self, ids: Tensor | None, x: Tensor, past: int) -> Tensor:
+        counted: Any = self.position_embeddings
+        return counted.count(ids, x, past)
+
+
 class RobertaModel(BertModel):
-    config_class = RobertaConfig
+    config_class, embeddings_class = RobertaConfig, RobertaEmbeddings
     base_model_prefix = "roberta"
     pooling = "first"
     names = replace(BertModel.names, table={"embeddings": ("", EMBEDDINGS), **BERT_LAYERS})
-
-    def __init__(self, config: RobertaConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__(config, add_pooling_layer)
-        assert config.pad_token_id is not None
-        self.embed_positions = CountedPositions(config.max_position_embeddings, config.hidden_size, config.pad_token_id)
 
 
 class _Predicts(language.VocabularyTask[RobertaModel]):
