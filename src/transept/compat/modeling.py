@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from transept.layers.rotary import FREQUENCIES
 from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
@@ -26,6 +28,21 @@ def unwrap_model(model: nn.Module, recursive: bool = False) -> nn.Module:
 def no_init_weights() -> Iterator[None]:
     """Within it nothing is different: models that are loaded are never initialised first."""
     yield
+
+
+class GradientCheckpointingLayer(nn.Module):
+    """A layer that is computed again in the backward pass where its ``gradient_checkpointing`` is set, in place of being kept.
+
+    Such as a layer of one's own, with ``gradient_checkpointing`` set on it; layers of this library are told by the model's
+    ``gradient_checkpointing_enable()``.
+    """
+
+    gradient_checkpointing = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (self.gradient_checkpointing and self.training):
+            return super().__call__(*args, **kwargs)
+        return checkpoint(partial(super().__call__, **kwargs), *args, use_reentrant=False)
 
 
 def _rope(name: str) -> Callable[..., tuple[Tensor, float]]:

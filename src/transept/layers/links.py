@@ -18,10 +18,11 @@ class Linked(nn.Module):
     """A module that finds some of its parts by links: own name -> the module that holds the part, and its name there.
 
     A part is looked up at each access, so that one that was replaced in the tree is the one that computes, and what is assigned
-    to the own name is registered in the tree.
+    to the own name is registered in the tree. A part of a part may have a name here, too: an alias, which is its path.
     """
 
     _links: dict[str, tuple[nn.Module, str]]
+    _aliases: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
         held = self.__dict__
@@ -31,6 +32,8 @@ class Linked(nn.Module):
             holder, key = held["_links"][name]
             modules = holder.__dict__["_modules"]
             return modules[key] if key in modules else getattr(holder, key)
+        if "_aliases" in held and name in held["_aliases"]:
+            return self.get_submodule(held["_aliases"][name])
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -38,6 +41,9 @@ class Linked(nn.Module):
         if links is not None and name in links:
             holder, key = links[name]
             setattr(holder, key, value)
+        elif name in self.__dict__.get("_aliases", ()):
+            path, _, key = self._aliases[name].rpartition(".")
+            setattr(self.get_submodule(path), key, value)
         else:
             check_replaced(self, name)
             super().__setattr__(name, value)
@@ -49,6 +55,10 @@ class Linked(nn.Module):
             delattr(holder, key)
         else:
             super().__delattr__(name)
+
+    def alias(self, name: str, path: str) -> None:
+        """Call the part at a path of the tree below this module by a name of its own."""
+        self.__dict__.setdefault("_aliases", {})[name] = path
 
     def link(self, name: str, holder: nn.Module, key: str) -> None:
         """Find the part of that name in ``holder`` from now on."""
@@ -114,6 +124,10 @@ class Container(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         check_replaced(self, name)
         super().__setattr__(name, value)
+
+    def _freeze_parameters(self) -> None:
+        """Stop the training of what it holds; the reference's name for that at the feature encoders of sounds."""
+        self.requires_grad_(False)
 
     def _refused(self, what: str) -> UnsupportedError:
         names = ", ".join((*self._modules, *self._parameters))

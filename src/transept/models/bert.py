@@ -116,7 +116,7 @@ class BertModel(TextBackbone):
         c = config
         self.embeddings = self.embeddings_class(c)
         for stored, own in BERT_EMBEDDINGS.items():
-            self.link(str(own), self.embeddings, stored)
+            self.alias(str(own), f"embeddings.{stored}")
         self.layers = encoder_layers(c, causal=c.is_decoder, cross=c.add_cross_attention)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 

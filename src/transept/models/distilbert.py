@@ -81,7 +81,7 @@ class DistilBertModel(TextBackbone):
         c, norm = config, partial(nn.LayerNorm, config.dim, 1e-12)
         self.embeddings = Embeddings(c)
         for stored in ("word_embeddings", "position_embeddings", "LayerNorm"):
-            self.link(str(BERT_EMBEDDINGS[stored]), self.embeddings, stored)
+            self.alias(str(BERT_EMBEDDINGS[stored]), f"embeddings.{stored}")
         self.layers = standard_layers(
             c,
             partial(PostNorm, mlp_dropout=c.dropout),  # there is none behind attention

@@ -160,8 +160,8 @@ class ModernBertModel(TextBackbone):
         super().__init__(config)
         c, kinds = config, config.layer_types or []
         self.embeddings = ModernBertEmbeddings(c)
-        self.link("embed_tokens", self.embeddings, "tok_embeddings")
-        self.link("embed_norm", self.embeddings, "norm")
+        self.alias("embed_tokens", "embeddings.tok_embeddings")
+        self.alias("embed_norm", "embeddings.norm")
         size = c.hidden_size // c.num_attention_heads
         self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
         self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))

@@ -82,7 +82,7 @@ class MPNetModel(TextBackbone):
         c = config
         self.embeddings = MPNetEmbeddings(c)
         for stored in ("word_embeddings", "position_embeddings", "LayerNorm"):
-            self.link(str(BERT_EMBEDDINGS[stored]), self.embeddings, stored)
+            self.alias(str(BERT_EMBEDDINGS[stored]), f"embeddings.{stored}")
         self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_attention_heads)
         self.layers = encoder_layers(c)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
