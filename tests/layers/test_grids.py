@@ -85,6 +85,33 @@ def test_the_mask_token_stands_for_patches() -> None:
         hiding(x, masked[:, :3])
 
 
+def test_a_graph_for_any_number_of_pictures() -> None:
+    made = PatchEmbeddings(
+        Patches(3, 6, (4, 4)), tokens=learned_tokens(6, "cls_token"), positions=GridPositions((2, 2), 6, first=1)
+    )
+    any_batch = {"pixel_values": {0: torch.export.Dim("batch")}, "interpolate_pos_encoding": None}
+    graph = torch.export.export(made, (torch.randn(2, 3, 8, 12), None), dynamic_shapes=any_batch, strict=False).module()
+    x = torch.randn(5, 3, 8, 12)
+    assert torch.equal(graph(x, None), made(x))
+
+
+def test_a_graph_of_windows_for_any_number_of_grids() -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = WindowAttention(4, 2, 3, shift=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.attention(x, context())
+            return out
+
+    whole = Whole().eval()
+    any_batch = {"x": {0: torch.export.Dim("batch")}}
+    graph = torch.export.export(whole, (torch.randn(2, 6, 9, 4),), dynamic_shapes=any_batch, strict=False).module()
+    x = torch.randn(5, 6, 9, 4)
+    torch.testing.assert_close(graph(x), whole(x))
+
+
 def context() -> Context:
     return Context(kernel=kernel_named("eager"))
 

@@ -186,7 +186,7 @@ class PatchEmbeddings(Linked):
 
     def embed(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """States (B, N, D) of patches -> (B, T, D): tokens before them, positions, and a norm."""
-        tokens = [getattr(self, name).expand(len(x), 1, -1) for name in self.tokens]
+        tokens = [getattr(self, name).expand(x.shape[0], 1, -1) for name in self.tokens]
         x = torch.cat([*tokens, x], dim=1) if tokens else x
         x = x if self.positions is None else x + self.positions(grid)
         return x if self.norm is None else self.norm(x)
@@ -291,7 +291,7 @@ class WindowAttention(GridAttention):
         rows, columns = x.shape[1:3]
         mask = self.bias()[None]
         if shift:
-            mask = (mask + self.between_ends(rows, columns, shift, x)[:, None]).repeat(len(x), 1, 1, 1)
+            mask = (mask + self.between_ends(rows, columns, shift, x)[:, None]).repeat(x.shape[0], 1, 1, 1)
         q, k, v = self.project(windows(x.roll((-shift, -shift), (1, 2)), side))
         out = self.gather(q, k, v, mask, ctx)
         return from_windows(out, side, rows, columns).roll((shift, shift), (1, 2))[:, :height, :width]

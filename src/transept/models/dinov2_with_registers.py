@@ -44,7 +44,7 @@ class RegisterEmbeddings(MaskedPatchEmbeddings):
 
     def embed(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         x = super().embed(x, grid)
-        return torch.cat([x[:, :1], self.registers.expand(len(x), -1, -1), x[:, 1:]], dim=1)
+        return torch.cat([x[:, :1], self.registers.expand(x.shape[0], -1, -1), x[:, 1:]], dim=1)
 
 
 class Dinov2WithRegistersModel(Dinov2Model):
