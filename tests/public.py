@@ -1,4 +1,4 @@
-"""The public names: `python -m tests.public` writes the stub that is their index."""
+"""`python -m tests.public` writes the stub that is the index of public names, and the tables of preprocessors' classes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from transept.pipelines import task_names
 
 PACKAGE = Path(transept.__file__).parent
 STUB = PACKAGE / "__init__.pyi"
+PREPROCESSORS = PACKAGE / "preprocess/classes.py"
+# The tables of preprocessors' classes, and what the names of the classes end with.
+ENDINGS = {
+    "IMAGE_PROCESSORS": "ImageProcessor",
+    "VIDEO_PROCESSORS": "VideoProcessor",
+    "FEATURE_EXTRACTORS": "FeatureExtractor",
+    "PROCESSORS": "Processor",
+}
 # Modules whose public classes and functions are all public names of the package; every family is another.
 WHOLE = [
     "config.model",
@@ -104,40 +112,11 @@ SINGLE = {
     "layers.mlp": ["apply_chunking_to_forward"],
     "layers.quantized_cache": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
-    "preprocess.audio.audio_spectrogram_transformer": ["ASTFeatureExtractor"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],
-    "preprocess.audio.wav2vec2": ["Wav2Vec2FeatureExtractor"],
-    "preprocess.audio.whisper": ["WhisperFeatureExtractor"],
     "preprocess.audio.whisper_tokenizer": ["WhisperTokenizer", "WhisperTokenizerFast"],
     "preprocess.features": ["BatchFeature"],
-    **{
-        f"preprocess.image.{name.lower()}": [f"{name}ImageProcessor", f"{name}ImageProcessorFast"]
-        for name in (
-            "Beit",
-            "Blip",
-            "ConvNext",
-            "Detr",
-            "DPT",
-            "LayoutLMv3",
-            "Segformer",
-            "Siglip",
-        )
-    },
-    "preprocess.image.clip": [f"{name}ImageProcessor{fast}" for name in ("Bit", "CLIP") for fast in ("", "Fast")],
-    "preprocess.image.vit": [f"{name}ImageProcessor{fast}" for name in ("DeiT", "ViT") for fast in ("", "Fast")],
     "pipelines.draw": ["draw"],
     "preprocess.auto": ["AutoFeatureExtractor", "AutoImageProcessor", "AutoProcessor", "AutoVideoProcessor"],
-    "preprocess.image.llava": ["LlavaImageProcessor", "LlavaImageProcessorFast"],
-    "preprocess.image.qwen2_vl": ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLVideoProcessor"],
-    "preprocess.processors.llava": ["LlavaProcessor"],
-    "preprocess.processors.qwen2_vl": ["Qwen2VLProcessor", "Qwen2_5_VLProcessor"],
-    "preprocess.processors.blip": ["BlipProcessor"],
-    "preprocess.processors.clip": ["CLIPProcessor"],
-    "preprocess.processors.layoutlmv3": ["LayoutLMv3Processor"],
-    "preprocess.processors.siglip": ["SiglipProcessor"],
-    "preprocess.processors.trocr": ["TrOCRProcessor"],
-    "preprocess.processors.wav2vec2": ["Wav2Vec2Processor"],
-    "preprocess.processors.whisper": ["WhisperProcessor"],
     "preprocess.text.answers": ["ReasoningDelta", "TextDelta", "ToolCall"],
     "preprocess.text.auto": ["AutoTokenizer"],
     "preprocess.text.encoding": ["BatchEncoding"],
@@ -177,6 +156,44 @@ def classes(module: str) -> list[str]:
     ]
 
 
+def preprocessors() -> dict[str, dict[str, tuple[str, ...]]]:
+    """The model types that classes of preprocessors state, by module and class."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for path in sorted((PACKAGE / "preprocess").glob("*/[a-z]*.py")):
+        classes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+        classes = [node for node in classes if node.name.endswith(tuple(ENDINGS.values()))]
+        for name, line in ((node.name, line) for node in classes for line in node.body):
+            if isinstance(line, ast.Assign | ast.AnnAssign) and line.value and ast.unparse(line).startswith("model_types"):
+                found.setdefault(f"{path.parent.name}.{path.stem}", {})[name] = ast.literal_eval(line.value)
+    return found
+
+
+def ending(name: str) -> str:
+    """What kind of preprocessor a class is, by the ending of its name."""
+    return next(end for end in ENDINGS.values() if name.endswith(end))
+
+
+def preprocessor_tables() -> str:
+    """The text of the tables from names of classes to their modules, and from model types to names of classes."""
+    lines = [
+        '"""Written by `python -m tests.public` from the ``model_types`` that classes of preprocessors state.',
+        "",
+        "The tables map the names of classes to modules below ``transept.preprocess`` or classes of users, and model types to names.",
+        '"""',
+        "",
+        "from typing import Any",
+        "",
+    ]
+    modules = {name: module for module, classes in preprocessors().items() for name in classes}
+    types = {name: stated for classes in preprocessors().values() for name, stated in classes.items()}
+    for table, kind in ENDINGS.items():
+        names = sorted(name for name in modules if ending(name) == kind)
+        lines += [f"{table}: dict[str, Any] = {{", *(f'    "{name}": "{modules[name]}",' for name in names), "}"]
+        pairs = sorted((model_type, name) for name in names for model_type in types[name])
+        lines += [f"{table}_OF_TYPES = {{", *(f'    "{model_type}": "{name}",' for model_type, name in pairs), "}"]
+    return "\n".join(lines) + "\n"
+
+
 def stub() -> str:
     """The text of the stub."""
     names = {module: defined(module) for module in WHOLE} | SINGLE
@@ -194,6 +211,9 @@ def stub() -> str:
     for path in sorted((PACKAGE / "pipelines/tasks").glob("[a-z]*.py")):
         module = f"pipelines.tasks.{path.stem}"
         names[module] = [name for name in defined(module) if name.lower() in tasks]
+    for module, found in preprocessors().items():
+        assigned = _assigned(PACKAGE / f"preprocess/{module.replace('.', '/')}.py")
+        names[f"preprocess.{module}"] = [name for name in assigned if name.removesuffix("Fast") in found]
     tokenizers = PACKAGE / "preprocess/text/classes.py"
     if tokenizers.exists():
         names["preprocess.text.classes"] = _assigned(tokenizers)
@@ -221,4 +241,5 @@ def _assigned(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
+    PREPROCESSORS.write_text(preprocessor_tables(), encoding="utf-8")
     STUB.write_text(stub(), encoding="utf-8")

@@ -28,6 +28,17 @@ def test_the_stub_lists_every_public_name() -> None:
     assert public.STUB.read_text(encoding="utf-8") == public.stub(), "run: python -m tests.public"
 
 
+def test_the_tables_hold_what_preprocessors_state() -> None:
+    assert public.PREPROCESSORS.read_text(encoding="utf-8") == public.preprocessor_tables(), "run: python -m tests.public"
+
+
+def test_a_model_type_has_one_preprocessor_of_each_kind() -> None:
+    for ending in public.ENDINGS.values():
+        classes = {name: types for found in public.preprocessors().values() for name, types in found.items()}
+        stated = [each for name, types in classes.items() if public.ending(name) == ending for each in types]
+        assert len(stated) == len({*stated}) > 0, ending
+
+
 def test_every_public_name_can_be_imported() -> None:
     import transept
 

@@ -17,7 +17,7 @@ from transept.preprocess.audio.audio_spectrogram_transformer import ASTFeatureEx
 from transept.preprocess.audio.base import SequenceFeatureExtractor
 from transept.preprocess.audio.wav2vec2 import Wav2Vec2FeatureExtractor
 from transept.preprocess.audio.whisper import WhisperFeatureExtractor
-from transept.preprocess.auto import FEATURE_EXTRACTORS, IMAGE_PROCESSORS, VIDEO_PROCESSORS
+from transept.preprocess.classes import FEATURE_EXTRACTORS, IMAGE_PROCESSORS, VIDEO_PROCESSORS
 from transept.preprocess.image.clip import CLIPImageProcessor
 from transept.preprocess.image.convnext import ConvNextImageProcessor
 from transept.preprocess.image.llava import LlavaImageProcessor

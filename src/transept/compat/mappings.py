@@ -24,9 +24,9 @@ _CALLED = {
     "MODEL_WITH_LM_HEAD": "AutoModelForPreTraining",
 }
 _PREPROCESSORS = {
-    "FEATURE_EXTRACTOR_MAPPING": ("preprocess.auto", "FEATURE_EXTRACTORS_OF_TYPES"),
-    "IMAGE_PROCESSOR_MAPPING": ("preprocess.auto", "IMAGE_PROCESSORS_OF_TYPES"),
-    "PROCESSOR_MAPPING": ("preprocess.auto", "PROCESSORS_OF_TYPES"),
+    "FEATURE_EXTRACTOR_MAPPING": ("preprocess.classes", "FEATURE_EXTRACTORS_OF_TYPES"),
+    "IMAGE_PROCESSOR_MAPPING": ("preprocess.classes", "IMAGE_PROCESSORS_OF_TYPES"),
+    "PROCESSOR_MAPPING": ("preprocess.classes", "PROCESSORS_OF_TYPES"),
     "TOKENIZER_MAPPING": ("preprocess.text.auto", "MODEL_TYPES"),
 }
 

@@ -1,7 +1,7 @@
-"""The ``Auto`` classes of image processors and feature extractors, and the tables of the classes that files can name.
+"""The ``Auto`` classes of image processors, video processors, feature extractors and processors.
 
-A table maps a class to its module below ``transept.preprocess``, which is imported when the class is asked for: one line a
-class. No other name is ever imported.
+They know the classes that state their ``model_types``, and import the module of one when it is asked for. No other name that
+a file holds is ever imported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 from transept.config.settings import Settings
 from transept.errors import InputError, InputTypeError, UnsupportedError, nearest
 from transept.preprocess.audio.base import SequenceFeatureExtractor
+from transept.preprocess.classes import (
+    FEATURE_EXTRACTORS,
+    FEATURE_EXTRACTORS_OF_TYPES,
+    IMAGE_PROCESSORS,
+    IMAGE_PROCESSORS_OF_TYPES,
+    PROCESSORS,
+    PROCESSORS_OF_TYPES,
+    VIDEO_PROCESSORS,
+    VIDEO_PROCESSORS_OF_TYPES,
+)
 from transept.preprocess.image.base import BaseImageProcessor
 from transept.preprocess.image.qwen2_vl import Qwen2VLVideoProcessor
 from transept.preprocess.settings import PREPROCESSOR_NAME, PROCESSOR_NAME, Preprocessor, find_section, stated
@@ -21,95 +31,9 @@ from transept.storage.source import Source, model_argument, model_name, take_sou
 
 Kind = TypeVar("Kind", bound=Preprocessor)
 
-IMAGE_PROCESSORS: dict[str, Any] = {
-    "BeitImageProcessor": "image.beit",
-    "BitImageProcessor": "image.clip",
-    "BlipImageProcessor": "image.blip",
-    "CLIPImageProcessor": "image.clip",
-    "ConvNextImageProcessor": "image.convnext",
-    "DPTImageProcessor": "image.dpt",
-    "DeiTImageProcessor": "image.vit",
-    "DetrImageProcessor": "image.detr",
-    "LayoutLMv3ImageProcessor": "image.layoutlmv3",
-    "LlavaImageProcessor": "image.llava",
-    "Qwen2VLImageProcessor": "image.qwen2_vl",
-    "SegformerImageProcessor": "image.segformer",
-    "SiglipImageProcessor": "image.siglip",
-    "ViTImageProcessor": "image.vit",
-}
-IMAGE_PROCESSORS_OF_TYPES = {
-    "beit": "BeitImageProcessor",
-    "blip": "BlipImageProcessor",
-    "clip": "CLIPImageProcessor",
-    "clip_vision_model": "CLIPImageProcessor",
-    "convnext": "ConvNextImageProcessor",
-    "deit": "DeiTImageProcessor",
-    "depth_anything": "DPTImageProcessor",
-    "detr": "DetrImageProcessor",
-    "dinov2": "BitImageProcessor",
-    "dinov2_with_registers": "BitImageProcessor",
-    "dpt": "DPTImageProcessor",
-    "layoutlmv3": "LayoutLMv3ImageProcessor",
-    "llava": "LlavaImageProcessor",
-    "qwen2_5_vl": "Qwen2VLImageProcessor",
-    "qwen2_vl": "Qwen2VLImageProcessor",
-    "resnet": "ConvNextImageProcessor",
-    "segformer": "SegformerImageProcessor",
-    "siglip": "SiglipImageProcessor",
-    "siglip_vision_model": "SiglipImageProcessor",
-    "swin": "ViTImageProcessor",
-    "trocr": "ViTImageProcessor",
-    "vit": "ViTImageProcessor",
-}
-VIDEO_PROCESSORS: dict[str, Any] = {
-    "Qwen2VLVideoProcessor": "image.qwen2_vl",
-}
-VIDEO_PROCESSORS_OF_TYPES = {
-    "qwen2_5_vl": "Qwen2VLVideoProcessor",
-    "qwen2_vl": "Qwen2VLVideoProcessor",
-}
-FEATURE_EXTRACTORS: dict[str, Any] = {
-    "ASTFeatureExtractor": "audio.audio_spectrogram_transformer",
-    "Wav2Vec2FeatureExtractor": "audio.wav2vec2",
-    "WhisperFeatureExtractor": "audio.whisper",
-}
-FEATURE_EXTRACTORS_OF_TYPES = {
-    "audio-spectrogram-transformer": "ASTFeatureExtractor",
-    "hubert": "Wav2Vec2FeatureExtractor",
-    "wav2vec2": "Wav2Vec2FeatureExtractor",
-    "wavlm": "Wav2Vec2FeatureExtractor",
-    "whisper": "WhisperFeatureExtractor",
-}
-PROCESSORS: dict[str, Any] = {
-    "BlipProcessor": "processors.blip",
-    "CLIPProcessor": "processors.clip",
-    "LayoutLMv3Processor": "processors.layoutlmv3",
-    "LlavaProcessor": "processors.llava",
-    "Qwen2VLProcessor": "processors.qwen2_vl",
-    "Qwen2_5_VLProcessor": "processors.qwen2_vl",
-    "SiglipProcessor": "processors.siglip",
-    "TrOCRProcessor": "processors.trocr",
-    "Wav2Vec2Processor": "processors.wav2vec2",
-    "WhisperProcessor": "processors.whisper",
-}
-PROCESSORS_OF_TYPES = {
-    "blip": "BlipProcessor",
-    "clip": "CLIPProcessor",
-    "hubert": "Wav2Vec2Processor",
-    "layoutlmv3": "LayoutLMv3Processor",
-    "llava": "LlavaProcessor",
-    "qwen2_5_vl": "Qwen2_5_VLProcessor",
-    "qwen2_vl": "Qwen2VLProcessor",
-    "siglip": "SiglipProcessor",
-    "trocr": "TrOCRProcessor",
-    "wav2vec2": "Wav2Vec2Processor",
-    "wavlm": "Wav2Vec2Processor",
-    "whisper": "WhisperProcessor",
-}
-
 
 def class_named(name: str, table: Mapping[str, Any]) -> Any:
-    """A class of one of the tables above, or one that a user registered there."""
+    """A class of a table of classes by name: the one at its module, or one that a user registered there."""
     if isinstance(table[name], type):
         return table[name]
     return getattr(importlib.import_module(f"transept.preprocess.{table[name]}"), name)

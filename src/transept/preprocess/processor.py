@@ -29,9 +29,9 @@ _IGNORED = frozenset({"use_fast", "backend"})  # there is one implementation of 
 class Processor(Settings):
     """Several preprocessors as one: a call hands pictures, videos, sounds and texts, and every option, to the part for it.
 
-    A family's class says what its parts are, in the order of the constructor's arguments, and which classes each may be of:
-    ``parts = {"image_processor": (), "tokenizer": ("CLIPTokenizer",)}``; the empty tuple stands for any class. Fields of the
-    class are settings of its own, which stand in ``processor_config.json``. A field or attribute ``image_token``
+    A family's class says which ``model_types`` it is for, what its parts are, in the order of the constructor's arguments, and
+    which classes each may be of: ``parts = {"image_processor": (), "tokenizer": ("CLIPTokenizer",)}``; the empty tuple stands
+    for any class. Fields are settings of its own, in ``processor_config.json``. A field or attribute ``image_token``
     (``video_token``, ``audio_token``) makes placeholders of that text in prompts, which :meth:`replacements` expands.
 
     Args:

@@ -37,6 +37,8 @@ class Preprocessor(Settings):
     """
 
     section: ClassVar[str]  # its key in ``processor_config.json``; ``<section>_type`` names the class
+    model_types: ClassVar[tuple[str, ...]] = ()
+    """The model types whose inputs a class prepares; each class that files can name states its own."""
     model_input_names: ClassVar[list[str]] = []
     file_name = PREPROCESSOR_NAME
     unread = frozenset({"auto_map", "trust_remote_code"})

@@ -33,6 +33,7 @@ class ASTFeatureExtractor(SequenceFeatureExtractor):
         do_normalize: whether ``mean`` is subtracted and the rest divided by twice ``std``.
     """
 
+    model_types = ("audio-spectrogram-transformer",)
     positional = (
         *("feature_size", "sampling_rate", "num_mel_bins", "max_length", "padding_value", "do_normalize", "mean", "std"),
         "return_attention_mask",

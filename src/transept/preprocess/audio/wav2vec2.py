@@ -25,6 +25,7 @@ class Wav2Vec2FeatureExtractor(SequenceFeatureExtractor):
             returned, the padding counts as silence within the sound, as in the reference.
     """
 
+    model_types = ("hubert", "wav2vec2", "wavlm")
     positional = (*SequenceFeatureExtractor.positional, "do_normalize")
 
     do_normalize: bool | None = True

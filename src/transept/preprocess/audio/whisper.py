@@ -36,6 +36,7 @@ class WhisperFeatureExtractor(SequenceFeatureExtractor):
         dither: the deviation of normal noise that is added to the samples.
     """
 
+    model_types = ("whisper",)
     model_input_names = ["input_features"]
     positional = (
         *("feature_size", "sampling_rate", "hop_length", "chunk_length", "n_fft", "padding_value", "dither"),

@@ -12,6 +12,8 @@ from transept.preprocess.image.label_maps import SegmentationImageProcessor
 class BeitImageProcessor(SegmentationImageProcessor):
     """Bicubic to 224 x 224, not cropped; mean and standard deviation of one half."""
 
+    model_types = ("beit",)
+
     resample: int = BICUBIC
     do_center_crop: bool | None = False
     crop_size: Any = field(default_factory=lambda: {"height": 224, "width": 224})

@@ -12,6 +12,8 @@ from transept.preprocess.image.clip import CLIP_MEAN, CLIP_STD
 class BlipImageProcessor(BaseImageProcessor):
     """RGB, bicubic to 384 x 384; the means and standard deviations of CLIP's pictures."""
 
+    model_types = ("blip",)
+
     do_convert_rgb: bool | None = True
     size: Any = field(default_factory=lambda: {"height": 384, "width": 384})
     resample: int = BICUBIC

@@ -17,6 +17,7 @@ CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.261302
 class BitImageProcessor(BaseImageProcessor):
     """RGB, the shorter edge bicubic to 224, cropped to 224 x 224; CLIP's means and standard deviations."""
 
+    model_types: ClassVar[tuple[str, ...]] = ("dinov2", "dinov2_with_registers")
     default_to_square: ClassVar[bool] = False
 
     do_convert_rgb: bool | None = True
@@ -33,6 +34,8 @@ BitImageProcessorFast = BitImageProcessor
 
 class CLIPImageProcessor(BitImageProcessor):
     """RGB, the shorter edge bicubic to 224, cropped to 224 x 224; the means and standard deviations of CLIP's pictures."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("clip", "clip_vision_model")
 
 
 CLIPImageProcessorFast = CLIPImageProcessor

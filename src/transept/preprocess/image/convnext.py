@@ -23,6 +23,7 @@ class ConvNextImageProcessor(BaseImageProcessor):
         crop_pct: which share of the shorter edge remains where the picture is cropped.
     """
 
+    model_types = ("convnext", "resnet")
     default_to_square: ClassVar[bool] = False
 
     size: Any = field(default_factory=lambda: {"shortest_edge": 384})

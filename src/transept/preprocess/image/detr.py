@@ -33,6 +33,7 @@ class DetrImageProcessor(BaseImageProcessor):
             else they are (left, top, right, bottom) in pixels. As ``do_normalize``, unless it is set.
     """
 
+    model_types = ("detr",)
     model_input_names: ClassVar[list[str]] = ["pixel_values", "pixel_mask"]
     default_to_square: ClassVar[bool] = False
     aliases: ClassVar[dict[str, str]] = {"pad_and_return_pixel_mask": "do_pad"}

@@ -21,6 +21,8 @@ class DPTImageProcessor(SegmentationImageProcessor):
         do_pad, size_divisor: whether to pad with zeros to multiples of ``size_divisor``: half before, the rest after.
     """
 
+    model_types = ("depth_anything", "dpt")
+
     size: Any = field(default_factory=lambda: {"height": 384, "width": 384})
     resample: int = BICUBIC
     do_pad: bool | None = False

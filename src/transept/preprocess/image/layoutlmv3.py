@@ -20,6 +20,8 @@ class LayoutLMv3ImageProcessor(BaseImageProcessor):
         tesseract_config: more flags for it, such as ``"--psm 6"``.
     """
 
+    model_types = ("layoutlmv3",)
+
     apply_ocr: bool = True
     ocr_lang: str | None = None
     tesseract_config: str | None = ""

@@ -19,6 +19,8 @@ class LlavaImageProcessor(BitImageProcessor):
     With ``do_pad`` pictures are first padded to a square in the mean colour, with the picture in the middle.
     """
 
+    model_types = ("llava",)
+
     do_pad: bool | None = False
 
     def _image(self, image: Image) -> Image:

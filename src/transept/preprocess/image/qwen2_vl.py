@@ -154,6 +154,7 @@ class PatchProcessor(BaseImageProcessor):
 class Qwen2VLImageProcessor(PatchProcessor):
     """``pixel_values`` (N, C * T * patch_size^2) of patches of all images, and ``image_grid_thw`` (P, 3)."""
 
+    model_types = ("qwen2_5_vl", "qwen2_vl")
     model_input_names: ClassVar[list[str]] = ["pixel_values", "image_grid_thw"]
     inputs_named = ("pixel_values", "image_grid_thw")
 
@@ -187,6 +188,7 @@ class Qwen2VLVideoProcessor(PatchProcessor):
         cap_pixels_per_frame: whether frames share the pixels of ``max_video_tokens`` tokens, of which a tenth is kept for text.
     """
 
+    model_types = ("qwen2_5_vl", "qwen2_vl")
     section = noun = "video_processor"
     file_name = "video_preprocessor_config.json"
     model_input_names: ClassVar[list[str]] = ["pixel_values_videos", "video_grid_thw"]

@@ -11,12 +11,16 @@ from transept.preprocess.image.base import BICUBIC, BaseImageProcessor
 class ViTImageProcessor(BaseImageProcessor):
     """The base's defaults, which are ViT's: bilinear to 224 x 224, mean and standard deviation of one half."""
 
+    model_types = ("swin", "trocr", "vit")
+
 
 ViTImageProcessorFast = ViTImageProcessor
 
 
 class DeiTImageProcessor(BaseImageProcessor):
     """Bicubic to 256 x 256, cropped to 224 x 224; mean and standard deviation of one half."""
+
+    model_types = ("deit",)
 
     size: Any = field(default_factory=lambda: {"height": 256, "width": 256})
     resample: int = BICUBIC

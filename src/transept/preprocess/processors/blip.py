@@ -11,5 +11,6 @@ from transept.preprocess.processor import Processor
 class BlipProcessor(Processor):
     """An image processor and a tokenizer, which makes no token types unless it is asked for them."""
 
+    model_types = ("blip",)
     parts = {"image_processor": (), "tokenizer": ()}
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"text": {"return_token_type_ids": False}}

@@ -8,4 +8,5 @@ from transept.preprocess.processor import Processor
 class CLIPProcessor(Processor):
     """An image processor and a tokenizer."""
 
+    model_types = ("clip",)
     parts = {"image_processor": (), "tokenizer": ()}

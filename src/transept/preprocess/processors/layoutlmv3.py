@@ -12,6 +12,7 @@ from transept.preprocess.processor import Processor
 class LayoutLMv3Processor(Processor):
     """An image processor, which also reads words off pictures, and a tokenizer of words with boxes."""
 
+    model_types = ("layoutlmv3",)
     parts = {"image_processor": ("LayoutLMv3ImageProcessor",), "tokenizer": ("LayoutLMv3Tokenizer",)}
 
     @property

@@ -21,6 +21,7 @@ class LlavaProcessor(Processor):
         num_additional_image_tokens: tokens of the vision model beside the patches, such as the class token.
     """
 
+    model_types = ("llava",)
     parts = {"image_processor": (), "tokenizer": ()}
 
     patch_size: Count | None = None

@@ -12,6 +12,7 @@ from transept.preprocess.processor import Processor
 class Qwen2VLProcessor(Processor):
     """An image processor, a tokenizer and a video processor; each picture becomes as many tokens as it has features."""
 
+    model_types = ("qwen2_vl",)
     parts = {"image_processor": ("Qwen2VLImageProcessor",), "tokenizer": (), "video_processor": ("Qwen2VLVideoProcessor",)}
     return_mm_token_type_ids: ClassVar[bool] = True
     image_token: ClassVar[str] = "<|image_pad|>"  # noqa: S105 (no secret)
@@ -33,6 +34,7 @@ class Qwen2VLProcessor(Processor):
 class Qwen2_5_VLProcessor(Qwen2VLProcessor):  # noqa: N801 (the reference's name)
     """The same; of videos ``second_per_grid_ts`` tells how many seconds a step in time takes."""
 
+    model_types = ("qwen2_5_vl",)
     defaults = {"videos": {"return_metadata": True}}
 
     @property

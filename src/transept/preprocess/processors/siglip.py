@@ -8,4 +8,5 @@ from transept.preprocess.processor import Processor
 class SiglipProcessor(Processor):
     """An image processor and a tokenizer. Its model was trained on texts padded with ``padding="max_length"``."""
 
+    model_types = ("siglip",)
     parts = {"image_processor": (), "tokenizer": ()}

@@ -8,4 +8,5 @@ from transept.preprocess.processor import LabelProcessor
 class TrOCRProcessor(LabelProcessor):
     """An image processor and a tokenizer; texts beside pictures are ``labels``."""
 
+    model_types = ("trocr",)
     parts = {"image_processor": (), "tokenizer": ()}

@@ -12,6 +12,7 @@ from transept.preprocess.processor import LabelProcessor
 class Wav2Vec2Processor(LabelProcessor):
     """A feature extractor, which makes ``input_values`` of sounds, and a CTC tokenizer: labels of texts, texts of paths."""
 
+    model_types = ("hubert", "wav2vec2", "wavlm")
     parts = {"feature_extractor": (), "tokenizer": ("Wav2Vec2CTCTokenizer",)}
 
     def __call__(self, audio: Any = None, text: Any = None, **options: Any) -> BatchFeature:  # type: ignore[override]

@@ -11,6 +11,7 @@ from transept.preprocess.processor import LabelProcessor
 class WhisperProcessor(LabelProcessor):
     """A feature extractor, which makes ``input_features`` of sounds, and a tokenizer: labels of texts, texts of ids."""
 
+    model_types = ("whisper",)
     parts = {"feature_extractor": ("WhisperFeatureExtractor",), "tokenizer": ("WhisperTokenizer",)}
 
     def __call__(self, audio: Any = None, text: Any = None, **options: Any) -> BatchFeature:  # type: ignore[override]
