@@ -128,7 +128,9 @@ def test_rows_are_picked_and_repeated() -> None:
     cache.batch_repeat_interleave(2)
     rest = model(ids[:, 5:].repeat_interleave(2, 0), past_key_values=cache).logits
     assert torch.allclose(rest[::2], model(ids).logits[:, 5:], atol=CLOSE)
-    assert torch.equal(rest[::2], rest[1::2])
+    assert torch.allclose(
+        rest[::2], rest[1::2], atol=CLOSE
+    )  # not bit for bit: matrix products of some processors tell rows apart
 
 
 @torch.no_grad()

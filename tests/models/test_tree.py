@@ -13,6 +13,7 @@ from torch import nn
 import transept
 from tests.thorough import in_turn
 from transept.core.model import Model
+from transept.core.task import TaskModel
 from transept.errors import UnsupportedError
 
 from .families import Family
@@ -35,6 +36,21 @@ def test_names_shapes_and_order_are_the_references(family: Family, cls: type[Mod
     assert list(ours.state_dict()) == list(other.state_dict())
     modules = dict(ours.named_modules())
     assert not [name for name, module in other.named_modules() if module._parameters and name not in modules]
+
+
+@pytest.mark.parametrize(("family", "cls"), EVERY)
+def test_parts_of_tasks_are_the_references(family: Family, cls: type[Model]) -> None:
+    """What holds tensors, in the reference's order; what only computes is told of by `modules()`, and learns of modes."""
+    theirs: Any = reference_class(cls)
+    with torch.device("meta"):
+        ours = cls(cls.config_class(**settings(family, cls)))
+        other = theirs(theirs.config_class(**settings(family, cls)))
+    held = [name for name, part in other.named_children() if next(part.parameters(), None) is not None]
+    assert [name for name, part in ours.named_children() if next(part.parameters(), None) is not None] == held
+    if isinstance(ours, TaskModel):
+        assert {name for name, _ in ours.named_children()} <= {name for name, _ in other.named_children()}
+    assert not any(module.training for module in ours.train().eval().modules())
+    assert all(module.training for module in ours.train().modules())
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -64,6 +64,23 @@ class TaskModel(Model, Generic[B]):
         self.backbone = kind(inner, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
             self.backbone.pooler = None
+
+    def place_parts(self) -> None:
+        super().place_parts()
+        parts = ((name, part) for name, part in self._modules.items() if part is not None)
+        empty = {name for name, part in parts if next(part.parameters(), None) is None and next(part.buffers(), None) is None}
+        self.__dict__.setdefault("_computing", empty)
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]:
+        """The parts that hold tensors, as in the reference: a head whose layers hang elsewhere is among ``modules()`` alone."""
+        computing = self.__dict__.get("_computing", ())
+        return ((name, part) for name, part in super().named_children() if name not in computing)
+
+    def train(self, mode: bool = True) -> Self:
+        for name in self.__dict__.get("_computing", ()):
+            if (part := self._modules.get(name)) is not None:
+                part.train(mode)
+        return super().train(mode)
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

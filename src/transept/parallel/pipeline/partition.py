@@ -280,7 +280,7 @@ def initialize(model: Model, owned: set[str], ties: dict[str, str], device: torc
 def _owners(model: Model, prefix: str = "") -> dict[nn.Module, tuple[str, Model]]:
     """The modules of a model, those of models within first, with their paths and the model that initializes each."""
     owners: dict[nn.Module, tuple[str, Model]] = {}
-    for name, child in model.named_children():
+    for name, child in model._modules.items():  # of all modules, also those that only compute
         if isinstance(child, Model):
             owners |= _owners(child, f"{prefix}{name}.")
     for path, module in model.named_modules(prefix=prefix.rstrip(".")):
