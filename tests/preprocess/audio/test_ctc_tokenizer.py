@@ -96,6 +96,9 @@ def test_texts_match_the_reference(pair, options):
             assert found["text"] == found.text == expected.text
             assert found.char_offsets == expected.char_offsets
             assert found.word_offsets == expected.word_offsets
+            assert dict(found) == dict(expected)
+            assert found.to_tuple() == expected.to_tuple()
+            assert found[0] == found.text
         else:
             assert found == expected
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -29,20 +28,28 @@ _DELIMITER = "word_delimiter_token"
 _MAX_TOKEN = 256  # characters of a token of the vocabulary
 
 
-@dataclass
-class Wav2Vec2CTCTokenizerOutput:
-    """A decoded text, with offsets where they were asked for; or, for a batch, a list of each.
+class Wav2Vec2CTCTokenizerOutput(dict[str, Any]):
+    """A decoded text, with offsets where they were asked for; or, for a batch, a list of each: by name, attribute or place.
 
     An offset maps ``char`` or ``word``, ``start_offset`` and ``end_offset``. Offsets count frames of the path; multiply by the
     model's hop (``inputs_to_logits_ratio / sampling_rate``) for seconds.
     """
 
-    text: Any
-    char_offsets: Any = None
-    word_offsets: Any = None
+    def __init__(self, text: Any, char_offsets: Any = None, word_offsets: Any = None) -> None:
+        given = {"text": text, "char_offsets": char_offsets, "word_offsets": word_offsets}
+        super().__init__({name: value for name, value in given.items() if value is not None})
 
-    def __getitem__(self, name: str) -> Any:
-        return vars(self)[name]
+    def __getattr__(self, name: str) -> Any:
+        if name in ("text", "char_offsets", "word_offsets"):
+            return self.get(name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    def __getitem__(self, name: Any) -> Any:
+        return super().__getitem__(name) if isinstance(name, str) else self.to_tuple()[name]
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """What was asked for."""
+        return tuple(self.values())
 
 
 class _Span(NamedTuple):
@@ -257,7 +264,7 @@ class Wav2Vec2CTCTokenizer(
         decoded = super().batch_decode(sequences, *args, **options)
         if not (options.get("output_char_offsets") or options.get("output_word_offsets")):
             return decoded
-        fields = ("text", "char_offsets", "word_offsets")
+        fields = [*decoded[0]] if decoded else ["text"]
         return Wav2Vec2CTCTokenizerOutput(**{field: [one[field] for one in decoded] for field in fields})
 
     def _files(self) -> dict[str, str | bytes]:

@@ -182,3 +182,16 @@ def corners_to_center_format(bboxes_corners: Any) -> Any:
     """Boxes (..., 4) as the middle's x and y, width and height, of those as left, top, right and bottom."""
     left, top, right, bottom = (bboxes_corners[..., place] for place in range(4))
     return _stacked([(left + right) / 2, (top + bottom) / 2, right - left, bottom - top])
+
+
+def rgb_to_id(color: Any) -> Any:
+    """The numbers of segments that panoptic annotations store as colours (..., 3), least byte first; of one, an int."""
+    weighted = np.asarray(color).astype(np.int64) @ np.array([1, 256, 256**2])
+    return weighted.astype(np.int32) if weighted.ndim else int(weighted)
+
+
+def id_to_rgb(id_map: Any) -> Any:
+    """The colours (..., 3) that stand for numbers of segments; of one, a list of three numbers."""
+    ids = np.asarray(id_map)
+    colors = np.stack([ids // 256**place % 256 for place in range(3)], axis=-1)
+    return colors.astype(np.uint8) if ids.ndim else colors.tolist()
