@@ -9,51 +9,20 @@ from pathlib import Path
 
 from transept.core.auto import family, model_types, models_of
 from transept.core.model import Backbone, Model
+from transept.core.task_table import TASKS, task_of
 from transept.kinds.feature_maps import FeatureMaps
 
 ROOT = Path(__file__).parent.parent
 
 
-COLUMNS = {
-    "ForPreTraining": "pretraining",
-    "ForMaskedLM": "masked LM",
-    "ForCausalLM": "causal LM",
-    "LMHeadModel": "causal LM",
-    "ModelWithLMHead": "causal LM",
-    "ForNextSentencePrediction": "next sentence",
-    "ForSequenceClassification": "sequences",
-    "ForTokenClassification": "tokens",
-    "ForQuestionAnswering": "answers",
-    "ForQuestionAnsweringSimple": "answers",
-    "ForMultipleChoice": "choice",
-    "DoubleHeadsModel": "LM and choice",
-    "ForImageClassification": "images",
-    "ForImageClassificationWithTeacher": "images",
-    "ForSemanticSegmentation": "pixels",
-    "ForObjectDetection": "objects",
-    "ForSegmentation": "masks",
-    "ForDepthEstimation": "depth",
-    "Backbone": "feature maps",
-    "ForMaskedImageModeling": "masked images",
-    "ForCTC": "CTC",
-    "ForAudioClassification": "sounds",
-    "ForAudioFrameClassification": "frames",
-    "ForXVector": "x-vectors",
-    "ForConditionalGeneration": "seq2seq",
-    "MTModel": "seq2seq",
-    "EncoderDecoderModel": "seq2seq",
-    "BlipModel": "texts with images",
-    "CLIPModel": "texts with images",
-    "ForImageTextRetrieval": "texts with images",
-    "SiglipModel": "texts with images",
-    "WithProjection": "texts with images",
-    "ForReconstruction": "reconstruction",
-}
+COLUMNS = [task for task in TASKS if task.column]
 
 
 def column(cls: type[Model]) -> str:
     """The task of a class, by the ending of its name."""
-    return next(COLUMNS[ending] for ending in COLUMNS if cls.__name__.endswith(ending))
+    task = task_of(cls.__name__, COLUMNS)
+    assert task is not None, f"{cls.__name__}: the table of tasks (core/task_table.py) has no row for it"
+    return task.column
 
 
 def described() -> dict[str, list[type[Model]]]:
@@ -61,7 +30,7 @@ def described() -> dict[str, list[type[Model]]]:
     found = {}
     for name in model_types():
         classes = models_of(family(name))
-        bases = (cls for cls in reversed(classes) if issubclass(cls, Backbone) or cls.__name__ in COLUMNS)
+        bases = (cls for cls in reversed(classes) if issubclass(cls, Backbone) or hasattr(cls, "get_image_features"))
         found[next(bases, classes[0]).config_class.model_type] = classes
     return found
 
@@ -72,7 +41,7 @@ def tasks(classes: list[type[Model]]) -> set[str]:
 
 def families() -> str:
     """Families by tasks."""
-    names = list(dict.fromkeys(COLUMNS.values()))
+    names = list(dict.fromkeys(task.column for task in COLUMNS))
     rows = [f"| family | {' | '.join(names)} |", "|---" + "|:-:" * len(names) + "|"]
     for name, classes in described().items():
         cells = " | ".join("●" if column in tasks(classes) else "" for column in names)

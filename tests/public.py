@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import transept
+from transept.core.auto import CHOOSERS
 from transept.models import ALIASES
 from transept.pipelines import task_names
 
@@ -200,7 +201,7 @@ def stub() -> str:
     names["config.model"] += ["PreTrainedConfig", "PretrainedConfig"]  # the reference's names of the base class
     names["core.classes"] = ["own_forward"]
     names["core.custom"] = ["PreTrainedModel"]
-    names["core.auto"] = [name for name in _assigned(PACKAGE / "core/auto.py") if name.startswith("Auto")]
+    names["core.auto"] = ["AutoConfig", *CHOOSERS]
     for path in sorted((PACKAGE / "models").glob("[a-z]*")):  # files and folders
         for part in ("", *(f".{inner.stem}" for inner in sorted(path.glob("[a-z]*.py")))):
             names[f"models.{path.stem}{part}"] = classes(f"models.{path.stem}{part}")

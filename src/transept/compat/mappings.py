@@ -102,4 +102,4 @@ def __getattr__(name: str) -> Any:
 
 def _chooser(name: str) -> Any:
     wanted = _CALLED.get(name, f"Auto{name.replace('_', '')}").casefold()
-    return next((cls for cls in vars(auto).values() if getattr(cls, "__name__", "").casefold() == wanted), None)
+    return next((cls for name, cls in auto.CHOOSERS.items() if name.casefold() == wanted), None)

@@ -12,11 +12,12 @@ import pkgutil
 import types
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transept.config.model import Config
 from transept.core.loading import check_config
 from transept.core.model import Model
+from transept.core.task_table import TASKS, Task
 from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
 from transept.storage.source import take_source_options
 
@@ -136,13 +137,6 @@ class AutoConfig:
         return read  # type: ignore[no-any-return]
 
 
-# The endings of the classes that a family is pretrained as.
-_PRETRAINING = (
-    *("ModelWithLMHead", "ForPreTraining", "ForMaskedLM", "ForConditionalGeneration"),
-    *("MTModel", "ForCausalLM", "LMHeadModel"),
-)
-
-
 class _AutoModel:
     """Base of the classes that choose a model class: ``tasks`` are endings of class names, the first that fits wins.
 
@@ -195,42 +189,14 @@ class _AutoModel:
         return cls.model_class(check_config(config)).from_pretrained(pretrained_model_name_or_path, config=config, **options)
 
 
-def _auto(name: str, *tasks: str, named: tuple[str, ...] = (), has: str = "") -> type[_AutoModel]:
-    body = {"tasks": tasks, "named": named, "has": has, "registered": {}, "__module__": __name__}
-    return type(name, (_AutoModel,), body)
+def _auto(task: Task) -> type[_AutoModel]:
+    body = {"tasks": task.heads, "named": task.named, "has": task.has, "registered": {}, "__module__": __name__}
+    return type(task.auto, (_AutoModel,), body)
 
 
-_TAUGHT = ("ForImageClassificationWithTeacher",)
+# The classes of the table of tasks are names of this module.
+CHOOSERS = {task.auto: _auto(task) for task in TASKS if task.auto}
+globals().update(CHOOSERS)
+if TYPE_CHECKING:
 
-
-AutoModel = _auto("AutoModel", "Model")
-AutoBackbone = _auto("AutoBackbone", "Backbone")
-AutoModelForPreTraining = _auto("AutoModelForPreTraining", *_PRETRAINING)
-AutoModelForCausalLM = _auto("AutoModelForCausalLM", "ForCausalLM", "LMHeadModel", "ModelWithLMHead")
-AutoModelForMaskedLM = _auto("AutoModelForMaskedLM", "ForMaskedLM")
-AutoModelForNextSentencePrediction = _auto("AutoModelForNextSentencePrediction", "ForNextSentencePrediction")
-AutoModelForSeq2SeqLM = _auto("AutoModelForSeq2SeqLM", "ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
-AutoModelForSpeechSeq2Seq = _auto("AutoModelForSpeechSeq2Seq", "ForConditionalGeneration", "SpeechEncoderDecoderModel")
-AutoModelForSequenceClassification = _auto("AutoModelForSequenceClassification", "ForSequenceClassification")
-AutoModelForTokenClassification = _auto("AutoModelForTokenClassification", "ForTokenClassification")
-AutoModelForQuestionAnswering = _auto("AutoModelForQuestionAnswering", "ForQuestionAnsweringSimple", "ForQuestionAnswering")
-AutoModelForDocumentQuestionAnswering = _auto("AutoModelForDocumentQuestionAnswering", "ForQuestionAnswering")
-AutoModelForMultipleChoice = _auto("AutoModelForMultipleChoice", "ForMultipleChoice")
-AutoModelForImageClassification = _auto("AutoModelForImageClassification", "ForImageClassification", *_TAUGHT, named=_TAUGHT)
-AutoModelForMaskedImageModeling = _auto("AutoModelForMaskedImageModeling", "ForMaskedImageModeling")
-AutoModelForZeroShotImageClassification = _auto("AutoModelForZeroShotImageClassification", "Model", has="get_image_features")
-AutoModelForImageTextToText = _auto("AutoModelForImageTextToText", "ForConditionalGeneration", "VisionEncoderDecoderModel")
-AutoModelForVision2Seq = _auto("AutoModelForVision2Seq", *AutoModelForImageTextToText.tasks)
-AutoModelForVisualQuestionAnswering = _auto("AutoModelForVisualQuestionAnswering", "ForQuestionAnswering", has="ask")
-AutoModelForObjectDetection = _auto("AutoModelForObjectDetection", "ForObjectDetection")
-AutoModelForImageSegmentation = _auto("AutoModelForImageSegmentation", "ForSegmentation", "ForSemanticSegmentation")
-AutoModelForSemanticSegmentation = _auto("AutoModelForSemanticSegmentation", "ForSemanticSegmentation")
-AutoModelForUniversalSegmentation = _auto("AutoModelForUniversalSegmentation", "ForSegmentation")
-AutoModelForDepthEstimation = _auto("AutoModelForDepthEstimation", "ForDepthEstimation")
-AutoModelForReconstruction = _auto("AutoModelForReconstruction", "ForReconstruction")
-AutoModelForCTC = _auto("AutoModelForCTC", "ForCTC")
-AutoModelForAudioClassification = _auto(
-    "AutoModelForAudioClassification", "ForAudioClassification", "ForSequenceClassification"
-)
-AutoModelForAudioFrameClassification = _auto("AutoModelForAudioFrameClassification", "ForAudioFrameClassification")
-AutoModelForAudioXVector = _auto("AutoModelForAudioXVector", "ForXVector")
+    def __getattr__(name: str) -> type[_AutoModel]: ...

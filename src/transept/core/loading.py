@@ -16,12 +16,13 @@ from transept.checkpoint.load import LoadReport, check, everything, fill, plan, 
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config.model import CONFIG_NAME, Config
+from transept.core.task_table import pipeline_tag
 from transept.core.training import ForLibraries
 from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.layers.linear import Conv1D, resize_rows
 from transept.layers.links import tensors
-from transept.storage.publish import Pushable, pipeline_tag
+from transept.storage.publish import Pushable
 from transept.storage.source import Source, model_name, take_source_options
 
 _Name = str | os.PathLike[str] | None

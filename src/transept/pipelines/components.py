@@ -19,6 +19,7 @@ from transept.adapt.quantize import has_matrix_units, quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
+from transept.core.task_table import READS, pipeline_tag
 from transept.environment import tiles
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning
 from transept.generation.prompt import accepted
@@ -30,7 +31,6 @@ from transept.pipelines.heads import fill_head, head_directory
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
-from transept.storage.publish import pipeline_tag
 from transept.storage.source import Source, model_name
 
 # The model that needs no network: from the hub's cache, or from a package of the Python index.
@@ -43,9 +43,7 @@ KINDS: dict[str, Any] = {
     "feature_extractor": AutoFeatureExtractor,
     "processor": AutoProcessor,
 }
-# What the backbone of a task reads, where that is not text; and by tag and backbone the tasks that the hub has no tag for.
-_VISION = ("image-classification", "object-detection", "image-segmentation", "depth-estimation")
-READS = dict.fromkeys(_VISION, "image") | dict.fromkeys(("automatic-speech-recognition", "audio-classification"), "audio")
+# By tag and by what the backbone reads the tasks that the hub has no tag for.
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     ("question-answering", "page"): "document-question-answering",

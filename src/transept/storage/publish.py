@@ -15,28 +15,6 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 CARD_NAME, PLOT_NAME = "README.md", "plot.png"
-# How the names of task classes end, and what the hub calls the task.
-PIPELINE_TAGS = {
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMultipleChoice": "multiple-choice",
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-    "ForConditionalGeneration": "text2text-generation",
-    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
-    "EncoderDecoderModel": "text2text-generation",
-    "MTModel": "translation",
-    "ForImageClassification": "image-classification",
-    "ForObjectDetection": "object-detection",
-    "ForSegmentation": "image-segmentation",
-    "ForSemanticSegmentation": "image-segmentation",
-    "ForDepthEstimation": "depth-estimation",
-    "ForImageClassificationWithTeacher": "image-classification",
-    "ForCTC": "automatic-speech-recognition",
-    "ForAudioClassification": "audio-classification",
-}
 
 
 class Pushable:
@@ -141,8 +119,3 @@ class Pushable:
         matter = ModelCardData(library_name=LIBRARY, base_model=base_model, **self.card_data()).to_yaml()
         call = f'from {LIBRARY} import {kind}\n\n{self.noun} = {kind}.from_pretrained("{repo_id}")'
         return f"---\n{matter}\n---\n\n# {repo_id.rpartition('/')[2]}\n\n```python\n{call}\n```\n"
-
-
-def pipeline_tag(class_name: str) -> str | None:
-    """What the hub calls the task of a class, if it has a name for it."""
-    return next((tag for ending, tag in PIPELINE_TAGS.items() if class_name.endswith(ending)), None)

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from transept.config.fields import without_secrets
+from transept.core.task_table import pipeline_tag
 from transept.storage.files import PathName, make_directory, write_text
-from transept.storage.publish import CARD_NAME, PLOT_NAME, pipeline_tag
+from transept.storage.publish import CARD_NAME, PLOT_NAME
 from transept.storage.source import LIBRARY
 
 # Settings in the card of a trainer's model.
