@@ -72,7 +72,8 @@ class ModelOutput(dict[str, Any]):
             for name in named:
                 if name not in self.names and name != self.cache_name:
                     raise InputTypeError(f"{type(self).__name__} has no field {name!r}.", hint=nearest(name, self.names))
-        given = {self._key(name): value for name, value in given.items()}
+        if _CACHE in given and self.cache_name != _CACHE:
+            given[self.cache_name] = given.pop(_CACHE)
         for key in self._order:  # in this order nothing has to be moved
             if given.get(key) is not None:
                 super().__setitem__(key, given[key])

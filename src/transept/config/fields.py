@@ -60,7 +60,9 @@ class Range:
     def check(self, settings: Any, name: str) -> None:
         value = getattr(settings, name)
         for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int | float) and not isinstance(number, bool) and number not in self:
+            if not isinstance(number, int | float) or isinstance(number, bool) or self.low < number < self.high:
+                continue
+            if number not in self:  # an end counts where it is not open
                 settings.fail(name, f"must be {self}", self.remedy)
 
 

@@ -163,6 +163,11 @@ class GenerationConfig(Settings):
     output_logits: Annotated[bool | None, SHOWN] = None
     output_logprobs: Annotated[int | bool | None, Range(0, remedy="Use None for no log-probabilities."), SHOWN] = None
 
+    def __init__(self, **values: Any) -> None:
+        self.fill_in(values, keep=False)
+        if values:  # nothing is set without
+            self.validate()
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in UNSUPPORTED:
             refuse(value not in (None, False), f"`{name}` is not supported.", UNSUPPORTED[name], UnsupportedError)

@@ -24,7 +24,8 @@ def check_tensors(inputs: Mapping[str, Any], model: Any = None, *, unsigned: boo
     ``unsigned`` integers of more than 8 bits pass where the caller converts them.
     """
     for name, value in inputs.items():
-        for tensor in (value,) if isinstance(value, Tensor) else _tensors(value):
+        inner = _tensors(value) if isinstance(value, Mapping | list | tuple) else ()
+        for tensor in (value,) if isinstance(value, Tensor) else inner:
             if tensor.is_nested:
                 hint = f"Pass torch.nested.to_padded_tensor({name}, 0), and an attention mask where the model takes one."
                 raise InputError(f"`{name}` must be a dense tensor, but is nested.", hint=hint)
