@@ -36,12 +36,18 @@ def model_types() -> tuple[str, ...]:
 
 
 def family(model_type: str) -> types.ModuleType:
-    """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name."""
+    """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name.
+
+    A network that a composed model is made of has a type that begins with its family's: ``clip_vision_model``.
+    """
     models = importlib.import_module(_FAMILIES)
     name = model_type.replace("-", "_")
-    name = models.PARTS.get(name, name)
     if name not in model_types():
-        raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
+        owner = max((each for each in model_types() if name.startswith(f"{each}_")), key=len, default=None)
+        module = None if owner is None else family(owner)
+        if module is None or not any(same_type(cls.config_class.model_type, name) for cls in models_of(module)):
+            raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
+        return module
     alias = next((each for each in (name, name.replace("_", "-")) if each in models.ALIASES), None)
     module = importlib.import_module(f"{_FAMILIES}.{name if alias is None else models.ALIASES[alias].family}")
     return module if alias is None else models.renamed(alias, module)

@@ -41,15 +41,6 @@ ALIASES = {
     "mt5": Alias("t5", ("T5", "MT5"), _MT5 | {"decoder_start_token_id": 0, "scale_decoder_outputs": False}),
     "xlm-roberta": Alias("roberta", ("Roberta", "XLMRoberta"), {"vocab_size": 30522}, heads_first=True),
 }
-# Model types of the networks that composed models are made of -> the family whose file defines them.
-PARTS = {
-    "blip_text_model": "blip",
-    "blip_vision_model": "blip",
-    "clip_text_model": "clip",
-    "clip_vision_model": "clip",
-    "siglip_text_model": "siglip",
-    "siglip_vision_model": "siglip",
-}
 
 
 @cache
