@@ -36,7 +36,7 @@ class Seq2SeqTask(Task[Seq2SeqB]):
 
     def vocabulary_layers(self) -> list[nn.Module]:
         """The backbone's tables, and the output layer where there is one and both stacks have one vocabulary."""
-        output = self.get_output_embeddings() if "decoder" in self.backbone.sharing else None
+        output = self.get_output_embeddings() if "decoder" in self.backbone.token_parts else None
         return [*self.backbone.vocabulary_layers(), *(() if output is None else (output,))]
 
     def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:

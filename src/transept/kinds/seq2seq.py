@@ -16,6 +16,7 @@ from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.core.inputs import OF_DECODER, calling
 from transept.core.model import Backbone
+from transept.core.parts import Composed, Part
 from transept.errors import InputError
 from transept.kinds.text import TextBackbone
 from transept.objectives.classification import IGNORED
@@ -80,7 +81,7 @@ def shift_tokens_right(input_ids: Tensor, pad_token_id: int | None, decoder_star
     return torch.cat([start, ids[:, :-1]], dim=1)
 
 
-class EncoderDecoderBackbone(Backbone):
+class EncoderDecoderBackbone(Composed, Backbone):
     """An encoder of any kind and a text decoder without a task; the embeddings of tokens are the decoder's."""
 
     encoder_class: ClassVar[type[Backbone]]
@@ -88,38 +89,17 @@ class EncoderDecoderBackbone(Backbone):
     encoder: Backbone
     decoder: TextBackbone
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.encoder, self.decoder = self.encoder_class(config), self.decoder_class(config)
-
-    @property
-    def stacks(self) -> tuple[Backbone, ...]:
-        return self.encoder, self.decoder
-
-    @property
-    def sharing(self) -> tuple[str, ...]:
-        """The names of the stacks that share a table of embeddings."""
-        return ("decoder",)
-
     @classmethod
-    def names_of(cls, config: Config) -> Names:
-        stacks = cls.encoder_class.tree_names(config).below("encoder") | cls.decoder_class.tree_names(config).below("decoder")
-        return super().names_of(config) | stacks
+    def parts_of(cls, config: Config) -> tuple[Part, ...]:
+        return Part("encoder", cls.encoder_class), Part("decoder", cls.decoder_class)
+
+    @property
+    def token_parts(self) -> tuple[str, ...]:
+        return ("decoder",)
 
     def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
         own = {name.removeprefix("decoder_"): value for name, value in inputs.items() if name.startswith("decoder_")}
         return self.decoder.cache_matters(own | {"past_key_values": inputs.get("past_key_values")})
-
-    def embedding_table(self) -> nn.Module:
-        return self.decoder.embedding_table()
-
-    def replace_embedding_table(self, table: nn.Module) -> None:
-        for name in self.sharing:
-            getattr(self, name).replace_embedding_table(table)
-
-    def vocabulary_layers(self) -> list[nn.Module]:
-        models = (self, *(getattr(self, name) for name in self.sharing))
-        return [table for model in models if isinstance(table := model.embedding_table(), nn.Embedding)]
 
     def shifted(self, ids: Tensor) -> Tensor:
         """What the decoder reads to write these ids, (B, T) with -100 for padding: the same, one position later."""
@@ -188,7 +168,7 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
     trained_positions = property(lambda self: self.encoder.trained_positions)
 
     @property
-    def sharing(self) -> tuple[str, ...]:
+    def token_parts(self) -> tuple[str, ...]:
         return "encoder", "decoder"
 
     def embedding_table(self) -> nn.Module:
@@ -197,6 +177,9 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.embed_tokens = table  # type: ignore[assignment]
         super().replace_embedding_table(table)
+
+    def vocabulary_layers(self) -> list[nn.Module]:
+        return [self.embed_tokens, *super().vocabulary_layers()]
 
     def encode(self, inputs: dict[str, Any], asked: dict[str, Any]) -> tuple[BackboneOutput, Tensor | None]:
         ids, mask, embeds, encoded = map(inputs.get, ("input_ids", "attention_mask", "inputs_embeds", "encoder_outputs"))

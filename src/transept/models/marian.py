@@ -104,7 +104,7 @@ class MarianModel(Seq2SeqBackbone):
             self.link("embed_tokens", self.encoder, "embed_tokens")
 
     @property
-    def sharing(self) -> tuple[str, ...]:
+    def token_parts(self) -> tuple[str, ...]:
         return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)
 
     @classmethod
@@ -119,13 +119,13 @@ class MarianModel(Seq2SeqBackbone):
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
     def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
         table = super().resize_token_embeddings(*args, **options)
-        if "decoder" in self.backbone.sharing:
+        if "decoder" in self.backbone.token_parts:
             self.config.decoder_vocab_size = self.config.vocab_size
         return table
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
         """Grow or shrink the vocabulary of the language that is written, where the languages share none."""
-        if "decoder" in self.backbone.sharing:
+        if "decoder" in self.backbone.token_parts:
             raise InputError("both languages share their embeddings.", hint="Use resize_token_embeddings().")
         if new_num_tokens < 1:
             raise InputError(f"the vocabulary cannot have {new_num_tokens} tokens.")
