@@ -187,9 +187,9 @@ def test_layers_may_be_sliced_hooked_and_called() -> None:
 def test_containers_say_that_they_compute_nothing() -> None:
     model = bert()
     for ask in (
-        lambda: model.bert.embeddings(IDS),
-        lambda: model.bert.embeddings.register_forward_hook(print),
-        lambda: setattr(model.bert, "embeddings", nn.Embedding(99, 32)),
+        lambda: model.bert.encoder(IDS),
+        lambda: model.bert.encoder.register_forward_hook(print),
+        lambda: setattr(model.bert, "encoder", nn.Linear(32, 32)),
         lambda: setattr(model.bert.encoder.layer[0], "intermediate", nn.Linear(32, 37)),
     ):
         with pytest.raises(UnsupportedError, match=r"only holds|holds parts"):

@@ -20,6 +20,7 @@ from transept.core.auto import resolve
 from transept.core.classes import FAMILIES, Built
 from transept.core.loading import initialize_module
 from transept.core.model import Backbone, Model
+from transept.core.parts import Composed, Part
 from transept.errors import UnsupportedError, refuse
 from transept.layers.links import tensors
 from transept.objectives.classification import IGNORED
@@ -46,7 +47,7 @@ class _Base(Built):
         return base.config_class is family or (file != FAMILIES and f"{base.__module__}.".startswith(file))
 
 
-class PreTrainedModel(Model, metaclass=_Base):
+class PreTrainedModel(Composed, metaclass=_Base):
     """A model of a user's: a subclass writes ``__init__(config)``, which ends with ``self.post_init()``, and ``forward``.
 
     ``base_model_prefix`` names the attribute whose checkpoints it reads as they are, without that prefix.
@@ -64,6 +65,11 @@ class PreTrainedModel(Model, metaclass=_Base):
         what = f"`{name}` of {type(self).__name__} would hide what models of this library have by that name."
         refuse(is_taken, what, "Give that module another name.", UnsupportedError)
         super().__setattr__(name, value)
+
+    @classmethod
+    def parts_of(cls, config: Config) -> tuple[Part, ...]:
+        """None: the user's constructor builds what there is."""
+        return ()
 
     def inner_models(self) -> dict[str, Model]:
         """The models that it is made of, by their paths."""
@@ -86,15 +92,6 @@ class PreTrainedModel(Model, metaclass=_Base):
         if base is None:
             raise UnsupportedError(f"{type(self).__name__} has no model of this library in it, which this needs.")
         return base.body  # type: ignore[no-any-return]
-
-    @property
-    def stacks(self) -> tuple[Backbone, ...]:
-        return tuple(stack for model in self.inner_models().values() for stack in model.stacks)
-
-    def set_attn_implementation(self, name: str) -> None:
-        for model in self.inner_models().values():
-            model.set_attn_implementation(name)
-        self.kernel_name = self.config.attn_implementation = name
 
     def targets(self, labels: Tensor, logits: Tensor | None = None) -> Tensor:
         """The labels that ``loss_function`` compares with: the next ones, but where the class's name is of another task."""

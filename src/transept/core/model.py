@@ -194,8 +194,7 @@ class Model(Linked, Pretrained, metaclass=Built):
     def set_attn_implementation(self, name: str) -> None:
         """Choose the attention kernel: ``eager``, ``sdpa``, ``flex``, or ``flash_attention_2`` with flash-attn installed."""
         kernel_named(name)
-        for model in (self, self.body, *self.stacks):
-            model.kernel_name = model.config.attn_implementation = name
+        self.kernel_name = self.config.attn_implementation = name
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         """Recompute each layer in the backward pass and do not keep its activations (Chen et al. 2016)."""

@@ -116,13 +116,13 @@ class Part:
 
 
 class Composed(Model):
-    """A model made of models, which a class states in ``parts``, or in ``parts_of`` where they depend on the config.
+    """A model made of models, which a class states in ``parts``, or in ``parts_of`` where they depend on the class or config.
 
     The constructor builds them. What is done to the model reaches all of them: ties, initialisation, names, loading, saving,
     attention kernels and gradient checkpointing.
     """
 
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[Part, ...]]  # without a value: modules of users' own may be called so
 
     def __init__(self, config: Config, **models: Model | None) -> None:
         """Build the parts, but for those that are given by name."""
@@ -137,11 +137,6 @@ class Composed(Model):
     def parts_of(cls, config: Config) -> tuple[Part, ...]:
         """The parts of a model with this config."""
         return cls.parts
-
-    @classmethod
-    def part(cls, name: str, config: Config) -> Part:
-        """The part of that name."""
-        return next(part for part in cls.parts_of(config) if part.name == name)
 
     def inner_models(self) -> dict[str, Model]:
         """The models that it is made of, by the names of its attributes."""

@@ -14,7 +14,8 @@ from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.core.classes import own_forward
 from transept.core.inputs import ENCODER
-from transept.core.model import Backbone, Model, O
+from transept.core.model import Backbone, O
+from transept.core.parts import Composed, Part
 from transept.objectives.terms import Items, LossTerm, total
 from transept.outputs import ModelOutput
 
@@ -27,7 +28,7 @@ def wants_loss_alone() -> bool:
     return not torch.compiler.is_compiling() and LOSS_ALONE.get()
 
 
-class TaskModel(Model, Generic[B]):
+class TaskModel(Composed, Generic[B]):
     """A ``backbone``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
 
     A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
@@ -41,6 +42,7 @@ class TaskModel(Model, Generic[B]):
     takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
     omits: ClassVar[tuple[str, ...]] = ENCODER
+    token_parts = ("backbone",)
     # Whether the parameters of the head come before those of the backbone, as in some of the reference's classes.
     heads_first: ClassVar[bool] = False
     backbone: B
@@ -60,8 +62,6 @@ class TaskModel(Model, Generic[B]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        kind, inner, _ = self.network(config)
-        self.backbone = kind(inner, **self.backbone_options)  # type: ignore[assignment]
         if not self.reads_pooler:
             self.backbone.pooler = None
 
@@ -120,22 +120,19 @@ class TaskModel(Model, Generic[B]):
         return self.backbone.inputs_of_rows(inputs, start, stop)
 
     @classmethod
+    def parts_of(cls, config: Config) -> tuple[Part, ...]:
+        return (cls.backbone_part(config),)
+
+    @classmethod
+    def backbone_part(cls, config: Config) -> Part:
+        """What the backbone is; tasks whose config chooses it override it."""
+        place, options = cls.base_model_prefix, cls.backbone_options
+        return Part("backbone", cls.backbone_class, place=place, loose=True, options=options)
+
+    @classmethod
     def names_of(cls, config: Config) -> Names:
-        kind, inner, prefix = cls.network(config)
-        family, head = kind.tree_names(inner), cls.head_names_of(config)
-        head = head | Names(legacy=family.legacy, ignore=family.ignore, absent=("*",), heads=family.heads)
-        order = Names({prefix: "backbone"} if cls.heads_first else {})
-        return family.below("backbone", prefix, loose=True) | head | order
-
-    @classmethod
-    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
-        """The backbone's class, its config, and the prefix of its stored names; tasks whose config chooses it override it."""
-        return cls.backbone_class, config, cls.base_model_prefix
-
-    @classmethod
-    def head_names_of(cls, config: Config) -> Names:
-        """The names of the head; tasks whose names depend on the config override it."""
-        return super().names_of(config)
+        order = Names({cls.base_model_prefix: "backbone"} if cls.heads_first else {}, absent=("*",))
+        return super().names_of(config) | order
 
     def for_loss(self, **inputs: Any) -> ModelOutput:
         """The output for inputs without labels, of which only a loss will be made: logits may be ``Unscored``."""

@@ -6,6 +6,7 @@ Shapes: B batch, T positions of a text, N texts, M images, D hidden size, P size
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -235,8 +236,8 @@ class ForTowerClassification(ForImageClassification[P]):
     base_model_prefix = "vision_model"
 
     @classmethod
-    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
-        return cls.backbone_class, config.vision_config, cls.base_model_prefix
+    def backbone_part(cls, config: Config) -> Part:
+        return replace(super().backbone_part(config), field="vision_config")
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         return states.last_hidden_state[:, self.backbone.prefix_tokens :].mean(dim=1)

@@ -50,7 +50,7 @@ class ForImageTextToText(WritingTask[PictureTextB]):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         kind: Any = cls.backbone_class
-        own = cls.head_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
+        own = cls.own_names_of(config) | Names(absent=("lm_head",), heads=frozenset(kind.head_names))
         place = cls.base_model_prefix
         whole: Names = Names({place: "backbone"}) | own | kind.part_names_of(config, "backbone.", f"{place}.", cls.stored)
         return whole

@@ -116,9 +116,9 @@ class VocabularyTask(LanguageTask[TextB]):
         return [*super().vocabulary_layers(), *([self.lm_head] if self.tied_bias else [])]
 
     @classmethod
-    def head_names_of(cls, config: Config) -> Names:
+    def own_names_of(cls, config: Config) -> Names:
         own = {"lm_head.decoder.bias": "lm_head.bias"} if cls.tied_bias and config.tie_word_embeddings else {}
-        return super().head_names_of(config) | Names(ties=own)
+        return super().own_names_of(config) | Names(ties=own)
 
 
 class ForMaskedLM(VocabularyTask[TextB]):

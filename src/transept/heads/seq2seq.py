@@ -71,9 +71,9 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
         return self.lm_head
 
     @classmethod
-    def head_names_of(cls, config: Config) -> Names:
+    def own_names_of(cls, config: Config) -> Names:
         """The head is tied to what the decoder's embeddings are, where the config asks for it."""
-        names, table = super().head_names_of(config), "decoder.embed_tokens.weight"
+        names, table = super().own_names_of(config), "decoder.embed_tokens.weight"
         source = cls.backbone_class.names_of(config).tied.get(table, table)
         return names | Names(ties={"lm_head.weight": f"backbone.{source}"} if config.tie_word_embeddings else {})
 

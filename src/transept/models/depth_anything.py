@@ -6,15 +6,14 @@ Relative models give inverse depth up to scale and shift, metric ones metres. Sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from transept.config.fields import Count
 from transept.config.model import Config
-from transept.core.auto import resolve
-from transept.core.model import Backbone
+from transept.core.parts import Part, resolved
 from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.kinds.image import pair
 from transept.layers.reassemble import Neck
@@ -65,9 +64,8 @@ class DepthAnythingForDepthEstimation(ForDepthEstimation[Dinov2Backbone]):
         self.head = DepthHead(c.fusion_hidden_size, c.head_hidden_size, sigmoid=metric, unit=c.max_depth or 1)
 
     @classmethod
-    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
-        inner = config.backbone_config
-        return resolve(inner.model_type, "Backbone"), inner, cls.base_model_prefix  # type: ignore[return-value]
+    def backbone_part(cls, config: Config) -> Part:
+        return replace(super().backbone_part(config), kind=resolved("Backbone"), field="backbone_config")
 
     def depth(self, states: Any, size: Sequence[int]) -> Tensor:
         grid, patch = self.backbone.grid(*size), self.backbone.patch_size

@@ -18,9 +18,7 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Share, Signed, derived
 from transept.config.model import Config
-from transept.core.auto import resolve
-from transept.core.model import Backbone
-from transept.core.parts import CompositeConfig
+from transept.core.parts import CompositeConfig, Part, resolved
 from transept.errors import ConfigError, UnsupportedError
 from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation
@@ -220,11 +218,11 @@ class _DPTTask(Task[_DPTStates]):
     """What both tasks share: which network is read, and the neck over its states."""
 
     @classmethod
-    def network(cls, config: Config) -> tuple[type[Backbone], Config, str]:
-        inner = config.backbone_config
-        if inner is None:
-            return _DPTStates, config, "dpt"
-        return resolve(inner.model_type, "Backbone"), inner, "backbone"  # type: ignore[return-value]
+    def backbone_part(cls, config: Config) -> Part:
+        part = super().backbone_part(config)
+        if config.backbone_config is None:
+            return replace(part, place="dpt")
+        return replace(part, kind=resolved("Backbone"), field="backbone_config", place="backbone")
 
     def make_neck(self, c: DPTConfig) -> Neck:
         c.check_read()

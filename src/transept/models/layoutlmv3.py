@@ -298,7 +298,7 @@ class LayoutLMv3ForTokenClassification(classify.ForTokenClassification[LayoutLMv
         return Classifier(self.backbone.dim, self.classes, act="tanh", dropout=self.backbone.head_dropout())
 
     @classmethod
-    def head_names_of(cls, config: Config) -> Names:
+    def own_names_of(cls, config: Config) -> Names:
         return Names({"classifier": "head.out_proj" if config.num_labels < cls._MANY else "head"})
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:

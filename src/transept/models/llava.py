@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import Signed
 from transept.config.model import Config
+from transept.core.auto import resolve
 from transept.core.parts import Part, resolved
 from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
@@ -101,7 +102,7 @@ class LlavaModel(PictureTextBackbone):
     @classmethod
     def part_names_of(cls, config: Config, whole: str = "", tree: str = "", stored: Mapping[str, str] | None = None) -> Names:
         name = "vision_tower"
-        tower: Any = cls.part(name, config).model_class(config.vision_config)
+        tower: Any = resolve(config.vision_config.model_type, "Model")
         if (inner := tower.base_model_prefix) != "vision_model":
             return super().part_names_of(config, whole, tree, stored)
         # Such towers stand below their own name too, which the reference now leaves out.

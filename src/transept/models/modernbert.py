@@ -213,9 +213,9 @@ class ModernBertHead(Linked):
 
 class _Task(TaskModel[ModernBertModel]):
     @classmethod
-    def head_names_of(cls, config: Config) -> Names:
+    def own_names_of(cls, config: Config) -> Names:
         """The last layer may be new above a pretrained dense one."""
-        return super().head_names_of(config) | Names(absent=("*.out_proj",))
+        return super().own_names_of(config) | Names(absent=("*.out_proj",))
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
