@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from transept.layers.attention import eager
-from transept.models.xlnet import RelativeAttention, RelativeContext, by_key, relative_waves
+from transept.layers.context import Context
+from transept.models.xlnet import Relative, RelativeAttention, by_key, relative_waves
 
 
 @pytest.mark.parametrize(("queries", "past", "ahead"), [(4, 3, 4), (1, 0, 1), (5, 0, 5)])
@@ -30,7 +31,7 @@ def test_attention_equals_its_sums() -> None:
     known = torch.cat([torch.zeros(2, 3, dtype=torch.long), kinds], dim=1)
     waves = relative_waves(torch.arange(7, -4, -1), 12).double()
     apart = (kinds[:, :, None] != known[:, None])[:, None]
-    ctx = RelativeContext(eager, positions=4, waves=waves[None], apart=apart, memories=[memory])
+    ctx = Context(eager, own=Relative(4, waves[None], apart, [memory]))
     found = attention(x, ctx)
     states = torch.cat([memory.transpose(0, 1), x], dim=1)
     q, k, v = (layer(y).unflatten(-1, (3, 4)) for layer, y in zip((attention.q_proj, attention.k_proj, attention.v_proj), (x, states, states), strict=True))  # fmt: skip

@@ -228,7 +228,6 @@ class Backbone(Model):
     pooling: ClassVar[str] = "first"
     head_dropouts: ClassVar[tuple[str | float, ...]] = ()
     head_names: ClassVar[set[str]] = set()
-    context_class: ClassVar[type[Context]] = Context
     table_name: ClassVar[str] = "embed_tokens"
     # Whether matrices whose output is added to the residual stream begin smaller, the more the deeper (Radford et al. 2019).
     scales_residual: ClassVar[bool] = False
@@ -346,7 +345,7 @@ class Backbone(Model):
         attentions = self.config.output_attentions if output_attentions is None else output_attentions
         states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
-        ctx = self.context_class(kernel_named(self.kernel_name), as_tuple=as_tuple, hidden_states=[] if states else None)
+        ctx: Context = Context(kernel_named(self.kernel_name), as_tuple=as_tuple, hidden_states=[] if states else None)
         if attentions:  # only the eager kernel has weights to show
             ctx.kernel, ctx.attentions, ctx.cross_attentions = kernel_named("eager"), [], []
         return ctx

@@ -17,27 +17,26 @@ from transept.layers.context import Context
 from transept.outputs import BackboneOutput
 
 
-@dataclass(eq=False)
-class PlacedContext(Context):
-    """A pass whose layers add ``positions`` (B, T, D) to queries and keys, and others to the encoder's states."""
+@dataclass(frozen=True)
+class AddedPositions:
+    """The positions (B, T, D) that layers add to queries and keys, and those that they add to the encoder's states."""
 
-    positions: Tensor | None = None
-    encoder_positions: Tensor | None = None
+    own: Tensor
+    encoder: Tensor | None = None
 
 
 class PlacedAttention(Attention):
     """Attention that adds positions to queries and keys, and not to values."""
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context[AddedPositions]) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        assert isinstance(ctx, PlacedContext)
-        assert ctx.positions is not None
-        states, places, mask, seen = x, ctx.positions, ctx.full_mask, ctx.attentions
+        added = ctx.own
+        states, places, mask, seen = x, added.own, ctx.full_mask, ctx.attentions
         if self.cross:
             assert ctx.encoder_states is not None
-            assert ctx.encoder_positions is not None
-            states, places, mask, seen = ctx.encoder_states, ctx.encoder_positions, ctx.encoder_mask, ctx.cross_attentions
-        q, k, v = self.q_proj(x + ctx.positions), self.k_proj(states + places), self.v_proj(states)
+            assert added.encoder is not None
+            states, places, mask, seen = ctx.encoder_states, added.encoder, ctx.encoder_mask, ctx.cross_attentions
+        q, k, v = self.q_proj(x + added.own), self.k_proj(states + places), self.v_proj(states)
         out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
         if seen is not None and weights is not None:
             seen.append(weights)
@@ -50,13 +49,12 @@ class PlacedStack(Backbone):
 
     config_class = Config
     base_model_prefix = "model"
-    context_class = PlacedContext
 
     def __init__(self, config: Config, layers: nn.ModuleList) -> None:
         super().__init__(config)
         self.layers = layers
 
-    def forward(self, x: Tensor, ctx: Context) -> BackboneOutput:
+    def forward(self, x: Tensor, ctx: Context[AddedPositions]) -> BackboneOutput:
         """States (B, T, D) and the context of a pass -> the states after the last layer, and what was recorded."""
         x = self.run(x, ctx)
         return self.recorded(BackboneOutput(last_hidden_state=x), x, ctx)
@@ -78,7 +76,7 @@ class QueryDecoder(PlacedStack):
         super().__init__(config, layers)
         self.norm, self.auxiliary = norm, auxiliary
 
-    def forward(self, x: Tensor, ctx: Context) -> QueryDecoderOutput:
+    def forward(self, x: Tensor, ctx: Context[AddedPositions]) -> QueryDecoderOutput:
         """What the queries begin with (B, Q, D), and the context of a pass -> their states."""
         if not self.auxiliary:
             x = self.finalize(self.run(x, ctx))

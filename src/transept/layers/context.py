@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,15 @@ from torch.nn.utils.rnn import pad_sequence
 from transept.errors import InputError
 from transept.layers.cache import Cache, K
 from transept.layers.layer_cache import KeyValues
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Own = TypeVar("Own", default=Any)
+else:
+    from typing import TypeVar
+
+    Own = TypeVar("Own")
 
 # What attention gathers, and its weights where the kernel shows them.
 Attended = tuple[Tensor, Tensor | None]
@@ -76,8 +85,8 @@ class Rows:
 
 
 @dataclass(eq=False)
-class Context:
-    """One forward pass.
+class Context(Generic[Own]):
+    """One forward pass; ``own`` is what a family adds for its layers, such as ``Context[Tensor]``.
 
     ``past`` positions (a tensor of no dimension in compiled graphs for any number of them) come before the T new ``queries``,
     and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` (B, S) is true for real
@@ -113,6 +122,7 @@ class Context:
     layer: int = 0
     as_tuple: bool = False
     lowered: dict[tuple[Pattern, int], Tensor | None] = field(default_factory=dict)
+    own: Own = None  # type: ignore[assignment]  # families that add nothing have no use for it
 
     def places(self, device: torch.device) -> Tensor:
         """(T) numbers of the new positions."""

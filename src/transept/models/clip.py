@@ -6,7 +6,7 @@ Shapes: B batch, C channels, H height, W width, N patches, T positions, D hidden
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -229,13 +229,6 @@ class ImageTower(_Tower, PatchBackbone):
         raise NotImplementedError
 
 
-@dataclass
-class EndContext(Context):
-    """A forward pass that knows where texts end: ``ends`` (B)."""
-
-    ends: Tensor | None = None
-
-
 class CLIPTextModel(TextTower, CausalBackbone):
     """CLIP's text network: ``pooler_output`` (B, D) is the normed state of the first end token of each text.
 
@@ -243,7 +236,6 @@ class CLIPTextModel(TextTower, CausalBackbone):
     """
 
     config_class = CLIPTextConfig
-    context_class = EndContext
 
     def deviations(self) -> dict[nn.Module, float]:
         return super().deviations() | dict.fromkeys((self.embed_tokens, self.embed_positions), 0.02)
@@ -251,9 +243,8 @@ class CLIPTextModel(TextTower, CausalBackbone):
     def begin(self, input_ids: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Context]:  # type: ignore[override]
         """Embed texts (B, T), and note where they end."""
         x, ctx = super().begin(input_ids, **inputs)
-        assert isinstance(ctx, EndContext)
         assert input_ids is not None
-        ctx.ends = self.ends(input_ids)
+        ctx.own = self.ends(input_ids)
         return x, ctx
 
     def ends(self, ids: Tensor) -> Tensor:
@@ -268,16 +259,13 @@ class CLIPTextModel(TextTower, CausalBackbone):
             warnings.warn(f"{what}: the first state is taken.", TranseptWarning, stacklevel=2)
         return marked.int().argmax(dim=-1)
 
-    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
-        assert isinstance(ctx, EndContext)
-        return None if ctx.ends is None else ctx.firsts(x) + ctx.ends.to(x.device)
+    def pooled_places(self, x: Tensor, ctx: Context[Tensor]) -> Tensor | None:
+        return ctx.firsts(x) + ctx.own.to(x.device)
 
-    def pool(self, x: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, EndContext)
-        assert ctx.ends is not None
+    def pool(self, x: Tensor, ctx: Context[Tensor]) -> Tensor:
         if ctx.pooled is not None:
             return x[:, 0]
-        return x[torch.arange(len(x), device=x.device), ctx.ends.to(x.device)]
+        return x[torch.arange(len(x), device=x.device), ctx.own.to(x.device)]
 
 
 class CLIPVisionModel(ImageTower):

@@ -60,20 +60,19 @@ class Qwen2_5_VLConfig(qwen2_vl.Qwen2VLConfig):  # noqa: N801
     parts = {"vision_config": Qwen2_5_VLVisionConfig, "text_config": Qwen2_5_VLTextConfig}
 
 
-@dataclass(eq=False)
-class WindowContext(Context):
-    """One forward pass: ``windows`` are the rows of most layers; ``order`` (N / merge^2) says which feature stands where."""
+@dataclass(frozen=True)
+class Windows:
+    """In one forward pass, the ``rows`` of most layers; ``order`` (N / merge^2) says which feature stands where."""
 
-    windows: Rows | None = None
-    order: Tensor | None = None
+    rows: Rows
+    order: Tensor
 
 
 class WindowBlock(PreNorm):
     """A block whose patches look at those of their window."""
 
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, WindowContext)
-        return super().whole(x, replace(ctx, rows=ctx.windows))
+    def whole(self, x: Tensor, ctx: Context[Windows]) -> Tensor:
+        return super().whole(x, replace(ctx, rows=ctx.own.rows))
 
 
 def windows(grids: Sequence[tuple[int, int, int]], side: int) -> tuple[Tensor, tuple[int, ...]]:
@@ -96,7 +95,6 @@ class Qwen2_5_VisionTransformerPretrainedModel(Qwen2VisionTransformerPretrainedM
     """The vision model; states of patches stand in the order of windows, features in that of the pictures."""
 
     config_class = Qwen2_5_VLVisionConfig
-    context_class = WindowContext
     names = Qwen2VisionTransformerPretrainedModel.names | Names({"blocks.*": ("layers.*", {**BLOCK, "mlp": "mlp"})})
 
     def block_class(self, layer: int) -> type[Block]:
@@ -112,19 +110,16 @@ class Qwen2_5_VisionTransformerPretrainedModel(Qwen2VisionTransformerPretrainedM
         self, hidden_states: Tensor | None = None, grid_thw: Tensor | None = None, **options: Unpack[RecordOptions]
     ) -> tuple[Tensor, Context]:
         x, ctx = super().begin(hidden_states, grid_thw, **options)
-        assert isinstance(ctx, WindowContext)
         c, merge = self.config, self.config.spatial_merge_size
         grids = [(t, h // merge, w // merge) for t, h, w in check_grids(grid_thw, merge)]
         order, sizes = windows(grids, c.window_size // merge // c.patch_size)
-        ctx.order, ctx.windows = order.to(x.device), Rows(tuple(size * merge**2 for size in sizes))
-        patches = (ctx.order[:, None] * merge**2 + torch.arange(merge**2, device=x.device)).flatten()
+        own = ctx.own = Windows(Rows(tuple(size * merge**2 for size in sizes)), order.to(x.device))
+        patches = (own.order[:, None] * merge**2 + torch.arange(merge**2, device=x.device)).flatten()
         ctx.rotary = {kind: (cos[:, :, patches], sin[:, :, patches]) for kind, (cos, sin) in ctx.rotary.items()}
         return x[:, patches], ctx
 
-    def merged(self, x: Tensor, ctx: Context) -> Tensor:
-        assert isinstance(ctx, WindowContext)
-        assert ctx.order is not None
-        return super().merged(x, ctx)[ctx.order.argsort()]
+    def merged(self, x: Tensor, ctx: Context[Windows]) -> Tensor:
+        return super().merged(x, ctx)[ctx.own.order.argsort()]
 
 
 class Qwen2_5_VLTextModel(qwen2_vl.Qwen2VLTextModel):  # noqa: N801

@@ -28,7 +28,7 @@ from transept.kinds.text import TextBackbone
 from transept.layers import Context, pool
 from transept.layers.cache import Cache
 from transept.layers.layer_cache import States
-from transept.outputs import BackboneOutput, ModelOutput
+from transept.outputs import BackboneOutput
 
 _CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
@@ -65,9 +65,9 @@ class RNNConfig(Config):
             self.fail("stateful", "must be false where both directions are read, which need the whole text")
 
 
-@dataclass(eq=False)
-class RecurrentContext(Context):
-    """A pass in which layers begin with states ``carried`` from an earlier one, and leave theirs in ``left``."""
+@dataclass
+class Carried:
+    """In one forward pass, the states ``carried`` from an earlier one that layers begin with, and those that they ``left``."""
 
     carried: dict[int, Tensor] = field(default_factory=dict)
     left: dict[int, Tensor] = field(default_factory=dict)
@@ -96,16 +96,16 @@ class RecurrentLayer(nn.Module):
         self.dropout = SharedDropout(dropout)
         self.parts = 2 if c.cell == "lstm" else 1  # of a state
 
-    def forward(self, x: Tensor, ctx: RecurrentContext) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context[Carried]) -> Tensor:
         kept = ctx.kept(States)
         before = None if kept is None else kept.get("recurrent")
-        before = ctx.carried.get(ctx.layer) if before is None else before
+        before = ctx.own.carried.get(ctx.layer) if before is None else before
         if ctx.padding is None:
             out, after = self.cell(x, self.split(before))
             after = self.join(after)
         else:
             out, after = self.packed(x, ctx.padding[:, -x.shape[1] :], before)
-        ctx.left[ctx.layer] = after
+        ctx.own.left[ctx.layer] = after
         if kept is not None:
             kept.keep(x.shape[1], recurrent=after)
         dropped: Tensor = self.dropout(out)
@@ -140,7 +140,6 @@ class RecurrentLayer(nn.Module):
 
 class RNNModel(TextBackbone):
     config_class = RNNConfig
-    context_class = RecurrentContext
     keeps, ragged = (States,), False
     pooling = "last"
     head_dropouts = ("classifier_dropout",)
@@ -186,13 +185,18 @@ class RNNModel(TextBackbone):
         if past_key_values is not None and not self.causal:
             raise InputError("`past_key_values` cannot be used by a network that reads both directions.", hint="Leave it out.")
         x, ctx = super().begin(*args, past_key_values=past_key_values, **inputs)
-        assert isinstance(ctx, RecurrentContext)
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         ctx.attentions = ctx.cross_attentions = None
-        if self.config.stateful and past_key_values is None and len(self.carried.get(0, ())) == len(x):
-            ctx.carried = self.carried
+        goes_on = self.config.stateful and past_key_values is None and len(self.carried.get(0, ())) == len(x)
+        ctx.own = Carried(self.carried if goes_on else {})
         return x, ctx
+
+    def run(self, x: Tensor, ctx: Context[Carried], start: int = 0, stop: int | None = None) -> Tensor:
+        x = super().run(x, ctx, start, stop)
+        if self.config.stateful:
+            self.carried = {layer: state.detach() for layer, state in ctx.own.left.items()}
+        return x
 
     def forward_packed(self, packing: Packing, inputs: dict[str, Any], forward: Callable[..., Any]) -> Any:
         """Texts of packed rows begin anew, and leave nothing behind."""
@@ -200,12 +204,6 @@ class RNNModel(TextBackbone):
         output = super().forward_packed(packing, inputs, forward)
         self.reset_states()
         return output
-
-    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        assert isinstance(ctx, RecurrentContext)
-        if self.config.stateful:
-            self.carried = {layer: state.detach() for layer, state in ctx.left.items()}
-        return super().end(x, ctx)
 
 
 class RNNForCausalLM(language.ForCausalLM[RNNModel]):

@@ -89,8 +89,8 @@ class XLNetConfig(Config):
 
 
 @dataclass(eq=False)
-class RelativeContext(Context):
-    """One forward pass.
+class Relative:
+    """What the layers of one forward pass share.
 
     ``positions`` is T, behind which the states of targets stand; ``waves`` (1 or B, P, D) stand for the distances from S down;
     ``apart`` (B, 1, T or 2 T, S) is true where two tokens are of different segments; ``memories`` are (M, B, D), one a layer;
@@ -98,8 +98,8 @@ class RelativeContext(Context):
     and ``apart`` have the rows of all places twice: first those of tokens, then those of targets.
     """
 
-    positions: int = 0
-    waves: Tensor | None = None
+    positions: int
+    waves: Tensor
     apart: Tensor | None = None
     memories: Sequence[Tensor] = ()
     targets: Tensor | None = None
@@ -148,16 +148,16 @@ class RelativeAttention(Attention):
         made = (ByHead(dim, self.heads, self.head_dim) for _ in range(4))
         self.q_proj, self.k_proj, self.v_proj, self.r_proj = made
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context[Relative]) -> Tensor:
         """(B, T + G, D) -> (B, T + G, D); keys are the memories and the first T states."""
-        assert isinstance(ctx, RelativeContext)
-        states = x[:, : ctx.positions]
-        if ctx.memories:
-            states = torch.cat([ctx.memories[ctx.layer].transpose(0, 1).to(x.dtype), states], dim=1)
+        own, length = ctx.own, ctx.own.positions
+        states = x[:, :length]
+        if own.memories:
+            states = torch.cat([own.memories[ctx.layer].transpose(0, 1).to(x.dtype), states], dim=1)
         q, k, v = self.split(self.q_proj(x)), self.split(self.k_proj(states)), self.split(self.v_proj(states))
-        if (targets := ctx.targets) is not None:  # from targets to their places, and back
-            q = torch.cat([q[:, :, : ctx.positions], targets.mT[:, None] @ q[:, :, ctx.positions :]], dim=2)
-        bias = self.relations(q, k.shape[2], ctx)
+        if (targets := own.targets) is not None:  # from targets to their places, and back
+            q = torch.cat([q[:, :, :length], targets.mT[:, None] @ q[:, :, length:]], dim=2)
+        bias = self.relations(q, k.shape[2], own)
         if ctx.full_mask is not None:
             # Half of the smallest number, since scores are still to be added.
             bias = bias.masked_fill(~ctx.full_mask, torch.finfo(bias.dtype).min / 2)
@@ -165,18 +165,17 @@ class RelativeAttention(Attention):
         if ctx.attentions is not None and weights is not None:
             ctx.attentions.append(weights if targets is None else weights.chunk(2, dim=2))  # type: ignore[arg-type]
         if targets is not None:
-            out = torch.cat([out[:, :, : ctx.positions], targets[:, None] @ out[:, :, ctx.positions :]], dim=2)
+            out = torch.cat([out[:, :, :length], targets[:, None] @ out[:, :, length:]], dim=2)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
-    def relations(self, q: Tensor, keys: int, ctx: RelativeContext) -> Tensor:
+    def relations(self, q: Tensor, keys: int, own: Relative) -> Tensor:
         """What distances and segments add to the scores of queries (B, H, T or 2 T, E): (B, H, T or 2 T, S)."""
-        assert ctx.waves is not None
-        by_distance = (q + self.distance_bias[:, None]) @ self.split(self.r_proj(ctx.waves)).mT
-        streams = by_distance.reshape(*q.shape[:2], -1, ctx.positions, by_distance.shape[-1])
+        by_distance = (q + self.distance_bias[:, None]) @ self.split(self.r_proj(own.waves)).mT
+        streams = by_distance.reshape(*q.shape[:2], -1, own.positions, by_distance.shape[-1])
         scores = by_key(streams, keys).flatten(2, 3)
-        if ctx.apart is not None:
+        if own.apart is not None:
             by_segment = (q + self.segment_bias[:, None]) @ self.segments.permute(1, 2, 0)
-            scores = scores + torch.where(ctx.apart, by_segment[..., 1:], by_segment[..., :1])
+            scores = scores + torch.where(own.apart, by_segment[..., 1:], by_segment[..., :1])
         return scores / math.sqrt(self.head_dim)
 
 
@@ -192,7 +191,7 @@ XLNET_BLOCK: Table = {
 class XLNetModel(TextBackbone):
     config_class = XLNetConfig
     base_model_prefix = "transformer"
-    keeps, context_class, ragged = (Memories,), RelativeContext, False
+    keeps, ragged = (Memories,), False
     reads = (
         *("input_ids", "attention_mask", "mems", "perm_mask", "target_mapping", "token_type_ids", "input_mask"),
         *("inputs_embeds", "labels", "use_mems"),
@@ -264,21 +263,20 @@ class XLNetModel(TextBackbone):
             remembered, mask = mask[:, :past], mask[:, past:]
         ctx = self.start(input_ids, inputs_embeds, mask, **options | {"use_cache": False})
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        assert isinstance(ctx, RelativeContext)
         if mems and mems[0].shape[1] != x.shape[0]:
             raise InputError(f"`mems` are of {mems[0].shape[1]} rows, but the inputs are a batch of {x.shape[0]}.")
-        ctx.positions, ctx.memories, ctx.waves = x.shape[1], mems or (), self._waves(x, past)
+        own = ctx.own = Relative(x.shape[1], self._waves(x, past), memories=mems or ())
         if (allowed := self._allowed(ctx, x, past, remembered, perm_mask)) is not None:
             ctx.full_mask = allowed | F.pad(torch.eye(x.shape[1], dtype=torch.bool, device=x.device), (past, 0))
         if token_type_ids is not None:
             check_by_position("token_type_ids", token_type_ids, x)
-            ctx.apart = (token_type_ids[:, :, None] != F.pad(token_type_ids, (past, 0))[:, None, :])[:, None]
+            own.apart = (token_type_ids[:, :, None] != F.pad(token_type_ids, (past, 0))[:, None, :])[:, None]
         if target_mapping is not None:
             _check_pairs("target_mapping", target_mapping, (x.shape[0], None, x.shape[1]))
-            ctx.targets = target_mapping.to(x.dtype)
+            own.targets = target_mapping.to(x.dtype)
             if allowed is not None and ctx.full_mask is not None:
                 ctx.full_mask = torch.cat([ctx.full_mask, allowed.expand_as(ctx.full_mask)], dim=2)
-            ctx.apart = None if ctx.apart is None else torch.cat([ctx.apart, ctx.apart], dim=2)
+            own.apart = None if own.apart is None else torch.cat([own.apart, own.apart], dim=2)
             x = torch.cat([x, self.mask_embed.expand(x.shape[0], target_mapping.shape[1], -1)], dim=1)
         return self._read(self.dropout(x), ctx, use_mems)
 
@@ -329,20 +327,20 @@ class XLNetModel(TextBackbone):
         seen = F.pad(perm_mask <= 0, (past, 0), value=True)[:, None]
         return seen if allowed is None else allowed & seen
 
-    def _read(self, x: Tensor, ctx: RelativeContext, use_mems: bool | None) -> MemoryOutput:
+    def _read(self, x: Tensor, ctx: Context[Relative], use_mems: bool | None) -> MemoryOutput:
         """Pass (B, T + G, D) through the layers; what goes into them is what they remember."""
-        c, shown, length = self.config, ctx.hidden_states is not None, ctx.positions
+        c, shown, length = self.config, ctx.hidden_states is not None, ctx.own.positions
         if use_mems is None:
             use_mems = c.use_mems_train if self.training else c.use_mems_eval
         ctx.hidden_states = [] if shown or use_mems else None
         x = self.run(x, ctx)
-        states, last = ctx.hidden_states or [], x if ctx.targets is None else x[:, length:]
+        states, last = ctx.hidden_states or [], x if ctx.own.targets is None else x[:, length:]
         mems = None
         if use_mems:
-            old = ctx.memories or [state.new_empty((0, *state.shape[::2])) for state in states]
+            old = ctx.own.memories or [state.new_empty((0, *state.shape[::2])) for state in states]
             new = [state[:, :length].transpose(0, 1)[: c.reuse_len or None] for state in states]
             mems = tuple(torch.cat(pair)[-(c.mem_len or 0) :].detach() for pair in zip(old, new, strict=True))
-        if shown and ctx.targets is not None:
+        if shown and ctx.own.targets is not None:
             states = [part for state in (*states, x) for part in state.tensor_split([length], dim=1)][:-1]
         ctx.hidden_states = states if shown else None
         return self.recorded(MemoryOutput(last_hidden_state=self.dropout(last), mems=mems), last, ctx)

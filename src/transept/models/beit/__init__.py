@@ -7,7 +7,7 @@ per channel. Shapes: B batch, C channels, H height, W width, N patches, T = N + 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -82,13 +82,6 @@ class BeitConfig(StagedConfig, EncoderConfig):
             self.fail("add_fpn", "needs four `out_indices`, and `reshape_hidden_states`")
 
 
-@dataclass(eq=False)
-class BeitContext(Context):
-    """``distances`` (T, T) are the rows of a table of biases that any two positions of this pass's grid stand for."""
-
-    distances: Tensor | None = None
-
-
 def distances(rows: int, columns: int, device: torch.device) -> Tensor:
     """(T, T) numbers of distances over a grid with a class token before it.
 
@@ -113,17 +106,15 @@ class GridBias(Linked):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.table)
 
-    def forward(self, ctx: Context) -> Tensor:
-        """(1, heads, T, T)."""
-        assert isinstance(ctx, BeitContext)
-        assert ctx.distances is not None
+    def forward(self, ctx: Context[Tensor]) -> Tensor:
+        """(1, heads, T, T) of a pass whose own are the ``distances`` (T, T) over its grid."""
         table: Tensor = self.table
         if tuple(ctx.grid) != self.grid:
             old, new = ([2 * side - 1 for side in grid] for grid in (self.grid, ctx.grid))
             patches = F.interpolate(table[:-3].T.view(1, -1, *old), size=new, mode="bilinear", align_corners=False)
             table = torch.cat([patches[0].flatten(1).T, table[-3:]])
         # Rows of the transposed table, so that the biases of a head stand together, as attention reads them.
-        return table.T.contiguous().index_select(1, ctx.distances.flatten()).view(1, -1, *ctx.distances.shape)
+        return table.T.contiguous().index_select(1, ctx.own.flatten()).view(1, -1, *ctx.own.shape)
 
 
 class BeitAttention(Attention):
@@ -167,7 +158,6 @@ class BeitModel(PatchBackbone):
     """BEiT without a head; ``pooler_output`` (B, D) is the normed mean of patches, or the class token."""
 
     config_class = BeitConfig
-    context_class = BeitContext
     pooling = "pooler"
     reads = ("pixel_values", "bool_masked_pos", "labels", "interpolate_pos_encoding", "attention_mask")
     names = Names(
@@ -214,8 +204,7 @@ class BeitModel(PatchBackbone):
     def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
         """Embed images; positions and biases are resized for their grid, whatever ``interpolate_pos_encoding`` says."""
         x, ctx = super().begin(*args, **inputs)
-        assert isinstance(ctx, BeitContext)
-        ctx.distances = distances(*ctx.grid, x.device)
+        ctx.own = distances(*ctx.grid, x.device)
         if self.position_bias is not None:
             ctx.position_bias = self.position_bias(ctx)
         return x, ctx

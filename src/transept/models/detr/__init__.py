@@ -24,7 +24,7 @@ from transept.errors import InputError
 from transept.heads.detect import ForObjectDetection
 from transept.kinds.feature_maps import FeatureMaps, maps_alone
 from transept.kinds.image import ImageBackbone
-from transept.kinds.queries import PlacedStack, QueryDecoder
+from transept.kinds.queries import AddedPositions, PlacedStack, QueryDecoder
 from transept.kinds.seq2seq import as_output, recorded
 from transept.layers.conv import freeze_norms
 from transept.layers.positions import LearnedMapPositions, SineMapPositions
@@ -249,20 +249,21 @@ class _Detector(ImageBackbone):
         places = self.places(real, features.projected.dtype)
         if (encoded := given("encoder_outputs")) is None:
             ctx: Any = self.encoder.context(**asked)
-            ctx.positions, ctx.full_mask, ctx.as_tuple = places, mask, False
+            ctx.own, ctx.full_mask, ctx.as_tuple = AddedPositions(places), mask, False
             encoded = self.encoder(self.dropout(features.projected.flatten(2).transpose(1, 2)), ctx)
         encoded = as_output(encoded)
         ctx = self.decoder.context(**asked)
-        ctx.positions, ctx.encoder_positions = self.queries.weight.expand(batch, -1, -1), places
+        queries = self.queries.weight.expand(batch, -1, -1)
+        ctx.own = AddedPositions(queries, places)
         ctx.encoder_states, ctx.encoder_mask = encoded.last_hidden_state, mask
         if (seen := given("decoder_attention_mask")) is not None:
-            wanted = ctx.positions.shape[:2]
+            wanted = queries.shape[:2]
             if seen.shape != wanted:
                 raise InputError(f"`decoder_attention_mask` has the shape {tuple(seen.shape)}, but must be {tuple(wanted)}.")
             ctx.full_mask = (seen != 0)[:, None, None]
         start = given("decoder_inputs_embeds")
         as_tuple, ctx.as_tuple = ctx.as_tuple, False
-        decoded = self.decoder(torch.zeros_like(ctx.positions) if start is None else start, ctx)
+        decoded = self.decoder(torch.zeros_like(queries) if start is None else start, ctx)
         output = DetectionModelOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         output["intermediate_hidden_states"] = decoded.intermediate_hidden_states
         return output.to_tuple() if as_tuple else output

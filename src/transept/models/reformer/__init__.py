@@ -28,7 +28,7 @@ from transept.layers import Context
 from transept.layers.cache import Cache
 from transept.layers.links import Linked
 from transept.layers.mlp import MLP, apply_chunking_to_forward
-from transept.models.reformer.attention import HashContext, HashedKeyValues, LocalAttention, LSHAttention
+from transept.models.reformer.attention import Hashed, HashedKeyValues, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
 from transept.objectives.classification import Unscored
 from transept.outputs import HashedLogitsOutput, HashedOutput, ModelOutput
@@ -152,13 +152,13 @@ class ReformerBlock(Linked):
         self.mlp = FeedForward(c.hidden_size, c.feed_forward_size, c.hidden_act, chunk_size=chunk, dropout=drop)
         self.dropout = nn.Dropout(drop)
 
-    def attend(self, x: Tensor, ctx: HashContext) -> Tensor:
+    def attend(self, x: Tensor, ctx: Context[Hashed]) -> Tensor:
         return self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
 
     def feed(self, x: Tensor) -> Tensor:
         return self.dropout(self.mlp(self.mlp_norm(x)))
 
-    def forward(self, x1: Tensor, x2: Tensor, ctx: HashContext) -> tuple[Tensor, Tensor]:
+    def forward(self, x1: Tensor, x2: Tensor, ctx: Context[Hashed]) -> tuple[Tensor, Tensor]:
         y1 = x1 + self.attend(x2, ctx)
         return y1, x2 + self.feed(y1)
 
@@ -182,7 +182,7 @@ class ReformerModel(TextBackbone):
     """Reformer without a head; its states have 2 D numbers."""
 
     config_class = ReformerConfig
-    keeps, context_class, ragged = (HashedKeyValues,), HashContext, False
+    keeps, ragged = (HashedKeyValues,), False
     reads = (
         *("input_ids", "attention_mask", "position_ids", "inputs_embeds", "num_hashes", "past_buckets_states"),
         *("labels", "use_cache"),
@@ -236,9 +236,8 @@ class ReformerModel(TextBackbone):
         """Sequences longer than a chunk are padded to whole chunks, which ``hidden_states`` (of the second stream) show."""
         cache = {} if past_buckets_states is None else {"past_key_values": past_buckets_states}
         x, ctx = super().begin(*args, **inputs | cache)
-        assert isinstance(ctx, HashContext)
-        ctx.rounds = self.config.num_hashes if num_hashes is None else num_hashes
-        if ctx.rounds < 1:
+        ctx.own = Hashed(self.config.num_hashes if num_hashes is None else num_hashes)
+        if ctx.own.rounds < 1:
             raise InputError(f"`num_hashes` must be at least 1, but is {num_hashes}.")
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): positions that hash alike have no pairs.")

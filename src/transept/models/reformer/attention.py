@@ -63,11 +63,11 @@ class Hashing:
         return found if real is None else found.masked_fill(~real[:, None, None], step)
 
 
-@dataclass(eq=False)
-class HashContext(Context):
-    """One forward pass; ``rounds`` is N, and ``buckets`` (B, H, N, T) are those of each layer that hashes."""
+@dataclass
+class Hashed:
+    """What layers of one forward pass share: N ``rounds``, and the ``buckets`` (B, H, N, T) of each layer that hashes."""
 
-    rounds: int = 1
+    rounds: int
     buckets: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ class ChunkAttention(Linked):
     def split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
-    def forward(self, x: Tensor, ctx: HashContext) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context[Hashed]) -> Tensor:
         """(B, T, D) -> (B, T, D); what follows something cached is read one position after the other."""
         kept = ctx.kept(HashedKeyValues)
         if kept is None or not kept.length:
@@ -137,11 +137,11 @@ class ChunkAttention(Linked):
             ctx.attentions.append(weights)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
-    def whole(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
+    def whole(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
         """Weights and outputs (B, H, T, E) of a sequence (B, T, D) from its beginning."""
         raise NotImplementedError
 
-    def step(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
         """Weights and output (B, H, 1, E) of a position (B, 1, D) after those that were kept."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class LocalAttention(ChunkAttention):
         super().__init__(c, "local")
         self.q_proj, self.k_proj = (nn.Linear(*self.sizes, bias=False) for _ in range(2))
 
-    def whole(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
+    def whole(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
         q, k, v = self.projected(x)
         if kept is not None:
             kept.append(k[:, :, : ctx.keys], v[:, :, : ctx.keys])
@@ -183,7 +183,7 @@ class LocalAttention(ChunkAttention):
         q, k, v = (self.split(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
         return q, k / math.sqrt(k.shape[-1]), v
 
-    def step(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
         q, k, v = self.projected(x)
         k, v = kept.append(k, v)
         start = max(((kept.length - 1) // self.chunk - self.before) * self.chunk, 0)
@@ -200,11 +200,11 @@ class LSHAttention(ChunkAttention):
         self.qk_proj = nn.Linear(*self.sizes, bias=False)
         self.factors, self.seed, self.longest = c.bucket_factors, c.hash_seed, c.max_position_embeddings
 
-    def hashing(self, qk: Tensor, ctx: HashContext) -> Hashing:
+    def hashing(self, qk: Tensor, ctx: Context[Hashed]) -> Hashing:
         factors = self.factors or best_factors(qk.shape[2], self.chunk, self.longest)
-        return Hashing.draw(qk, ctx.rounds, factors, self.seed)
+        return Hashing.draw(qk, ctx.own.rounds, factors, self.seed)
 
-    def whole(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
+    def whole(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
         qk, v = self.split(self.qk_proj(x)), self.split(self.v_proj(x))
         if kept is not None:
             kept.append(qk[:, :, : ctx.keys], v[:, :, : ctx.keys])
@@ -214,9 +214,9 @@ class LSHAttention(ChunkAttention):
             weights, _ = attend(qk, normed(qk), seen, places[:, None] == places)
             return weights, self.dropout(weights) @ v
         hashing = self.hashing(qk, ctx)  # drawn when run again, too, to leave dropout the same numbers
-        buckets = ctx.buckets.get(ctx.layer)
+        buckets = ctx.own.buckets.get(ctx.layer)
         if buckets is None:
-            buckets = ctx.buckets[ctx.layer] = hashing.buckets(qk, ctx.padding)
+            buckets = ctx.own.buckets[ctx.layer] = hashing.buckets(qk, ctx.padding)
             if kept is not None:
                 kept.hashing, kept.buckets = hashing, buckets[..., : ctx.keys]
         return self.hashed(qk, v, buckets, ctx.padding)
@@ -241,11 +241,11 @@ class LSHAttention(ChunkAttention):
         out, total = (chunked(take(each.flatten(2, 3), back), length) for each in (out, total))
         return weights, joined(out, total)
 
-    def step(self, x: Tensor, ctx: HashContext, kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues) -> tuple[Tensor, Tensor]:
         q, hashing = self.split(self.qk_proj(x)), kept.hashing
-        if hashing is not None and hashing.turns.shape[2] != ctx.rounds:
+        if hashing is not None and hashing.turns.shape[2] != ctx.own.rounds:
             hint = "Pass the same `num_hashes`, or start without a cache."
-            raise InputError(f"the cache is hashed {hashing.turns.shape[2]} times, and not {ctx.rounds}.", hint=hint)
+            raise InputError(f"the cache is hashed {hashing.turns.shape[2]} times, and not {ctx.own.rounds}.", hint=hint)
         k, v = kept.append(q, self.split(self.v_proj(x)))
         last, real = kept.length - 1, None if ctx.padding is None else ctx.padding[:, : kept.length]
         if hashing is not None and kept.buckets is not None:

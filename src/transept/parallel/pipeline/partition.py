@@ -29,7 +29,6 @@ from transept.kinds.image import PatchBackbone
 from transept.kinds.seq2seq import EncoderDecoderBackbone
 from transept.kinds.spectrograms import SpectrogramBackbone
 from transept.kinds.text import TextBackbone
-from transept.layers.context import Context
 from transept.layers.links import Container, links
 from transept.layers.moe import Experts
 
@@ -138,7 +137,7 @@ def _stacks(model: Model) -> tuple[Backbone, ...]:
         raise UnsupportedError(what, hint=_INSTEAD)
     backbone, stacks = model.body, model.stacks
     kinds, usual = {type(stack) for stack in stacks}, (own_forward(Backbone), own_forward(TextBackbone))
-    run_alike = all(k.run is Backbone.run and k.context_class is Context and own_forward(k) in usual for k in kinds)
+    run_alike = all(k.run is Backbone.run and own_forward(k) in usual for k in kinds)
     is_pair = isinstance(backbone, EncoderDecoderBackbone)
     is_pair = is_pair and own_forward(type(backbone)) is own_forward(EncoderDecoderBackbone)
     if not run_alike or not (is_pair or stacks == (backbone,)):

@@ -237,6 +237,9 @@ class Stage(nn.Module):
             if getattr(ctx, name) is not None:
                 what = f"`output_{name}` asks for what all layers record, which no stage of a pipeline has."
                 raise UnsupportedError(what, hint="Leave it out.")
+        if ctx.own is not None:
+            what = f"the layers of {type(stack).__name__} share more than states and masks, which no other stage has."
+            raise UnsupportedError(what, hint="Train without stages.")
         rows = self.grid if ctx.rows is not None else x.shape[:2]
         self.seen.append(((*rows, *x.shape[2:]), x.dtype))
         if (states := ctx.encoder_states) is not None and len(self.ranges) > 1:
