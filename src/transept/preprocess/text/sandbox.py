@@ -134,7 +134,7 @@ class Budget:
     def _size(self, value: Any) -> int:
         if isinstance(value, int):
             return abs(value)
-        return self.weigh(value) if isinstance(value, _CONTAINERS) else len(value) if isinstance(value, str) else 0
+        return self.weigh(value) if isinstance(value, _CONTAINERS) else len(value) if isinstance(value, str | range) else 0
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
