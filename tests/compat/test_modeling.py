@@ -87,3 +87,71 @@ def test_a_layer_of_ones_own_is_computed_again_in_the_backward_pass() -> None:
     assert torch.equal(layer.linear.weight.grad, expected)
     layer.eval()(x)
     assert calls == [2.0, 2.0, 1.0]
+
+
+STATES = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+ADDED = torch.zeros(2, 1, 1, 5).index_fill(3, torch.tensor([4]), -1e9)  # nobody sees the last position
+OF_GPT2 = {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 2}
+OF_VIT = {name: size for name, size in SMALL.items() if name != "vocab_size"} | {"image_size": 16, "patch_size": 8}
+
+
+def both(family: str, settings: dict[str, Any]) -> list[Any]:
+    """The reference's model and ours, with one state."""
+    theirs = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**settings)).eval()
+    ours = getattr(transept, f"{family}Model")(getattr(transept, f"{family}Config")(**settings)).eval()
+    ours.load_state_dict(theirs.state_dict())
+    return [ours, theirs]
+
+
+def turned(model: Any) -> Any:
+    return model.rotary_emb(STATES, torch.arange(5)[None])
+
+
+# A family, its settings, and how code calls one of its parts by itself.
+CALLS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "layer": ("Bert", SMALL, lambda m: m.encoder.layer[0](STATES)),
+    "layer with a mask": ("Bert", SMALL, lambda m: m.encoder.layer[0](STATES, ADDED)),
+    "layer with a mask by name": ("Bert", SMALL, lambda m: m.encoder.layer[0](STATES, attention_mask=ADDED)),
+    "layer of DistilBERT": ("DistilBert", OF_DISTILBERT, lambda m: m.transformer.layer[0](STATES)),
+    "causal layer": ("GPT2", OF_GPT2, lambda m: m.h[1](STATES)),
+    "causal attention": ("GPT2", OF_GPT2, lambda m: m.h[1].attn(STATES)[0]),
+    "feed-forward layer": ("GPT2", OF_GPT2, lambda m: m.h[1].mlp(STATES)),
+    "layer over patches": ("ViT", OF_VIT, lambda m: m.layers[0](STATES)),
+    "rotary tables": ("Llama", SMALL, lambda m: torch.cat(turned(m))),
+    "turned layer": ("Llama", SMALL, lambda m: m.layers[0](STATES, position_embeddings=turned(m))),
+    "turned attention": (
+        *("Llama", SMALL),
+        lambda m: m.layers[0].self_attn(STATES, position_embeddings=turned(m), attention_mask=None)[0],
+    ),
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", CALLS)
+@torch.no_grad()
+def test_parts_are_called_by_themselves_as_in_the_reference(name: str) -> None:
+    family, settings, call = CALLS[name]
+    ours, theirs = (call(model) for model in both(family, settings))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)  # the reference's kernel is another one
+
+
+@torch.no_grad()
+def test_what_a_layer_alone_cannot_do_is_refused() -> None:
+    llama = transept.LlamaModel(transept.LlamaConfig(**SMALL)).eval()
+    with pytest.raises(transept.errors.InputError, match="needs `position_embeddings`"):
+        llama.layers[0](STATES)
+    with pytest.raises(transept.errors.UnsupportedError, match="takes no `past_key_values`"):
+        llama.layers[0](STATES, position_embeddings=turned(llama), past_key_values=transept.DynamicCache())
+    t5 = transept.T5EncoderModel(transept.T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, vocab_size=40))
+    with pytest.raises(transept.errors.UnsupportedError, match="T5Block needs what its model prepares"):
+        t5.encoder.block[0](STATES)
+
+
+def test_rotary_embeddings_are_made_of_a_config() -> None:
+    from transept.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    model = transept.LlamaModel(transept.LlamaConfig(**SMALL))
+    made = LlamaRotaryEmbedding(config=model.config)
+    positions = torch.arange(5)[None]
+    assert all(torch.equal(one, other) for one, other in zip(made(STATES, positions), turned(model), strict=True))
+    assert made.inv_freq.shape == (4,)

@@ -169,7 +169,7 @@ def test_grouped_heads_read_their_own_keys() -> None:
                 given = given.unflatten(0, (2, 4)).repeat_interleave(2, dim=0).flatten(0, 1)
             part.copy_(given)
     x = torch.randn(2, 5, 16, dtype=torch.float64)
-    assert torch.allclose(few(x, Context(kernel=sdpa)), many(x, Context(kernel=sdpa)))
+    assert torch.allclose(few(x, Context(kernel=sdpa))[0], many(x, Context(kernel=sdpa))[0])
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -187,7 +187,7 @@ FORMS: dict[str, dict[str, Any]] = {
 def test_layers_equal_the_definition(form: str) -> None:
     torch.manual_seed(0)
     given = {"kv_heads": 2, "pattern": Pattern(causal=True)} | FORMS[form]
-    layer = Attention(16, 4, **given).double()
+    layer = Attention(16, 4, rotary="default", **given).double()
     size, kv = given.get("head_dim", 4), given["kv_heads"]
     assert (layer.q_proj.bias is None, layer.o_proj.bias is None) == {
         "no bias": (True, True),
@@ -208,37 +208,38 @@ def test_layers_equal_the_definition(form: str) -> None:
     out = by_definition(q, k, v, allowed.expand(2, 4, 5, 5), torch.zeros(2, 4, 5, 5), scale)
     expected = layer.o_proj(out.transpose(1, 2).flatten(2))
     for kernel in (eager, sdpa):
-        assert torch.allclose(layer(x, Context(kernel=kernel, rotary={"default": tables})), expected)
+        assert torch.allclose(layer(x, Context(kernel=kernel, rotary={"default": tables}))[0], expected)
 
 
 def test_layers_turn_by_the_table_of_their_kind() -> None:
     layer, x = Attention(16, 4, rotary="local"), torch.randn(1, 5, 16)
     table = Rotary(4, {"rope_theta": 100.0})(torch.arange(5)[None], x.dtype)
-    without = layer(x, Context(kernel=sdpa))
-    assert torch.equal(layer(x, Context(kernel=sdpa, rotary={"default": table})), without)
-    assert not torch.allclose(layer(x, Context(kernel=sdpa, rotary={"local": table})), without)
+    without, _ = layer(x, Context(kernel=sdpa))
+    assert torch.equal(layer(x, Context(kernel=sdpa, rotary={"default": table}))[0], without)
+    assert not torch.allclose(layer(x, Context(kernel=sdpa, rotary={"local": table}))[0], without)
 
 
 def test_cross_attention_reads_the_encoder() -> None:
     layer, x = Attention(16, 4, cross=True), torch.randn(2, 3, 16)
     encoded, mask = torch.randn(2, 5, 16), torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
     ctx = Context(kernel=eager, encoder_states=encoded, encoder_mask=mask[:, None, None], cross_attentions=[], attentions=[])
-    out = layer(x, ctx)
+    out, weights = layer(x, ctx)
+    assert weights is ctx.cross_attentions[0]  # type: ignore[index]
     assert ctx.attentions == []
     assert ctx.cross_attentions is not None
     assert ctx.cross_attentions[0].shape == (2, 4, 3, 5)
     assert not ctx.cross_attentions[0][1, :, :, 2:].any()
     alone = Context(kernel=eager, encoder_states=encoded[1:, :2])
-    assert torch.allclose(layer(x[1:], alone), out[1:], atol=1e-6)
+    assert torch.allclose(layer(x[1:], alone)[0], out[1:], atol=1e-6)
     with pytest.raises(InputError, match="encoder_hidden_states"):
         layer(x, Context(kernel=eager))
 
 
 def test_dropout_is_for_training() -> None:
     layer, x = Attention(16, 4, dropout=0.5), torch.randn(1, 6, 16)
-    assert not torch.equal(layer(x, Context(kernel=sdpa)), layer(x, Context(kernel=sdpa)))
+    assert not torch.equal(layer(x, Context(kernel=sdpa))[0], layer(x, Context(kernel=sdpa))[0])
     layer.eval()
-    assert torch.equal(layer(x, Context(kernel=sdpa)), layer(x, Context(kernel=sdpa)))
+    assert torch.equal(layer(x, Context(kernel=sdpa))[0], layer(x, Context(kernel=sdpa))[0])
 
 
 @torch.no_grad()

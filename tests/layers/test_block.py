@@ -26,12 +26,12 @@ def made(kind: type[Block], **settings: float) -> Block:
 def by_hand(block: Block, x: Tensor, ctx: Context) -> Tensor:
     attend, feed, norms = block.self_attn, block.mlp, (block.self_attn_norm, block.mlp_norm)
     if isinstance(block, PostNorm):
-        x = norms[0](x + attend(x, ctx))
+        x = norms[0](x + attend(x, ctx)[0])
         return norms[1](x + feed(x))
     if isinstance(block, PreNorm):
-        x = x + attend(norms[0](x), ctx)
+        x = x + attend(norms[0](x), ctx)[0]
         return x + feed(norms[1](x))
-    return x + attend(norms[0](x), ctx) + feed(norms[1](x))
+    return x + attend(norms[0](x), ctx)[0] + feed(norms[1](x))
 
 
 @pytest.mark.parametrize("kind", [PostNorm, PreNorm, Parallel])
@@ -41,8 +41,9 @@ def test_parts_are_put_together_as_the_name_says(kind: type[Block]) -> None:
 
 
 class DoubledAttention(Attention):
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        return 2 * super().forward(x, ctx)
+    def whole(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor | None]:
+        out, weights = super().whole(x, ctx)
+        return 2 * out, weights
 
 
 def test_layers_are_of_the_parts_that_a_family_passes_in() -> None:

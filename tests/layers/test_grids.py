@@ -102,7 +102,7 @@ def test_a_graph_of_windows_for_any_number_of_grids() -> None:
             self.attention = WindowAttention(4, 2, 3, shift=1)
 
         def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.attention(x, context())
+            out: Tensor = self.attention(x, context())[0]
             return out
 
     whole = Whole().eval()
@@ -128,7 +128,7 @@ def test_places_see_their_window(height: int, width: int, shift: int) -> None:
     attention = WindowAttention(4, 2, 3, shift=shift).double().eval()
     nn.init.normal_(attention.distance_bias)
     x = torch.randn(1, height, width, 4, dtype=torch.float64, requires_grad=True)
-    out: Tensor = attention(x, context())
+    out: Tensor = attention(x, context())[0]
     assert out.shape == x.shape
     moved = shift if min(height, width) > 3 else 0
     for row, column in ((0, 0), (height - 1, 2), (1, width - 1)):
@@ -144,7 +144,7 @@ def test_keys_come_from_a_smaller_grid() -> None:
     x = torch.randn(1, 4, 6, 4)
     ctx = context()
     ctx.attentions = []
-    assert attention(x, ctx).shape == x.shape
+    assert attention(x, ctx)[0].shape == x.shape
     assert ctx.attentions[0].shape == (1, 2, 24, 6)
     with pytest.raises(InputError, match="1 x 6 places, of which attention joins 2 x 2"):
         attention(x[:, :1], context())

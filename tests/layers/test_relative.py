@@ -32,7 +32,7 @@ def test_attention_equals_its_sums() -> None:
     waves = relative_waves(torch.arange(7, -4, -1), 12).double()
     apart = (kinds[:, :, None] != known[:, None])[:, None]
     ctx = Context(eager, own=Relative(4, waves[None], apart, [memory]))
-    found = attention(x, ctx)
+    found, _ = attention(x, ctx)
     states = torch.cat([memory.transpose(0, 1), x], dim=1)
     q, k, v = (layer(y).unflatten(-1, (3, 4)) for layer, y in zip((attention.q_proj, attention.k_proj, attention.v_proj), (x, states, states), strict=True))  # fmt: skip
     far, out = attention.r_proj(waves).unflatten(-1, (3, 4)), torch.zeros_like(q)

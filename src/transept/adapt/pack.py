@@ -98,7 +98,7 @@ def join_projections(module: Attention, make: Callable[[nn.Linear], Packed]) -> 
     """
     if type(module).project is not Attention.project or module.cross:
         return
-    if type(module).forward is not Attention.forward:
+    if type(module).whole is not Attention.whole:
         return
     names = ("q_proj", "k_proj", "v_proj")
     parts = [getattr(module, name) for name in names]

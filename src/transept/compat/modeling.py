@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from transept.layers.rotary import FREQUENCIES
+from transept.layers.rotary import FREQUENCIES, Rotary, RotaryTables
 from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
 from transept.objectives.terms import Items, total
 
@@ -43,6 +43,16 @@ class GradientCheckpointingLayer(nn.Module):
         if not (self.gradient_checkpointing and self.training):
             return super().__call__(*args, **kwargs)
         return checkpoint(partial(super().__call__, **kwargs), *args, use_reentrant=False)
+
+
+class RotaryEmbedding(RotaryTables):
+    """The rotary layers of a config, under the name that each family's file of the reference has for them."""
+
+    def __init__(self, config: Any, device: Any = None) -> None:
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        nested = any(isinstance(value, dict) for value in (config.rope_parameters or {}).values())
+        kinds = sorted({*config.layer_types}) if nested else []
+        super().__init__({kind: Rotary(size, config.rope(kind)) for kind in kinds} or {"default": Rotary(size, config.rope())})
 
 
 def _rope(name: str) -> Callable[..., tuple[Tensor, float]]:

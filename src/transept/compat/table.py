@@ -126,6 +126,10 @@ ROOT = (
 PARTS = (
     "layers.rotary: rotate_half, apply_rotary_pos_emb",
     "layers.attention: repeat_kv",
+    "compat.modeling: RotaryEmbedding as LlamaRotaryEmbedding, RotaryEmbedding as MistralRotaryEmbedding",
+    "compat.modeling: RotaryEmbedding as Qwen2RotaryEmbedding, RotaryEmbedding as Qwen3RotaryEmbedding",
+    "compat.modeling: RotaryEmbedding as MixtralRotaryEmbedding, RotaryEmbedding as Gemma2RotaryEmbedding",
+    "compat.modeling: RotaryEmbedding as GPTNeoXRotaryEmbedding, RotaryEmbedding as ModernBertRotaryEmbedding",
     "layers.linear: Conv1D",
     "layers.norm: RMSNorm as LlamaRMSNorm, RMSNorm as MistralRMSNorm, RMSNorm as Qwen2RMSNorm, RMSNorm as T5LayerNorm",
     "objectives.classification: load_balancing_loss_func",

@@ -83,12 +83,18 @@ class LayeredConfig(DecoderConfig):
 
 
 def grouped_attention(
-    c: DecoderConfig, layer: int, *, kind: Callable[..., Attention] = Attention, bias: bool = False, **more: Any
+    c: DecoderConfig,
+    layer: int,
+    *,
+    kind: Callable[..., Attention] = Attention,
+    bias: bool = False,
+    rotary: str = "default",
+    **more: Any,
 ) -> Attention:
     """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
     sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
     pattern = Pattern(causal=True, window=c.window(layer))
-    return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, **more)
+    return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 
 def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.core.model import Backbone
 from transept.layers.attention import Attention
-from transept.layers.context import Context
+from transept.layers.context import Attended, Context
 from transept.outputs import BackboneOutput
 
 
@@ -28,8 +28,10 @@ class AddedPositions:
 class PlacedAttention(Attention):
     """Attention that adds positions to queries and keys, and not to values."""
 
-    def forward(self, x: Tensor, ctx: Context[AddedPositions]) -> Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    is_prepared = True
+
+    def whole(self, x: Tensor, ctx: Context[AddedPositions]) -> Attended:
+        """(B, T, D) -> (B, T, D), and the weights where the kernel shows them."""
         added = ctx.own
         states, places, mask, seen = x, added.own, ctx.full_mask, ctx.attentions
         if self.cross:
@@ -40,8 +42,7 @@ class PlacedAttention(Attention):
         out, weights = self.attend(self.split(q), self.split(k), self.split(v), mask, False, ctx)
         if seen is not None and weights is not None:
             seen.append(weights)
-        joined: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
-        return joined
+        return self.o_proj(out.transpose(1, 2).flatten(2)), weights
 
 
 class PlacedStack(Backbone):

@@ -137,14 +137,14 @@ class TextBackbone(PackableBackbone):
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
 
-        Of these parts a family makes those that it has: ``rotary``, which makes tables for each kind of layer, ``embed_types``
+        Of these parts a family makes those that it has: ``rotary_emb``, which makes tables by kind of layer, ``embed_types``
         for the token ``types`` (B, T) that the caller gave, ``embed_positions`` for the ``positions`` (1 or B, T),
         ``embed_norm`` and ``dropout``. A family that does otherwise, or puts biases for distances into the context, overrides
         this.
         """
-        names = ("rotary", "embed_types", "embed_positions", "embed_norm", "dropout")
+        names = ("rotary_emb", "embed_types", "embed_positions", "embed_norm", "dropout")
         tables, embed_types, embed_positions, *last = (getattr(self, name, None) for name in names)
-        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in (tables or {}).items()}
+        ctx.rotary = {} if tables is None else tables.tables(positions, x.dtype)
         if embed_types is not None:
             x = x + self.segments(types, x, embed_types)
         if embed_positions is not None:
@@ -234,7 +234,7 @@ class TextBackbone(PackableBackbone):
     @property
     def rows_apart(self) -> bool:
         """Whether states depend on no other row, and not on how far rows are padded, as some rotary positions do."""
-        tables: Any = getattr(self, "rotary", None)
+        tables: Any = getattr(self, "rotary_emb", None)
         return not any(table.frequencies.by_length for table in (tables.values() if tables is not None else ()))
 
     @property
@@ -246,7 +246,7 @@ class TextBackbone(PackableBackbone):
         """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
         if isinstance(table := getattr(self, "embed_positions", None), CountedPositions):
             return table.capacity
-        return None if hasattr(self, "rotary") else self._stated_positions
+        return None if hasattr(self, "rotary_emb") else self._stated_positions
 
     @property
     def trained_positions(self) -> int | None:

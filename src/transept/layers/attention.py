@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.errors import InputError, UnsupportedError, nearest
-from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, mask_for
+from transept.errors import InputError, UnsupportedError, nearest, refuse
+from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, context_of_call, mask_for
 from transept.layers.layer_cache import OWNER
 from transept.layers.linear import shared_product
 from transept.layers.links import Linked
@@ -180,12 +180,14 @@ class Attention(Linked):
         dropout: share of the weights dropped in training.
         scale: factor of the scores; 1 / sqrt(E) when absent.
         qk_norm: makes a norm of size E for queries and keys.
-        rotary: the kind of layer whose rotary table applies; ignored where the context has none of that name.
+        rotary: the kind of layer whose rotary table applies, where there is one.
         cross: whether it attends to an encoder's states; their size, where that is not D.
     """
 
     # Whether each head can work without the others' weights, so that processes may share them.
     heads_apart: ClassVar[bool] = True
+    # Whether the model prepares more for it than a mask, such as biases by distance.
+    is_prepared: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ class Attention(Linked):
         dropout: float = 0.0,
         scale: float | None = None,
         qk_norm: Callable[[int], nn.Module] | None = None,
-        rotary: str = "default",
+        rotary: str | None = None,
         cross: bool | int = False,
     ) -> None:
         super().__init__()
@@ -227,19 +229,28 @@ class Attention(Linked):
         """(B, T, heads * E) -> (B, heads, T, E)."""
         return x.view(x.shape[0], x.shape[1], -1, self.head_dim).transpose(1, 2)
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
-        """(B, T, D) -> (B, T, D), or fewer where the context keeps fewer."""
+    def forward(self, x: Tensor, ctx: Context | Tensor | None = None, **given: Any) -> Attended:
+        """:meth:`whole`; without a context, the arguments are the reference's (see :meth:`alone`)."""
+        return self.whole(x, ctx if isinstance(ctx, Context) else self.alone(x, ctx, given))
+
+    def alone(self, x: Tensor, mask: Tensor | None, given: Mapping[str, Any]) -> Context:
+        """What is needed where a layer is called alone (see :func:`transept.layers.context.context_of_call`)."""
+        what = f"{type(self).__name__} needs what its model prepares, and cannot be called alone."
+        refuse(self.is_prepared, what, "Call the model, with hooks on the layer.", UnsupportedError)
+        return context_of_call(sdpa, self.kind, x, mask, **given)
+
+    def whole(self, x: Tensor, ctx: Context) -> Attended:
+        """(B, T, D) -> (B, T, D), or fewer where the context keeps fewer; and the weights where the kernel shows them."""
         if self.cross:
             q = self.q_norm(self.queries(x))
             k, v, mask, causal = self.cross_keys(x, ctx)
         else:
             q, k, v = self.project(x)
             q, k = self.q_norm(q), self.k_norm(k)
-            if (table := ctx.rotary.get(self.kind)) is not None:
+            if self.kind is not None and (table := ctx.rotary.get(self.kind)) is not None:
                 q, k = rotate(q, *table), rotate(k, *table)
             if ctx.rows is not None:
-                out: Tensor = self.o_proj(ctx.keep(self.by_row(q, k, v, ctx.rows, ctx)))
-                return out
+                return self.o_proj(ctx.keep(self.by_row(q, k, v, ctx.rows, ctx))), None
             k, v, mask, causal = self.self_keys(q, k, v, ctx)
             if not causal and (mask is None or mask.shape[2] == 1):  # what is allowed is the same for all queries
                 q = ctx.keep(q.transpose(1, 2)).transpose(1, 2)
@@ -247,8 +258,7 @@ class Attention(Linked):
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
             seen.append(weights)
-        joined: Tensor = self.o_proj(ctx.keep(out.transpose(1, 2).flatten(2)))
-        return joined
+        return self.o_proj(ctx.keep(out.transpose(1, 2).flatten(2))), weights
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries (B, H, T, E), keys and values (B, K, T, E) of (B, T, D), by one product where the three share one."""

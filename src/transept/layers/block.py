@@ -6,11 +6,13 @@ A family whose blocks are put together otherwise subclasses one of these in its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from transept.config.model import Config
+from transept.errors import UnsupportedError, refuse
 from transept.layers.attention import Attention
 from transept.layers.context import Context
 from transept.layers.links import Linked
@@ -32,6 +34,9 @@ class Block(Linked):
     ``branch`` makes what each part's output goes through before it is added, in the place of dropout, and ``mlp_branch`` that
     of the feed-forward layer where it is another. With ``bounds``, outputs of float16 have no infinities.
     """
+
+    # Whether its model prepares more for it than a mask, such as biases by distance.
+    is_prepared: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -56,7 +61,12 @@ class Block(Linked):
         self.mlp_dropout: nn.Module = nn.Dropout(last) if branch is None else (mlp_branch or branch)()
         self.layerdrop, self.bounds = layerdrop, bounds
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def forward(self, x: Tensor, ctx: Context | Tensor | None = None, **given: Any) -> Tensor:
+        """(B, T, D) -> (B, T, D); without a context, the arguments are the reference's (see :meth:`Attention.alone`)."""
+        if not isinstance(ctx, Context):
+            what = f"{type(self).__name__} needs what its model prepares, and cannot be called alone."
+            refuse(self.is_prepared, what, "Call the model, with hooks on the layer.", UnsupportedError)
+            ctx = self.self_attn.alone(x, ctx, given)
         out = self._left_out_at_times(x, ctx) if self.training and self.layerdrop > 0.0 else self.whole(x, ctx)
         return clamp_half(out) if self.bounds else out
 
@@ -75,9 +85,9 @@ class PostNorm(Block):
     """Each part is added to its input, and the sum is normed (Vaswani et al. 2017)."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = self.self_attn_norm(ctx.keep(x) + self.dropout(self.self_attn(x, ctx)))
+        x = self.self_attn_norm(ctx.keep(x) + self.dropout(self.self_attn(x, ctx)[0]))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)))
+            x = self.cross_attn_norm(x + self.dropout(self.cross_attn(x, ctx)[0]))
         return self.mlp_norm(x + self.mlp_dropout(self.mlp(x, ctx)))
 
 
@@ -85,9 +95,9 @@ class PreNorm(Block):
     """Each part reads its normed input and is added to the input (Radford et al. 2019)."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = ctx.keep(x) + self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        x = ctx.keep(x) + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0])
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx))
+            x = x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)[0])
         return x + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
@@ -95,7 +105,7 @@ class Parallel(Block):
     """Attention and feed-forward layer both read the block's input, each through its own norm (Wang and Komatsuzaki 2021)."""
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        attended = self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0])
         x = ctx.keep(x)
         return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 

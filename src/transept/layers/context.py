@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from transept.errors import InputError
+from transept.errors import InputError, UnsupportedError, refuse
 from transept.layers.cache import Cache, K
 from transept.layers.layer_cache import KeyValues
+from transept.layers.rotary import with_signs
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -204,6 +205,54 @@ def read_mask(
         wanted = f"{(batch, keys)}, {(batch, queries, keys)} or (batch, 1 or heads, {queries}, {keys})"
         raise InputError(f"`{name}` has the shape {tuple(mask.shape)}, but must be {wanted}.")
     return None, full if full.is_floating_point() else full != 0
+
+
+def context_of_call(
+    kernel: Kernel,
+    kind: str | None,
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    attention_mask: Tensor | None = None,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    encoder_hidden_states: Tensor | None = None,
+    encoder_attention_mask: Tensor | None = None,
+    **others: Any,
+) -> Context:
+    """What a layer needs to know when it is called alone, by the reference's arguments.
+
+    Args:
+        kernel: what attention is computed by.
+        kind: the kind of layer whose rotary table applies to its attention, where there is one.
+        x: states (B, T, D).
+        mask, attention_mask: (B, T), or what is added to scores (B, 1 or H, 1 or T, T).
+        position_embeddings: cosines and sines (B, T, E) of a model's ``rotary_emb``.
+        encoder_hidden_states, encoder_attention_mask: what cross-attention reads (B, S, D), and its mask.
+        others: positions, which have their effect through ``position_embeddings`` alone; what is ``None`` or ``False``.
+
+    Raises:
+        InputError: the layer turns queries and keys, and there are no ``position_embeddings``.
+        UnsupportedError: another argument, such as a cache; only a whole model serves these.
+    """
+    for name, value in others.items():
+        unused = value is None or value is False or name in ("position_ids", "cache_position")
+        refuse(not unused, f"a layer that is called alone takes no `{name}`.", "Call the model.", UnsupportedError)
+    mask = attention_mask if mask is None else mask
+    batch, length = x.shape[:2]
+    ctx: Context = Context(kernel, queries=length, keys=length, encoder_states=encoder_hidden_states)
+    if mask is not None:
+        ctx.padding, ctx.full_mask = read_mask(mask, batch, length, length)
+    if encoder_hidden_states is not None and encoder_attention_mask is not None:
+        sizes = batch, length, encoder_hidden_states.shape[1]
+        padding, full = read_mask(encoder_attention_mask, *sizes, "encoder_attention_mask")
+        ctx.encoder_mask = full if padding is None else padding[:, None, None, :]
+    if kind is not None:
+        if position_embeddings is None:
+            hint = "Pass position_embeddings=model.rotary_emb(x, position_ids)."
+            raise InputError("a layer with rotary positions needs `position_embeddings`.", hint=hint)
+        cos, sin = position_embeddings
+        ctx.rotary = {kind: (cos[:, None], with_signs(sin)[:, None])}
+    return ctx
 
 
 def reaching(mask: Tensor, keys: int) -> Tensor:

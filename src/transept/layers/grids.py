@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from transept.errors import InputError
 from transept.layers.attention import Attention
-from transept.layers.context import Context
+from transept.layers.context import Attended, Context
 from transept.layers.conv import conv_length
 from transept.layers.links import Linked
 
@@ -252,13 +252,12 @@ class GridAttention(Attention):
         super().__init__(dim, heads, **settings)
         self.out_dropout = nn.Dropout(out_dropout)
 
-    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ctx: Context) -> Tensor:
-        """(B, T, D), for queries, keys and values of heads and a mask that is added to the scores."""
+    def gather(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, ctx: Context) -> Attended:
+        """(B, T, D) and weights, for queries, keys and values of heads and a mask that is added to the scores."""
         out, weights = self.attend(q, k, v, mask, False, ctx)
         if ctx.attentions is not None and weights is not None:
             ctx.attentions.append(weights)
-        joined: Tensor = self.out_dropout(self.o_proj(out.transpose(1, 2).flatten(2)))
-        return joined
+        return self.out_dropout(self.o_proj(out.transpose(1, 2).flatten(2))), weights
 
 
 class WindowAttention(GridAttention):
@@ -284,7 +283,7 @@ class WindowAttention(GridAttention):
         """The shift over a grid of H x W: none where one window is as high or as wide."""
         return self.shift if min(height, width) > self.side else 0
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def whole(self, x: Tensor, ctx: Context) -> Attended:
         height, width = x.shape[1:3]
         side, shift = self.side, self.shift_for(height, width, ctx)
         x = F.pad(x, (0, 0, 0, -width % side, 0, -height % side))
@@ -293,8 +292,8 @@ class WindowAttention(GridAttention):
         if shift:
             mask = (mask + self.between_ends(rows, columns, shift, x)[:, None]).repeat(x.shape[0], 1, 1, 1)
         q, k, v = self.project(windows(x.roll((-shift, -shift), (1, 2)), side))
-        out = self.gather(q, k, v, mask, ctx)
-        return from_windows(out, side, rows, columns).roll((shift, shift), (1, 2))[:, :height, :width]
+        out, weights = self.gather(q, k, v, mask, ctx)
+        return from_windows(out, side, rows, columns).roll((shift, shift), (1, 2))[:, :height, :width], weights
 
     def bias(self) -> Tensor:
         """(heads, w * w, w * w)."""
@@ -324,7 +323,7 @@ class ReducedAttention(GridAttention):
         self.reduce = nn.Conv2d(dim, dim, ratio, ratio) if ratio > 1 else None
         self.reduce_norm = nn.LayerNorm(dim) if ratio > 1 else None
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def whole(self, x: Tensor, ctx: Context) -> Attended:
         keys = x
         if self.reduce is not None and self.reduce_norm is not None:
             height, width, ratio = *x.shape[1:3], self.reduce.stride[0]
@@ -334,4 +333,5 @@ class ReducedAttention(GridAttention):
             keys = self.reduce_norm(self.reduce(x.permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
         q, k, v = self.q_proj(x), self.k_proj(keys), self.v_proj(keys)
         q, k, v = (self.split(each.flatten(1, -2)) for each in (q, k, v))
-        return self.gather(q, k, v, None, ctx).view(x.shape)
+        out, weights = self.gather(q, k, v, None, ctx)
+        return out.view(x.shape), weights

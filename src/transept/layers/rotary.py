@@ -80,6 +80,35 @@ class Rotary(nn.Module):
         return f"{type(self.frequencies).__name__}, {self.frequencies.size}"
 
 
+class RotaryTables(nn.ModuleDict):
+    """The rotary layers of a model, by the kinds of layers that each is for."""
+
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor]]:
+        """The tables of :class:`Rotary` for positions, for each kind of layer."""
+        return {kind: rotary(positions, dtype) for kind, rotary in self.items()}
+
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
+        """The ``position_embeddings`` of a layer that is called alone: cosines and sines (B, T, R) in the type of ``x``.
+
+        ``layer_type`` is the kind of layer, where there are several.
+        """
+        kind = next(iter(self.keys())) if layer_type is None else layer_type
+        cos, sin = self[kind](position_ids, x.dtype)
+        return cos[:, 0], with_signs(sin[:, 0])
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """(R / 2): by how much pairs of the first kind turn from one position to the next."""
+        first: Any = next(iter(self.values()))
+        return first.inverse(torch.zeros(1))
+
+
+def with_signs(sin: Tensor) -> Tensor:
+    """Signed sines (..., R), which :func:`rotate` reads, of plain ones, or the other way."""
+    half = sin.shape[-1] // 2
+    return torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+
+
 class SectionRotary(Rotary):
     """Tables for positions of three axes, such as time, row and column (M-RoPE, Wang et al. 2024).
 

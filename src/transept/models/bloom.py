@@ -38,10 +38,14 @@ class BloomConfig(Config):
     slow_but_exact: bool = False
 
 
-class NormedResidual(PreNorm):
+class BloomBlock(PreNorm):
+    is_prepared = True  # biases by distance are made once for all layers
+
+
+class NormedResidual(BloomBlock):
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
         x = self.self_attn_norm(x)
-        x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)))
+        x = self.mlp_norm(x + self.dropout(self.self_attn(x, ctx)[0]))
         return x + self.dropout(self.mlp(x))
 
 
@@ -70,7 +74,7 @@ class BloomModel(CausalBackbone):
         c, norm = config, partial(nn.LayerNorm, config.hidden_size, config.layer_norm_epsilon)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.embed_norm = norm()
-        kind = NormedResidual if c.apply_residual_connection_post_layernorm else PreNorm
+        kind = NormedResidual if c.apply_residual_connection_post_layernorm else BloomBlock
         heads, pattern = c.num_attention_heads, Pattern(causal=True)
         self.layers = standard_layers(
             c,

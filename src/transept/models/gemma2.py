@@ -96,7 +96,7 @@ class Gemma2Block(Block):
         self.self_attn_post_norm, self.mlp_post_norm = norm(), norm()
 
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx))
+        x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx)[0])
         return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
 
 

@@ -18,6 +18,7 @@ from transept.core.inputs import PER_TOKEN
 from transept.heads import classify, language, span
 from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, Rotary, standard_layers
+from transept.layers.rotary import RotaryTables
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -76,7 +77,6 @@ class GPTNeoXModel(CausalBackbone):
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
-        self.rotary = nn.ModuleDict({"default": Rotary(c.hidden_size // c.num_attention_heads, c.rope())})
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
         kind = Parallel if c.use_parallel_residual else PreNorm
         self.layers = standard_layers(
@@ -89,11 +89,13 @@ class GPTNeoXModel(CausalBackbone):
                 pattern=Pattern(causal=True),
                 bias=c.attention_bias,
                 dropout=c.attention_dropout,
+                rotary="default",
             ),
             partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
             norm,
         )
         self.norm = norm()
+        self.rotary_emb = RotaryTables({"default": Rotary(c.hidden_size // c.num_attention_heads, c.rope())})
 
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):

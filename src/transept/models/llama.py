@@ -16,6 +16,7 @@ from transept.heads import classify, language, span
 from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.kinds.text import CausalBackbone
 from transept.layers import Attention, Block, PreNorm, RMSNorm, Rotary
+from transept.layers.rotary import RotaryTables
 
 
 class LlamaConfig(DecoderConfig):
@@ -57,11 +58,11 @@ class LlamaModel(CausalBackbone):
         super().__init__(config)
         c = config
         self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        self.rotary = nn.ModuleDict({"default": self.rotary_class(c.head_dim, c.rope())})
         norm = partial(self.norm_class, c.hidden_size, c.rms_norm_eps)
         parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
         self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)
         self.norm = norm()
+        self.rotary_emb = RotaryTables({"default": self.rotary_class(c.head_dim, c.rope())})
 
     def attention(self, layer: int) -> Attention:
         norm = partial(RMSNorm, eps=self.config.rms_norm_eps) if self.qk_norm else None

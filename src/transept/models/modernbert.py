@@ -22,6 +22,7 @@ from transept.kinds.text import TextBackbone
 from transept.layers import Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
+from transept.layers.rotary import RotaryTables
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
@@ -163,12 +164,12 @@ class ModernBertModel(TextBackbone):
         self.alias("embed_tokens", "embeddings.tok_embeddings")
         self.alias("embed_norm", "embeddings.norm")
         size = c.hidden_size // c.num_attention_heads
-        self.rotary = nn.ModuleDict({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
         self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))
         self.norm = c.norm()
+        self.rotary_emb = RotaryTables({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.rotary = {kind: rotary(positions, x.dtype) for kind, rotary in self.rotary.items()}
+        ctx.rotary = self.rotary_emb.tables(positions, x.dtype)
         return self.embeddings(inputs_embeds=x)
 
     def make_block(self, layer: int) -> PreNorm:

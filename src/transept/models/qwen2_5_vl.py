@@ -71,6 +71,8 @@ class Windows:
 class WindowBlock(PreNorm):
     """A block whose patches look at those of their window."""
 
+    is_prepared = True
+
     def whole(self, x: Tensor, ctx: Context[Windows]) -> Tensor:
         return super().whole(x, replace(ctx, rows=ctx.own.rows))
 

@@ -191,7 +191,7 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
         super().__init__(config)
         c, size = config, (config.temporal_patch_size, config.patch_size, config.patch_size)
         self.embed_patches = PatchEmbedding(c.in_channels, c.width, size, stride=size, bias=False)
-        self.rotary = AxialRotary(c.width // c.num_heads, c.theta)
+        self.rotary_pos_emb = AxialRotary(c.width // c.num_heads, c.theta)
         self.layers = nn.ModuleList(map(self.block, range(c.depth)))
         self.merger = Merger(self.make_norm(), c.width, c.spatial_merge_size, c.text_width)
 
@@ -199,7 +199,7 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
         return nn.LayerNorm(self.config.width, 1e-6)
 
     def block(self, layer: int) -> Block:
-        attention = FusedAttention(self.config.width, self.config.num_heads)
+        attention = FusedAttention(self.config.width, self.config.num_heads, rotary="default")
         return self.block_class(layer)(attention, self.feed_forward(), self.make_norm)
 
     def block_class(self, layer: int) -> type[Block]:
@@ -230,7 +230,7 @@ class Qwen2VisionTransformerPretrainedModel(Backbone):
             raise InputError("`output_attentions` cannot be shown for pictures of any size.", hint="Leave it out.")
         ctx.rows = Rows(tuple(chain.from_iterable([rows * columns] * frames for frames, rows, columns in grids)))
         x = self.embed_patches(pixels.to(self.dtype))[None]
-        ctx.rotary = {"default": self.rotary(places_of(grids, c.spatial_merge_size).to(x.device), x.dtype)}
+        ctx.rotary = {"default": self.rotary_pos_emb(places_of(grids, c.spatial_merge_size).to(x.device), x.dtype)}
         return x, ctx
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:

@@ -87,10 +87,12 @@ class WideLinear(nn.Linear):
 
 
 class T5Block(PreNorm):
+    is_prepared = True  # distances are counted once for all layers
+
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = clamp_half(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)))
+        x = clamp_half(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0]))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
-            x = clamp_half(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)))
+            x = clamp_half(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)[0]))
         return clamp_half(x + self.dropout(self.mlp(self.mlp_norm(x))))
 
 

@@ -18,6 +18,7 @@ from transept.config.fields import MAX_SIZE, Range
 from transept.heads.audio import ForAudioClassification, ForAudioFrameClassification, ForCTC, ForXVector
 from transept.kinds.audio import WaveConfig
 from transept.layers import Attention, Context, distance_bias
+from transept.layers.context import Attended
 from transept.models.wav2vec2 import Wav2Vec2Config, Wav2Vec2Model, make_layers
 
 
@@ -40,6 +41,8 @@ class WavLMConfig(Wav2Vec2Config):
 class WavLMAttention(Attention):
     """Attention whose biases by distance are multiplied by a number that each head makes of a frame."""
 
+    is_prepared = True
+
     def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__(dim, heads, dropout=dropout)
         self.gate, self.gate_scale = nn.Linear(self.head_dim, 8), nn.Parameter(torch.empty(1, heads, 1, 1))
@@ -47,12 +50,12 @@ class WavLMAttention(Attention):
     def reset_parameters(self) -> None:
         nn.init.ones_(self.gate_scale)
 
-    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+    def whole(self, x: Tensor, ctx: Context) -> Attended:
         assert ctx.position_bias is not None
         opened = self.gate(self.split(x)).unflatten(-1, (2, 4)).sum(dim=-1).sigmoid()  # (B, H, T, 2)
         update, reset = opened.split(1, dim=-1)
         factor = update * (reset * self.gate_scale - 1) + 2
-        return super().forward(x, replace(ctx, position_bias=factor * ctx.position_bias, lowered={}))
+        return super().whole(x, replace(ctx, position_bias=factor * ctx.position_bias, lowered={}))
 
 
 class WavLMModel(Wav2Vec2Model):

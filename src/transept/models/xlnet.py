@@ -28,7 +28,7 @@ from transept.heads.permutation import ForPermutationLM, Memories
 from transept.heads.span import ForBeamQuestionAnswering
 from transept.kinds.text import PackedOptions, TextBackbone
 from transept.layers import MLP, Attention, PostNorm
-from transept.layers.context import Context, Pattern, lower
+from transept.layers.context import Attended, Context, Pattern, lower
 from transept.layers.links import Linked, tensors
 from transept.layers.tensors import check_tensors
 from transept.objectives.classification import check_is_tensor
@@ -135,6 +135,8 @@ class ByHead(Linked):
 class RelativeAttention(Attention):
     """Attention with scores by content, distance and segment; each has a bias of its own for the queries."""
 
+    is_prepared = True
+
     heads_apart = False  # their biases are in tensors of all heads
 
     def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
@@ -148,8 +150,8 @@ class RelativeAttention(Attention):
         made = (ByHead(dim, self.heads, self.head_dim) for _ in range(4))
         self.q_proj, self.k_proj, self.v_proj, self.r_proj = made
 
-    def forward(self, x: Tensor, ctx: Context[Relative]) -> Tensor:
-        """(B, T + G, D) -> (B, T + G, D); keys are the memories and the first T states."""
+    def whole(self, x: Tensor, ctx: Context[Relative]) -> Attended:
+        """(B, T + G, D) -> (B, T + G, D) and weights; keys are the memories and the first T states."""
         own, length = ctx.own, ctx.own.positions
         states = x[:, :length]
         if own.memories:
@@ -166,7 +168,7 @@ class RelativeAttention(Attention):
             ctx.attentions.append(weights if targets is None else weights.chunk(2, dim=2))  # type: ignore[arg-type]
         if targets is not None:
             out = torch.cat([out[:, :, :length], targets[:, None] @ out[:, :, length:]], dim=2)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return self.o_proj(out.transpose(1, 2).flatten(2)), weights
 
     def relations(self, q: Tensor, keys: int, own: Relative) -> Tensor:
         """What distances and segments add to the scores of queries (B, H, T or 2 T, E): (B, H, T or 2 T, S)."""

@@ -153,7 +153,7 @@ class ReformerBlock(Linked):
         self.dropout = nn.Dropout(drop)
 
     def attend(self, x: Tensor, ctx: Context[Hashed]) -> Tensor:
-        return self.dropout(self.self_attn(self.self_attn_norm(x), ctx))
+        return self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0])
 
     def feed(self, x: Tensor) -> Tensor:
         return self.dropout(self.mlp(self.mlp_norm(x)))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.layers import Context
+from transept.layers.context import Attended
 from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.links import Linked
 
@@ -125,8 +126,8 @@ class ChunkAttention(Linked):
     def split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
-    def forward(self, x: Tensor, ctx: Context[Hashed]) -> Tensor:
-        """(B, T, D) -> (B, T, D); what follows something cached is read one position after the other."""
+    def forward(self, x: Tensor, ctx: Context[Hashed]) -> Attended:
+        """(B, T, D) -> (B, T, D) and weights; what follows something cached is read one position after the other."""
         kept = ctx.kept(HashedKeyValues)
         if kept is None or not kept.length:
             weights, out = self.whole(x, ctx, kept)
@@ -135,7 +136,7 @@ class ChunkAttention(Linked):
             weights, out = parts[-1][0], torch.cat([out for _, out in parts], dim=2)
         if ctx.attentions is not None:
             ctx.attentions.append(weights)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return self.o_proj(out.transpose(1, 2).flatten(2)), weights
 
     def whole(self, x: Tensor, ctx: Context[Hashed], kept: HashedKeyValues | None) -> tuple[Tensor, Tensor]:
         """Weights and outputs (B, H, T, E) of a sequence (B, T, D) from its beginning."""

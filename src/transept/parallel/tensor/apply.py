@@ -109,7 +109,7 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
         if isinstance(module, MLP) and is_split:
             module.dropout = PartDropout(module.dropout, mesh)
         # Where a layer's input goes into its projections alone, their gradients for it are added up at once.
-        attends = type(module).forward is Attention.forward and not getattr(module, "cross", False)
+        attends = getattr(type(module), "whole", None) is Attention.whole and not getattr(module, "cross", False)
         widens = getattr(type(module), "whole", None) in (MLP.whole, GatedMLP.whole, FusedGatedMLP.whole)
         if is_split and (attends or widens):
             module.register_forward_pre_hook(partial(_read, mesh))
@@ -201,7 +201,10 @@ def _gather_first(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]
     return inputs if is_read else (whole(x), *inputs[1:])
 
 
-def _scatter(mesh: DeviceMesh, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+def _scatter(mesh: DeviceMesh, module: nn.Module, inputs: Any, output: Any) -> Any:
+    """States by positions; those of attention stand before its weights."""
+    if isinstance(output, tuple):
+        return _scatter(mesh, module, inputs, output[0]), *output[1:]
     return output if isinstance(output, DTensor) else split(output, mesh, 1)
 
 
