@@ -41,9 +41,7 @@ class BertConfig(EncoderConfig):
 
 def _attention(stored: str, ours: str) -> Table:
     parts = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
-    # What the reference calls attention ends with the sum and the norm, and so is no module here.
-    inner = {f"{stored}.{name}": f"{ours}.{own}" for name, own in parts.items()}
-    return {**inner, f"{stored}.output.LayerNorm": f"{ours}_norm"}
+    return {stored: (ours, parts), f"{stored}.output.LayerNorm": f"{ours}_norm"}
 
 
 BERT_EMBEDDINGS: Table = {
