@@ -54,7 +54,7 @@ INNER = {
     "transition_scores",
 }
 INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "whole_words"}
-INNER |= {"Detokenizer", "Stats", "pair", "resized_positions"}
+INNER |= {"Detokenizer", "Stats", "is_nested", "pair", "resized_positions"}
 # Single names of other modules.
 SINGLE = {
     "environment.packages": [

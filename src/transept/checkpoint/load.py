@@ -236,7 +236,7 @@ def fill(
     for stored in store.reading_order(by_stored):
         recipes, tensor, given = by_stored[stored], store[stored], set[int]()
         target = _type(names, next(iter(recipes)), tensor, dtype)
-        rearranged = any(not recipe.is_plain and recipe.rearranges(tensor) for recipe in recipes.values())
+        rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
         if rearranged or tensor.dtype != target or device.type != "cpu":
             tensor = store.passing(stored)
         for name, recipe in recipes.items():

@@ -167,11 +167,10 @@ class Names:
         parts = name.removeprefix(prefix).split(".")
         best = whole.walk(parts)[0] if parts[0] in whole.root.below or "*" in whole.root.below else whole.root
         size, start = len(best.path) if best is not None else 0, 0
-        if not anywhere.root.below.keys().isdisjoint(parts):
-            for place in [place for place, part in enumerate(parts) if part in anywhere.root.below]:
-                node, _ = anywhere.walk(parts[place:])
-                if node is not None and len(node.path) >= size:
-                    best, size, start = node, len(node.path) + 1, place
+        for place, part in enumerate(parts):
+            node = anywhere.walk(parts[place:])[0] if part in anywhere.root.below else None
+            if node is not None and len(node.path) >= size:
+                best, size, start = node, len(node.path) + 1, place
         return name if best is None or best.value is None else prefix + respell(parts, start, best.path, best.value)
 
     def group(self, name: str) -> str | None:

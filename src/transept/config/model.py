@@ -290,7 +290,7 @@ def _number(index: Any) -> Any:
 _SHARED = ("rope_theta", "partial_rotary_factor")  # what stood beside ``rope_scaling`` in older files
 
 
-def _is_nested(rope: dict[str, Any]) -> bool:
+def is_nested(rope: dict[str, Any]) -> bool:
     """Whether there are parameters for each of several kinds of layers."""
     return any(isinstance(part, dict) for part in rope.values())
 
@@ -323,14 +323,14 @@ class RotaryConfig(Config):
         name = self.aliases.get(name, name)
         if name == "rope_parameters" and isinstance(value, dict | None):
             old = self.__dict__.get("rope_parameters") or {}
-            kept = {key: old[key] for key in _SHARED if key in old and value and not _is_nested(value)}
+            kept = {key: old[key] for key in _SHARED if key in old and value and not is_nested(value)}
             value = self.complete(kept | copy.deepcopy(value or {}))
         super().__setattr__(name, value)
 
     @classmethod
     def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
         """Rotary parameters with the defaults of the family."""
-        if _is_nested(rope):
+        if is_nested(rope):
             return rope
         share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
         return {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share, **rope}
@@ -340,7 +340,7 @@ class RotaryConfig(Config):
         if value is not None:
             checked(value, float, name, type(self).__name__)
             rope = self.rope_parameters or {}
-            pairs = {kind: own | {name: value} for kind, own in rope.items()} if _is_nested(rope) else rope | {name: value}
+            pairs = {kind: own | {name: value} for kind, own in rope.items()} if is_nested(rope) else rope | {name: value}
             self.rope_parameters = pairs
 
     @property

@@ -67,9 +67,11 @@ class TaskModel(Composed, Generic[B]):
 
     def place_parts(self) -> None:
         super().place_parts()
+        if "_computing" in self.__dict__:
+            return
         parts = ((name, part) for name, part in self._modules.items() if part is not None)
         empty = {name for name, part in parts if next(part.parameters(), None) is None and next(part.buffers(), None) is None}
-        self.__dict__.setdefault("_computing", empty)
+        self.__dict__["_computing"] = empty
 
     def named_children(self) -> Iterator[tuple[str, nn.Module]]:
         """The parts that hold tensors, as in the reference: a head whose layers hang elsewhere is among ``modules()`` alone."""
