@@ -89,6 +89,7 @@ def test_a_graph_for_any_number_of_pictures() -> None:
     made = PatchEmbeddings(
         Patches(3, 6, (4, 4)), tokens=learned_tokens(6, "cls_token"), positions=GridPositions((2, 2), 6, first=1)
     )
+    initialize(made)
     any_batch = {"pixel_values": {0: torch.export.Dim("batch")}, "interpolate_pos_encoding": None}
     graph = torch.export.export(made, (torch.randn(2, 3, 8, 12), None), dynamic_shapes=any_batch, strict=False).module()
     x = torch.randn(5, 3, 8, 12)
@@ -106,10 +107,17 @@ def test_a_graph_of_windows_for_any_number_of_grids() -> None:
             return out
 
     whole = Whole().eval()
+    initialize(whole)
     any_batch = {"x": {0: torch.export.Dim("batch")}}
     graph = torch.export.export(whole, (torch.randn(2, 6, 9, 4),), dynamic_shapes=any_batch, strict=False).module()
     x = torch.randn(5, 6, 9, 4)
     torch.testing.assert_close(graph(x), whole(x))
+
+
+def initialize(model: nn.Module) -> None:
+    """Random values for every parameter: those that a model initializes hold what the memory held."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
 
 
 def context() -> Context:
