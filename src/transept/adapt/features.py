@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transept.core.task import TaskModel
-from transept.errors import InputError, UnsupportedError
+from transept.errors import InputError, UnsupportedError, refuse
+from transept.layers.cache import Cache
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import total
 from transept.outputs import ModelOutput
@@ -77,7 +78,7 @@ class HeadModel(nn.Module):
             states = self._output(kept)
         output = task.predict(states, inputs)
         if labels and all(each is not None for each in labels):
-            terms = task.all_terms(output, labels, inputs)
+            terms = task.all_terms(output, states, labels, inputs)
             output["loss"], output["loss_terms"] = total(terms, num_items_in_batch), terms
         as_output = self.config.return_dict if return_dict is None else return_dict
         return output if as_output else output.to_tuple()
@@ -150,9 +151,7 @@ def _rows(task: Any, head: HeadModel, batch: dict[str, Any]) -> Iterator[Row]:
     labels = {name: batch[name] for name in task.labels if name in batch}
     states = task.encode(dict(inputs), next(iter(labels.values()), None))
     features = task.features(states, inputs)
-    if features is None and not (states.__dict__.keys() <= set(states.names)):
-        raise UnsupportedError(f"{type(task).__name__} has states that cannot be kept.", hint="Train it as a whole.")
-    kept = _tensors(states) if features is None else {_FEATURES: features}
+    kept = _tensors(states, type(task).__name__) if features is None else {_FEATURES: features}
     values, count = (inputs if features is None else {}) | kept | labels, len(next(iter(kept.values())))
     head.kind = type(states)
     for row in range(count):
@@ -160,7 +159,7 @@ def _rows(task: Any, head: HeadModel, batch: dict[str, Any]) -> Iterator[Row]:
         yield {name: _row(value, row) for name, value in values.items() if not _apart(value, count)}
 
 
-def _tensors(states: ModelOutput) -> Row:
+def _tensors(states: ModelOutput, task: str) -> Row:
     """The tensors of a backbone's output; those of a tuple have its name and their number."""
     found: Row = {}
     for name, value in states.items():
@@ -168,6 +167,15 @@ def _tensors(states: ModelOutput) -> Row:
             found[f"{_STATES}{name}"] = value
         elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
             found |= {f"{_STATES}{name}.{number}": each for number, each in enumerate(value)}
+        elif not isinstance(value, Cache):
+            raise UnsupportedError(f"{task} has states that cannot be kept: `{name}`.", hint="Train it as a whole.")
+    rows = {len(value) for value in found.values()}
+    refuse(
+        len(rows) > 1,
+        f"{task} has states that do not belong to a row each, which cannot be kept.",
+        "Train it as a whole.",
+        UnsupportedError,
+    )
     return found
 
 

@@ -52,7 +52,7 @@ class ForDepthEstimation(Task[B]):
     logarithmic one (Eigen et al. 2014), which is not a sum over pixels: micro-batches have their own.
     """
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"depth": scale_invariant(output.predicted_depth, labels[0])}
 
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:

@@ -57,18 +57,11 @@ class ForObjectDetection(Task[B]):
 
     def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
         self.check(inputs, labels)
-        states = super().encode(inputs, labels)
-        states.labelled = labels is not None
-        return states
+        return super().encode(inputs, labels)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         x = states.last_hidden_state
-        output = DetectionOutput(logits=self.class_head(x), pred_boxes=self.box_head(x), last_hidden_state=x)
-        if states.labelled and states.intermediate_hidden_states is not None:
-            middle = states.intermediate_hidden_states[:-1]
-            found = zip(self.class_head(middle), self.box_head(middle), strict=True)
-            output["auxiliary_outputs"] = [{"logits": logits, "pred_boxes": boxes} for logits, boxes in found]
-        return output
+        return DetectionOutput(logits=self.class_head(x), pred_boxes=self.box_head(x), last_hidden_state=x)
 
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
         c, kinds = self.config, ("class_labels", "boxes")
@@ -78,8 +71,12 @@ class ForObjectDetection(Task[B]):
             counts |= count_detections(targets, c.num_queries, c.weights, suffix=f"_{layer}")
         return counts
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         weights = self.config.weights
+        if states.intermediate_hidden_states is not None:
+            middle = states.intermediate_hidden_states[:-1]
+            found = zip(self.class_head(middle), self.box_head(middle), strict=True)
+            output["auxiliary_outputs"] = [{"logits": logits, "pred_boxes": boxes} for logits, boxes in found]
         terms = detection_terms(output.logits, output.pred_boxes, labels[0], weights, output.pred_masks)
         for layer, each in enumerate(output.auxiliary_outputs or ()):
             terms |= detection_terms(each["logits"], each["pred_boxes"], labels[0], weights, suffix=f"_{layer}")

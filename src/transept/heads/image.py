@@ -73,7 +73,7 @@ class ForMaskedImageModeling(Task[P]):
         painted = self.head(patches.unflatten(2, [-(-side // self.backbone.reduction) for side in grid]))
         return self.output_class(reconstruction=painted)
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         pixels, patch = inputs["pixel_values"], self.backbone.patch_size
         masked = (labels[0] != 0).view(-1, *self.backbone.grid(*pixels.shape[2:]))
         masked = masked.repeat_interleave(patch[0], 1).repeat_interleave(patch[1], 2)

@@ -246,7 +246,7 @@ class ForPreTraining(VocabularyTask[TextB]):
         logits: Any = Unscored(self.lm_head, states.last_hidden_state)
         return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=self.head(states.pooler_output))
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))
         return {"masked_lm": cross_entropy(output.prediction_logits, labels[0]), "next_sentence": order}
 

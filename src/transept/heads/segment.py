@@ -48,17 +48,21 @@ class ForSemanticSegmentation(Task[B]):
         return self.backbone(return_dict=True, **inputs | {"output_hidden_states": True})
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        inputs["maps"] = self.maps(states, inputs)
-        output = self.output_class(logits=self.head(inputs["maps"]))
-        asked = inputs.get("output_hidden_states")
+        states["maps"] = self.maps(states, inputs)  # which the loss of an auxiliary head reads too
+        output, asked = self.output_class(logits=self.logits(states["maps"])), inputs.get("output_hidden_states")
         if not (self.config.output_hidden_states if asked is None else asked):
             states["hidden_states"] = None
         return output
 
     def maps(self, states: Any, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
-        """The feature maps (B, C, H', W') that the heads read."""
+        """The feature maps (B, C, H', W') that the heads read, of the backbone's output."""
         hidden: tuple[Tensor, ...] = states.hidden_states
         return hidden
+
+    def logits(self, maps: tuple[Tensor, ...]) -> Tensor:
+        """What the head says of them."""
+        logits: Tensor = self.head(maps)
+        return logits
 
     def auxiliary_logits(self, maps: tuple[Tensor, ...]) -> Tensor:
         """What the auxiliary head says; of the last map, if a family does not choose another."""
@@ -66,11 +70,11 @@ class ForSemanticSegmentation(Task[B]):
         logits: Tensor = self.auxiliary(maps[-1])
         return logits
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        found = super().all_terms(output, labels, inputs)
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        found = super().all_terms(output, states, labels, inputs)
         if self.auxiliary is None:
             return found
-        (other,) = self.terms(self.auxiliary_logits(inputs["maps"]), labels[0], inputs).values()
+        (other,) = self.terms(self.auxiliary_logits(states["maps"]), labels[0], inputs).values()
         return found | {"auxiliary": replace(other, weight=self.config.auxiliary_loss_weight)}
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:

@@ -41,7 +41,7 @@ class SpanTask(HeadedTask[B]):
         start, end = (each.contiguous() for each in self.head(states.last_hidden_state).unbind(-1))
         return self.output_class(start_logits=start, end_logits=end)
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return spans(output.start_logits, output.end_logits, *labels)
 
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:

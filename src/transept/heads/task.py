@@ -57,7 +57,7 @@ class Task(TaskModel[B]):
         states = self.encode(inputs, labels[0] if complete else None)
         alone = complete and wants_loss_alone()
         output = self.unscored(states, inputs) if alone else self.predict(states, inputs)
-        terms = self.all_terms(output, labels, inputs) if complete else None
+        terms = self.all_terms(output, states, labels, inputs) if complete else None
         for name in [name for name, value in output.items() if isinstance(value, Unscored)] if alone else ():
             output[name] = None
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
@@ -94,8 +94,8 @@ class Task(TaskModel[B]):
         """The same for a loss alone: logits may be :class:`Unscored`."""
         return self.predict(states, inputs)
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        """The parts of the loss, of a task's output and all that it is compared with."""
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+        """The parts of the loss, of a task's output, of the backbone's, and of all that they are compared with."""
         return self.terms(output["logits"], labels[0], inputs)
 
     def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:

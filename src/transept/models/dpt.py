@@ -30,9 +30,6 @@ from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learn
 from transept.layers.links import Linked
 from transept.layers.reassemble import Neck, stretched
 from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTConfig, ViTModel
-from transept.objectives.segmentation import pixel_classes
-from transept.objectives.terms import LossTerm
-from transept.outputs import LogitsOutput, ModelOutput
 
 
 class NeckConfig(CompositeConfig):
@@ -275,34 +272,24 @@ _CLASSIFIER = {"head.0": "conv", "head.1": "norm", "head.4": "classifier"}
 class DPTForSemanticSegmentation(_DPTTask, ForSemanticSegmentation[_DPTStates]):
     """DPT that gives a class for each pixel; the config may ask for another head in training, over the last fused map."""
 
-    names = NECK | Names({"head": ("head", _CLASSIFIER), "auxiliary_head": ("auxiliary_head", _CLASSIFIER)})
+    names = NECK | Names({"head": ("head", _CLASSIFIER), "auxiliary_head": ("auxiliary", _CLASSIFIER)})
 
     def __init__(self, config: DPTConfig) -> None:
         super().__init__(config)
-        c = config
-        self.neck = self.make_neck(c)
-        self.auxiliary_head = PixelClassifier(c.fusion_hidden_size, c.num_labels, 0.1) if c.use_auxiliary_head else None
+        self.neck = self.make_neck(config)
 
     def make_head(self, config: Config) -> nn.Module:
         return PixelClassifier(config.fusion_hidden_size, config.num_labels, config.semantic_classifier_dropout)
 
+    def make_auxiliary(self, config: Config) -> nn.Module | None:
+        return PixelClassifier(config.fusion_hidden_size, config.num_labels, 0.1) if config.use_auxiliary_head else None
+
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         return self.backbone(return_dict=True, **inputs)
 
-    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        maps = self.fused(states, inputs["pixel_values"].shape[2:])
+    def maps(self, states: Any, inputs: dict[str, Any]) -> tuple[Tensor, ...]:
+        return tuple(self.fused(states, inputs["pixel_values"].shape[2:]))
+
+    def logits(self, maps: tuple[Tensor, ...]) -> Tensor:
         logits = self.head(maps[self.config.head_in_index])
-        output: Any = LogitsOutput(logits=stretched(logits, (2 * logits.shape[2], 2 * logits.shape[3])))
-        output.last_map = maps[-1]
-        return output
-
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        terms = super().all_terms(output, labels, inputs)
-        if self.auxiliary_head is not None:
-            other = pixel_classes(self.auxiliary_head(output.last_map), labels[0], self.config.semantic_loss_ignore_index)
-            terms["auxiliary"] = replace(other, weight=self.config.auxiliary_loss_weight)
-        return terms
-
-    def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
-        counts = super().counts(labels, inputs)
-        return counts if self.auxiliary_head is None else counts | {"auxiliary": counts["segmentation"]}
+        return stretched(logits, (2 * logits.shape[2], 2 * logits.shape[3]))

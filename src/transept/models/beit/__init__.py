@@ -236,7 +236,7 @@ class BeitForMaskedImageModeling(Task[BeitModel]):
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> LogitsOutput:
         return LogitsOutput(logits=self.head(self.head_norm(states.last_hidden_state[:, 1:])))
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         masked = inputs.get("bool_masked_pos")
         if masked is None:
             raise InputError("`labels` are those of masked patches, but there is no `bool_masked_pos`.")

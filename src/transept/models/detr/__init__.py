@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Share
 from transept.config.model import Config
-from transept.core.auto import resolve
 from transept.core.model import Backbone
-from transept.core.parts import CompositeConfig
+from transept.core.parts import Composed, CompositeConfig, Part, resolved
 from transept.errors import InputError
 from transept.heads.detect import ForObjectDetection
 from transept.kinds.feature_maps import FeatureMaps, maps_alone
@@ -118,7 +117,7 @@ class Features:
     masked: bool
 
 
-class _Detector(ImageBackbone):
+class _Detector(Composed, ImageBackbone):
     """What :class:`DetrModel` is, but for its explicit signature, which is made for classes that inherit a forward pass."""
 
     config_class = DetrConfig
@@ -138,14 +137,17 @@ class _Detector(ImageBackbone):
         },
         files={f"{stack}.layers.*": (f"{stack}.layers.*", BLOCK_FILES) for stack in ("encoder", "decoder")},
         legacy={"backbone.position_embedding": "position_embedding"},
+        ignore=("num_batches_tracked",),
+    )
+    parts = (
+        Part("features", resolved("Backbone"), "backbone_config", place="backbone.model", stored="backbone.conv_encoder.model"),
     )
     config: DetrConfig
+    features: FeatureMaps
 
     def __init__(self, config: DetrConfig) -> None:
         super().__init__(config)
         c = config
-        assert c.backbone_config is not None
-        self.features = self.features_class(c)(c.backbone_config)
         freeze_norms(self.features)
         for module in self.features.fixed_modules():
             module.requires_grad_(False)
@@ -158,17 +160,6 @@ class _Detector(ImageBackbone):
         self.decoder = QueryDecoder(c, layers, nn.LayerNorm(c.d_model), auxiliary=c.auxiliary_loss)
         self.dropout = nn.Dropout(c.dropout)
 
-    @classmethod
-    def features_class(cls, config: Config) -> type[FeatureMaps]:
-        """The class of the network that makes the maps."""
-        return resolve(config.backbone_config.model_type, "Backbone")  # type: ignore[return-value]
-
-    @classmethod
-    def names_of(cls, config: Config) -> Names:
-        names = cls.features_class(config).tree_names(config.backbone_config)
-        features = names.below("features", "backbone.conv_encoder.model", tree="backbone.model")
-        return super().names_of(config) | Names(ignore=("num_batches_tracked",)) | features
-
     def ready(self) -> None:
         super().ready()
         # `backbone` is the model itself, as that of each model without a head; so `backbone.model` has to be its part here.
@@ -178,7 +169,7 @@ class _Detector(ImageBackbone):
 
     @property
     def stacks(self) -> tuple[Backbone, ...]:
-        return self.features, self.encoder, self.decoder
+        return *super().stacks, self.encoder, self.decoder
 
     def get_encoder(self) -> Backbone:
         return self.encoder
@@ -194,11 +185,11 @@ class _Detector(ImageBackbone):
         """Train all of it."""
         self.features.requires_grad_(True)
 
-    def initialize_module(self, module: nn.Module) -> None:
+    def initialize_own(self, module: nn.Module) -> None:
         if isinstance(module, LearnedMapPositions):
             module.reset()
         elif not any(module is table for table in (getattr(self.places, "rows", None), getattr(self.places, "columns", None))):
-            super().initialize_module(module)
+            super().initialize_own(module)
 
     def look(self, pixel_values: Tensor | None, pixel_mask: Tensor | None, image_sizes: Tensor | None = None) -> Features:
         """The features of images (B, C, H, W), of which those pixels are real where the mask (B, H, W) is 1, or by sizes."""
@@ -280,6 +271,12 @@ class DetrForObjectDetection(ForObjectDetection[DetrModel]):
     """DETR that finds boxes and their classes."""
 
 
+class _States(DetectionModelOutput):
+    """A detector's states, and the features that they come from."""
+
+    features: Features
+
+
 class DetrForSegmentation(ForObjectDetection[DetrModel]):
     """DETR that finds boxes, their classes, and a mask for each: ``pred_masks`` (B, Q, H / 4, W / 4).
 
@@ -307,14 +304,12 @@ class DetrForSegmentation(ForObjectDetection[DetrModel]):
         self.masks = MaskHead(*sizes, config.activation_function, self.backbone.features.channels)
         self.attention = MapAttention(*sizes)
 
-    def encode(self, inputs: dict[str, Any], labels: Any) -> Any:
+    def encode(self, inputs: dict[str, Any], labels: Any) -> _States:
         self.check(inputs, labels)
         seen = "pixel_values", "pixel_mask", "image_sizes"
         rest = {name: value for name, value in inputs.items() if name not in (*seen, "inputs_embeds")}
         features = self.backbone.look(*(inputs.get(name) for name in seen))
-        states = self.backbone.attend(features, return_dict=True, **rest)
-        states.features, states.labelled = features, labels is not None
-        return states
+        return _States(**self.backbone.attend(features, return_dict=True, **rest), features=features)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         output, features = super().predict(states, inputs), states.features

@@ -135,7 +135,7 @@ class ForContrastivePreTraining(AudioTask[A]):
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
         return {}
 
-    def all_terms(self, output: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
+    def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         if (mask := inputs.get("mask_time_indices")) is None:
             raise InputError("`sampled_negative_indices` needs `mask_time_indices`.", hint="See sample_targets().")
         c, mask, pair = self.config, mask != 0, (output.projected_states, output.projected_quantized_states)
