@@ -26,41 +26,41 @@ def family_class(cls: type) -> Any:
     return base if base is not None and base.names is cls.names else None  # type: ignore[attr-defined]
 
 
-def _completed(init: Callable[..., None], cls: type) -> Callable[..., None]:
-    """A constructor of a family that ends with a whole model where one of a user's begins with it."""
-
-    @functools.wraps(init)
-    def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        if type(self).of_user and family_class(type(self)) is cls:
-            self.ready()
-            self.__dict__["_whole"] = {*self._modules, *self._parameters, *self._buffers}
-
-    return call
-
-
-class Built(type):
-    """Gives a class its explicit signature, and makes a call of it end with the initialisation of what it built.
+def completed(init: Callable[..., None], cls: type) -> Callable[..., None]:
+    """A constructor of ``cls`` that ends with a whole model: initialised, placed and tied, once the outermost one has ended.
 
     A class that a user derives from one of a family begins with a whole model, and says in ``post_init`` when it has the rest.
     """
 
-    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(name, bases, namespace)
-        base: Any = family_class(cls)
-        if base is not None and base is not cls:
-            type.__setattr__(cls, "of_user", True)
-            if not getattr(base.__dict__.get("__init__"), "completes", False):
-                base.__init__ = _completed(base.__init__, base)
-                base.__init__.completes = True
-        names = cls.arguments()  # type: ignore[attr-defined]
-        if names and "main_input_name" not in namespace:
-            type.__setattr__(cls, "main_input_name", names[0])
-        if "forward" not in namespace and names:
-            options = None if cls.passes_on else cls.options()  # type: ignore[attr-defined]
-            type.__setattr__(cls, "forward", explicit(own_forward(cls), names, options))
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **kwargs: Any) -> None:
+        is_outermost = self.__dict__.setdefault("_constructor", cls) is cls
+        init(self, *args, **kwargs)
+        if type(self).of_user and family_class(type(self)) is cls:
+            self.ready()
+            self.__dict__["_whole"] = {*self._modules, *self._parameters, *self._buffers}
+        if is_outermost:
+            del self.__dict__["_constructor"]
+            (self.tie_weights if type(self).of_user else self.built)()
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        model = super().__call__(*args, **kwargs)
-        (model.tie_weights if cls.of_user else model.built)()  # type: ignore[attr-defined]
-        return model
+    call.completes = True  # type: ignore[attr-defined]
+    return call
+
+
+def complete(cls: Any) -> None:
+    """Let the constructor of a class of models end with a whole model, and that of a family that a user derives it from."""
+    base = family_class(cls)
+    cls.of_user = cls.of_user or (base is not None and base is not cls)
+    if "__init__" in cls.__dict__ or not hasattr(cls.__init__, "completes"):
+        cls.__init__ = completed(cls.__init__, cls)
+    if cls.of_user and base is not None and "__init__" not in base.__dict__:
+        base.__init__ = completed(base.__init__, base)
+
+
+def sign(cls: Any) -> None:
+    """Give the forward pass of a class of models the signature that its ``arguments`` and ``options`` say."""
+    names = cls.arguments()
+    if names and "main_input_name" not in cls.__dict__:
+        cls.main_input_name = names[0]
+    if names and "forward" not in cls.__dict__:
+        cls.forward = explicit(own_forward(cls), names, None if cls.passes_on else cls.options())

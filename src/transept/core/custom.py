@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.core.auto import resolve
-from transept.core.classes import FAMILIES, Built
+from transept.core.classes import FAMILIES
 from transept.core.loading import initialize_module
 from transept.core.model import Backbone, Model
 from transept.core.parts import Composed, Part
@@ -30,16 +30,16 @@ _UNSHIFTED = re.compile(r"For(MaskedLM|\w{0,30}Classification|ConditionalGenerat
 _PARTS = {"Attention": "self_attn", "MLP": "mlp"}
 
 
-class _Base(Built):
+class _Base(type):
     """Of classes to derive from: the models of the library are instances of theirs, as users expect."""
 
-    def __instancecheck__(self, instance: object) -> bool:
-        return self.__subclasscheck__(type(instance))
+    def __instancecheck__(cls, instance: object) -> bool:
+        return cls.__subclasscheck__(type(instance))
 
-    def __subclasscheck__(self, other: type) -> bool:
-        if "family" not in self.__dict__ or not issubclass(other, Model) or super().__subclasscheck__(other):
+    def __subclasscheck__(cls, other: type) -> bool:
+        if "family" not in cls.__dict__ or not issubclass(other, Model) or super().__subclasscheck__(other):
             return super().__subclasscheck__(other)
-        family: type[Config] | None = self.__dict__["family"]
+        family: type[Config] | None = cls.__dict__["family"]
         base: Any = next((base for base in other.__mro__ if f"{base.__module__}.".startswith(FAMILIES)), None)
         if family is None or base is None:
             return family is None

@@ -20,7 +20,7 @@ from transept.checkpoint.load import put
 from transept.checkpoint.names import Names
 from transept.checkpoint.paths import join
 from transept.config.model import Config
-from transept.core.classes import Built, family_class, own_forward
+from transept.core.classes import complete, family_class, own_forward, sign
 from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained
 from transept.core.tree import place
@@ -52,7 +52,7 @@ def pooled_alone(alone: bool = True) -> Iterator[None]:
         _POOLED_ALONE.reset(token)
 
 
-class Model(Linked, Pretrained, metaclass=Built):
+class Model(Linked, Pretrained):
     """What backbones and task models have in common.
 
     A backbone declares in ``reads`` the names of its inputs, in the order in which they are passed by position, with
@@ -67,6 +67,11 @@ class Model(Linked, Pretrained, metaclass=Built):
     accepts: ClassVar[type] = RecordOptions  # what a backbone takes by keyword beside
     passes_on: ClassVar[bool] = False  # whether any others may be passed by keyword, for models within
     of_user: ClassVar[bool] = False  # whether a user wrote the class, whose constructor calls ``post_init``
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        complete(cls)
+        sign(cls)
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:

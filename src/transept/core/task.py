@@ -48,7 +48,6 @@ class TaskModel(Composed, Generic[B]):
     backbone: B
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
         arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
@@ -59,6 +58,7 @@ class TaskModel(Composed, Generic[B]):
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
             family.head_names |= {*cls.names.table, *cls.names.files}
+        super().__init_subclass__(**kwargs)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def renamed(model_type: str, source: ModuleType) -> ModuleType:
                 options["backbone"] = getattr(made, cls.backbone_class.__name__.replace(old, new, 1))
             else:
                 body["config_class"] = getattr(made, f"{new}Config")
-        other, metaclass = name.replace(old, new, 1), cast(Any, type(cls))
-        setattr(made, other, metaclass(other, (cls,), body, **options))
+        other = name.replace(old, new, 1)
+        setattr(made, other, type(other, (cls,), body, **options))
     return made
 
 
