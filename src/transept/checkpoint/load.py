@@ -298,8 +298,10 @@ def _type(names: Names, name: str, like: Tensor, wanted: torch.dtype) -> torch.d
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:
     """Replace one parameter or buffer by a tensor."""
-    path, _, leaf = name.rpartition(".")
-    module = model.get_submodule(path)
+    *path, leaf = name.split(".")
+    module: Any = model
+    for part in path:  # `get_submodule` asks for attributes, which takes long
+        module = module._modules[part]
     if leaf in module._parameters:
         old = module._parameters[leaf]
         # As an attribute: recurrent layers of PyTorch keep a list of theirs, too.

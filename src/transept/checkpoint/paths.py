@@ -71,7 +71,10 @@ class PathTree(Generic[Value]):
         nodes = [self.root]
         longest = None if self.root.value is None else self.root
         for part in parts:
-            nodes = below(nodes, part)
+            if len(nodes) == 1 and not part.isdigit():  # so are most, without a call
+                nodes = [nodes[0].below[part]] if part in nodes[0].below else []
+            else:
+                nodes = below(nodes, part)
             if not nodes:
                 break
             for node in reversed(nodes):

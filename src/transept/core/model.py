@@ -298,7 +298,8 @@ class Backbone(Model):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         own, heads = super().names_of(config), set[str]().union(*(getattr(base, "head_names", ()) for base in cls.__mro__))
-        for head in [head for head in heads if any(rule.startswith(f"{head}.") for rule in own.table)]:
+        rules = "".join(f"\n{rule}" for rule in own.table)
+        for head in [head for head in heads if f"\n{head}." in rules]:
             heads |= {f"{head}.weight", f"{head}.bias"}  # a module beside parts of the network, which are no head's
             heads.remove(head)
         family = Names(optional=("pooler",), absent=("layers.*.cross_attn*",), heads=frozenset(heads))

@@ -8,6 +8,7 @@ modules find them by links (:class:`transept.layers.links.Linked`).
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,8 @@ from torch import nn
 from transept.checkpoint.keys import KeyMap
 from transept.checkpoint.paths import Node, below, join
 from transept.layers.links import Container, ContainerList, Linked
+
+_RANK = attrgetter("rank")
 
 
 def place(model: Linked, keys: KeyMap) -> None:
@@ -50,21 +53,22 @@ class Placement:
         ``ruled`` is where the table has the module itself, which may be elsewhere than at its home; ``nodes`` are the places of
         the rules that say where its parts go.
         """
-        home = self.homes[path]
+        home, prefix = self.homes[path], f"{path}." if path else ""
         for name, child in list(module._modules.items()):
             if child is None:
                 continue
-            own, inner = join(path, name), below(nodes, name)
+            own, inner = f"{prefix}{name}", below(nodes, name)
             by_rule = wanted = self.wanted(own, ruled, name, inner, child)
+            stay = f"{home}.{name}" if home else name
             if wanted in self.modules:  # a module around it is there: it stays where it is built
-                wanted = join(home, name)
+                wanted = stay
             if self.assigned(wanted) not in (None, child):
                 del module._modules[name]
                 parent, _, key = wanted.rpartition(".")
                 self.owner(path).link(name, self.model.get_submodule(parent), key)
                 continue
             self.homes[own], self.modules[wanted] = wanted, child
-            if wanted != join(home, name):
+            if wanted != stay:
                 self.moves.append((path, name, wanted, module._modules.pop(name)))
             if "_is_placed" not in child.__dict__ or self.keys.reaches_into(own, wanted):
                 self.settle(own, child, by_rule, inner)
@@ -72,15 +76,18 @@ class Placement:
             for name, tensor in [*held.items()]:
                 if tensor is None:
                     continue
-                wanted = self.wanted(join(path, name), ruled, name, below(nodes, name))
-                if wanted != join(home, name):
+                wanted = self.wanted(f"{prefix}{name}", ruled, name, below(nodes, name))
+                if wanted != (f"{home}.{name}" if home else name):
                     self.moves.append((path, name, wanted, held.pop(name)))
 
     def wanted(self, own: str, ruled: str, name: str, nodes: Sequence[Node[Any]], part: Any = None) -> str:
         """Where the table has a part: by a rule of its own, or below the module around it."""
         if isinstance(part, nn.ModuleList):
             return self.keys.place(own, is_list=True)
-        return self.keys.place(own) if any(node.value is not None for node in nodes) else join(ruled, name)
+        for node in nodes:
+            if node.value is not None:
+                return self.keys.place(own)
+        return join(ruled, name)
 
     def assigned(self, path: str) -> nn.Module | None:
         """What a subclass has put where a part is to hang, which takes its place."""
@@ -111,7 +118,7 @@ def sort(module: nn.Module, nodes: Sequence[Node[Any]]) -> None:
     for held in tables:
         named = {name: found for name in held if (found := below(nodes, name))}
         if len(named) > 1:
-            ordered = iter(sorted(named, key=lambda name: min(node.rank for node in named[name])))
+            ordered = iter(sorted(named, key=lambda name: min(map(_RANK, named[name]))))
             items = {(chosen := next(ordered) if name in named else name): held[chosen] for name in list(held)}
             held.clear()
             held.update(items)

@@ -45,7 +45,8 @@ class Linked(nn.Module):
             path, _, key = self._aliases[name].rpartition(".")
             setattr(self.get_submodule(path), key, value)
         else:
-            check_replaced(self, name)
+            if name in self.__dict__.get("_modules", ()):
+                check_replaced(self, name)
             super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
