@@ -192,6 +192,7 @@ from transept.kinds.image import (
 )
 from transept.kinds.text import (
     CausalBackbone as CausalBackbone,
+    DecoderOptions as DecoderOptions,
     Options as Options,
     PackedOptions as PackedOptions,
     TextBackbone as TextBackbone,

@@ -141,6 +141,27 @@ def test_masks(name: str, kind: str, padded: bool) -> None:
         assert torch.equal(found.expand_as(expected)[:, 0][real], expected[:, 0][real])
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["create_causal_mask", "create_sliding_window_causal_mask"])
+def test_masks_of_blocks_and_of_functions(name: str, kind: str) -> None:
+    from transformers import masking_utils
+
+    config = transformers.MistralConfig(sliding_window=3, hidden_size=8, num_attention_heads=2, attn_implementation=kind)
+    past = transformers.DynamicCache()
+    past.update(torch.zeros(2, 1, 2, 4), torch.zeros(2, 1, 2, 4), 0)
+    blocks = torch.tensor([[-1, 0, 0, 0, 0, 1, 1, -1], [0, 0, 0, 0, 0, 0, -1, -1]])
+    functions = {
+        "or_mask_function": lambda b, h, q, k: (q == 3) & (k == 7),
+        "and_mask_function": lambda b, h, q, k: (k != 1) & (q - k > -3),
+    }
+    for states, cache in ((torch.zeros(2, 8, 8), None), (torch.zeros(2, 6, 8), past)):
+        for more in (functions, {"block_sequence_ids": blocks}, {"block_sequence_ids": blocks[:, :7]}):
+            told = {"past_key_values": cache, **more}
+            expected = getattr(masking_utils, name)(config=config, inputs_embeds=states, attention_mask=None, **told)
+            assert torch.equal(call("transept", "masking_utils", name, (config, states, None), told), expected)
+
+
 def test_attention_of_ones_own() -> None:
     from transept.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 

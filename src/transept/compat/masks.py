@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError
+from transept.layers.context import same_number
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of batch, head, query and key, as the reference's
 
@@ -23,6 +25,7 @@ def _mask(
     past_key_values: Any = None,
     or_mask_function: MaskFunction | None = None,
     and_mask_function: MaskFunction | None = None,
+    block_sequence_ids: Tensor | None = None,
     *,
     causal: bool,
     keys: int | None = None,
@@ -41,7 +44,8 @@ def _mask(
         return None if real is None or real.all() else attention_mask
     if real is not None and real.shape[-1] != keys:
         raise InputError(f"`attention_mask` has {real.shape[-1]} positions, but there are {keys} keys.")
-    plain = or_mask_function is None and and_mask_function is None and (real is None or bool(real.all()))
+    plain = all(more is None for more in (or_mask_function, and_mask_function, block_sequence_ids))
+    plain = plain and (real is None or bool(real.all()))
     plain = plain and (window is None or keys <= window) and (not causal or queries in (1, keys))
     if may_skip and plain and (kind == "sdpa" or not causal):
         return None
@@ -51,10 +55,13 @@ def _mask(
     allowed = key <= query if causal else torch.ones_like(key, dtype=torch.bool).expand(1, 1, queries, keys)
     if window is not None:
         allowed = allowed & ((query - key < window) if causal else ((query - key).abs() <= window))
-    if and_mask_function is not None:
-        allowed = allowed & and_mask_function(rows, head, query, key)
     if or_mask_function is not None:
         allowed = allowed | or_mask_function(rows, head, query, key)
+    if and_mask_function is not None:
+        allowed = allowed & and_mask_function(rows, head, query, key)
+    if block_sequence_ids is not None:
+        blocks = F.pad(block_sequence_ids.to(device), (0, max(keys - block_sequence_ids.shape[1], 0)), value=-1)
+        allowed = allowed | same_number(blocks, query.flatten())[:, None]
     if real is not None:
         allowed = allowed & real[:, None, None, :]
     allowed = allowed.expand(batch, 1, queries, keys)
@@ -74,16 +81,18 @@ def create_causal_mask(
     position_ids: Tensor | None = None,
     or_mask_function: MaskFunction | None = None,
     and_mask_function: MaskFunction | None = None,
+    block_sequence_ids: Tensor | None = None,
     *,
     cache_position: Tensor | None = None,
     allow_is_causal_skip: bool = True,
 ) -> Tensor | None:
     """A mask with which each position sees those before it, and those that the cache holds.
 
-    It follows from the order of positions in the batch; ``position_ids`` and ``cache_position`` change nothing. ``None`` where
-    no mask is needed.
+    It follows from the order of positions in the batch; ``position_ids`` and ``cache_position`` change nothing. Positions with
+    the same number in ``block_sequence_ids`` (B, S), from 0 on, see each other in both directions. ``None`` where no mask is
+    needed.
     """
-    more = (or_mask_function, and_mask_function)
+    more = (or_mask_function, and_mask_function, block_sequence_ids)
     return _mask(config, inputs_embeds, attention_mask, past_key_values, *more, causal=True, may_skip=allow_is_causal_skip)
 
 
@@ -95,6 +104,7 @@ def create_sliding_window_causal_mask(
     position_ids: Tensor | None = None,
     or_mask_function: MaskFunction | None = None,
     and_mask_function: MaskFunction | None = None,
+    block_sequence_ids: Tensor | None = None,
     *,
     cache_position: Tensor | None = None,
     allow_is_causal_skip: bool = True,
@@ -102,7 +112,7 @@ def create_sliding_window_causal_mask(
     """As :func:`create_causal_mask`, of the last ``config.sliding_window`` positions alone (``InputError``: it is not set)."""
     if (window := getattr(config, "sliding_window", None)) is None:
         raise InputError("the config has no `sliding_window`.", hint="Use create_causal_mask.")
-    more, skip = (or_mask_function, and_mask_function), allow_is_causal_skip
+    more, skip = (or_mask_function, and_mask_function, block_sequence_ids), allow_is_causal_skip
     return _mask(config, inputs_embeds, attention_mask, past_key_values, *more, causal=True, window=window, may_skip=skip)
 
 

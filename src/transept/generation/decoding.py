@@ -23,6 +23,7 @@ from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
 from transept.generation.logits_processors import LogitsProcessorList
 from transept.generation.prompt import (
+    BLOCKS,
     BY_POSITION,
     Prompt,
     accepted,
@@ -79,7 +80,7 @@ class Decoding:
         self.passes = 0 if prompt.cache is None else prompt.cache.passes
         backbone, self.inputs = model_backbone(model), prompt.inputs
         # What looks at all that is read with it is read at once.
-        whole = prompt.full is not None or not (self.prefix or backbone.causal)
+        whole = prompt.full is not None or BLOCKS in self.inputs or not (self.prefix or backbone.causal)
         self.chunk: int | None = None if whole else settings.prefill_chunk_size
         if takes_positions(model) and (self.mask is not None or getattr(backbone, "first_position", 0) > 0):
             mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask

@@ -22,6 +22,8 @@ from transept.layers.context import read_mask
 
 # Inputs with one value for each position; those of new positions follow from the last of the prompt.
 BY_POSITION = ("token_type_ids", "position_ids", "decoder_position_ids")
+# What has one value for each position of the prompt at every step, of the cached ones too.
+BLOCKS = "block_sequence_ids"
 # What encoders read beside ids.
 _ENCODED = ("inputs_embeds", "input_values", "input_features", "pixel_values", "token_type_ids")
 
@@ -164,7 +166,7 @@ def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) ->
     for name in [each for each in inputs if each not in known and not passes_on]:
         near = nearest(name, [*known, *_ARGUMENTS, *GenerationConfig().to_dict()])
         raise InputError(f"generate() of {type(model).__name__} takes no `{name}`.", hint=near)
-    for name in inputs.keys() & set(BY_POSITION):
+    for name in inputs.keys() & {*BY_POSITION, BLOCKS}:
         value = check_ids(inputs[name], name)
         if value.shape[0] not in (1, rows) or value.shape[1] != length:
             raise InputError(f"`{name}` must be {(rows, length)} as the prompt is, but is {tuple(value.shape)}.")

@@ -55,8 +55,8 @@ class PackableBackbone(Backbone):
         texts = self.find_texts(inputs)
         if texts is None or not (torch.compiler.is_compiling() or texts.any()):
             return None  # each row is one text
-        by_mask = torch.compiler.is_compiling() or inputs.get("encoder_hidden_states") is not None
-        by_mask = self.ragged and (by_mask or self.asks(inputs, "output_attentions"))
+        pairs = any(inputs.get(name) is not None for name in ("encoder_hidden_states", "block_sequence_ids"))
+        by_mask = self.ragged and (torch.compiler.is_compiling() or pairs or self.asks(inputs, "output_attentions"))
         rows: Any = given_states(inputs)
         packing = None if by_mask else Packing.of_texts(texts.expand(len(rows), -1), inputs.get("attention_mask"))
         if packing is None and not self.ragged:

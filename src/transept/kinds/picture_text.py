@@ -103,6 +103,14 @@ class PictureTextBackbone(Composed, Backbone):
         """
         return None
 
+    def blocks(self, x: Tensor, cache: Cache | None, found: Mapping[str, Any]) -> Tensor | None:
+        """Numbers (B, T) of the blocks of embeddings (B, T, D) behind those of a cache, where there are some.
+
+        Those of one block, such as a picture's, see each other in both directions; a negative number is of no block.
+        ``found`` is as in :meth:`numbered`.
+        """
+        return None
+
     def number(self, positions: Tensor | None, x: Tensor, mask: Any, cache: Any) -> None:
         """Keep in a cache what numbers the positions that follow, once it has read ``positions``."""
 
@@ -146,6 +154,9 @@ class PictureTextBackbone(Composed, Backbone):
         if position_ids is None:
             mask = attention_mask if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 else None
             position_ids = self.numbered(x, mask, past_key_values, where | given)
+        if inputs.get("block_sequence_ids") is None and (blocks := self.blocks(x, past_key_values, where | given)) is not None:
+            read = 0 if past_key_values is None else past_key_values.get_seq_length()
+            inputs["block_sequence_ids"] = nn.functional.pad(blocks, (read, 0), value=-1)
         told = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": past_key_values}
         output = self.language_model(inputs_embeds=x, **told, **inputs, return_dict=True)
         self.number(position_ids, x, attention_mask, output.past_key_values)
@@ -188,7 +199,7 @@ class PictureTextBackbone(Composed, Backbone):
         """Embeddings (B, S, D) of a prompt to write on from, with its pictures; ``None`` where it is plain text.
 
         The ids (B, S) are those of the cached positions too; pictures are those of all ids, or of the new ones. What tells of
-        them is taken out of the inputs, and positions are put in, those of one token side by side: (B, S, 3).
+        them is taken out of the inputs. Positions are put in, those of one token side by side: (B, S, 3), and blocks (B, S).
         """
         given = {name: value for name in self.visual_inputs() if (value := inputs.pop(name, None)) is not None}
         seen = any(kind.pixels in given for kind in self.kinds) or bool(given.get("mm_encoder_outputs"))
@@ -208,6 +219,8 @@ class PictureTextBackbone(Composed, Backbone):
         positions = self.numbered(late, mask, cache, new | given)
         if positions is not None:
             inputs["position_ids"] = nn.functional.pad(positions, (read, 0)).movedim(0, -1)
+        if (blocks := self.blocks(late, cache, new | given)) is not None:
+            inputs["block_sequence_ids"] = nn.functional.pad(blocks, (read, 0), value=-1)
         return torch.cat([x[:, :read], late], dim=1)
 
     def _needed(self, given: dict[str, Any], every: Mapping[str, Tensor], read: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.core.inputs import (
@@ -80,13 +81,24 @@ class PackedOptions(Options, total=False):
     max_length_k: int | None
 
 
+class DecoderOptions(PackedOptions, total=False):
+    """What decoders accept beside.
+
+    ``block_sequence_ids`` (1 or B, S) are numbers of blocks, such as the pictures in a text or its first part: cached and new
+    positions with the same number see each other in both directions. Those with a negative number, and those behind the last
+    one, are of no block.
+    """
+
+    block_sequence_ids: Tensor | None
+
+
 class TextBackbone(PackableBackbone):
     """A network over tokens; its config has ``vocab_size`` and, where positions are a table, ``max_position_embeddings``.
 
     A family that knows no token types may read them all the same, since many a tokenizer gives them with the ids.
     """
 
-    accepts = PackedOptions
+    accepts: ClassVar[type] = PackedOptions
     # The kinds of what layers keep in a cache; where layers differ, ``layer_kinds`` tells which keeps what.
     keeps: ClassVar[tuple[type[LayerCache], ...]] = (KeyValues,)
 
@@ -104,7 +116,7 @@ class TextBackbone(PackableBackbone):
     def find_padding(self, inputs: dict[str, Any]) -> Packing | None:
         """The rows of a padded batch as texts, where padding can be left out."""
         mask, ids = inputs.get("attention_mask"), inputs.get("input_ids")
-        others = ("past_key_values", "encoder_hidden_states", "lengths", "seq_idx")
+        others = ("past_key_values", "encoder_hidden_states", "lengths", "seq_idx", "block_sequence_ids")
         if any(inputs.get(name) is not None for name in others) or inputs.get("use_cache"):
             return None
         if self.asks(inputs, "output_attentions") or not self.ragged or not isinstance(mask, Tensor):
@@ -153,7 +165,7 @@ class TextBackbone(PackableBackbone):
             x = part(x)
         return x
 
-    def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[PackedOptions]) -> Context:
+    def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[DecoderOptions]) -> Context:
         """Check a text batch, (B, T) ids or (B, T, D) embeddings, and describe it for the layers.
 
         Without a mask, it is inferred from padding ids where that is safe.
@@ -179,9 +191,26 @@ class TextBackbone(PackableBackbone):
             padding = None  # where nothing is padded, kernels are faster without a mask
         ctx.past, ctx.queries, ctx.keys = past, length, keys
         ctx.cache, ctx.padding, ctx.full_mask = cache, padding, full
+        if (blocks := options.get("block_sequence_ids")) is not None:
+            ctx.blocks = self._read_blocks(blocks, ctx, batch, device)
         if (states := options.get("encoder_hidden_states")) is not None:
             self._read_encoder(ctx, states, options.get("encoder_attention_mask"), batch, length)
         return ctx
+
+    def _read_blocks(self, blocks: Any, ctx: Context, batch: int, device: torch.device) -> Tensor | None:
+        """Numbers of blocks (1 or B, S) up to the last key; ``None`` where no new position is in one."""
+        name, keys = "block_sequence_ids", ctx.keys
+        if ctx.full_mask is not None:
+            what = f"`{name}` and an `attention_mask` for pairs of positions exclude each other."
+            raise InputError(what, hint="Pass (batch, positions), 1 for real tokens.")
+        check_tensor(name, blocks, INTEGERS, "(batch, positions)")
+        if blocks.shape[0] not in (1, batch) or blocks.shape[1] > keys:
+            what = f"`{name}` has the shape {tuple(blocks.shape)}, but the batch needs {(batch, keys)}."
+            raise InputError(what, hint="It begins with the cached positions, as `attention_mask` does.")
+        behind = not isinstance(ctx.past, Tensor) and blocks.shape[1] <= ctx.past
+        if behind or (readable(blocks) and not bool((blocks >= 0).any())):
+            return None
+        return F.pad(blocks.to(device), (0, keys - blocks.shape[1]), value=-1)
 
     def makes_cache(self, asked: bool | None) -> bool:
         """Whether a pass that was given no cache makes one, where the caller ``asked`` for it, or for none, or said nothing."""
@@ -195,7 +224,7 @@ class TextBackbone(PackableBackbone):
         rows = Rows(tuple(options["lengths"] or ()))
         if shape != (1, rows.total) or min(rows.lengths) < 1:
             raise InputError(f"`lengths` add up to {rows.total} positions, but the inputs are {shape}.")
-        for name in ("attention_mask", "past_key_values", "encoder_hidden_states"):
+        for name in ("attention_mask", "past_key_values", "encoder_hidden_states", "block_sequence_ids"):
             if (mask if name == "attention_mask" else options.get(name)) is not None:
                 raise InputError(f"`lengths` and `{name}` exclude each other.", hint=f"Leave `{name}` out.")
         self.check_length(max(rows.lengths))
@@ -358,6 +387,7 @@ class TextBackbone(PackableBackbone):
 class CausalBackbone(TextBackbone):
     """A network over tokens in which each position sees only those before it."""
 
+    accepts: ClassVar[type] = DecoderOptions
     causal = True
     pooling = "last"
 

@@ -308,7 +308,8 @@ class Attention(Linked):
     def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""
         if (cached := ctx.key_values()) is not None:
-            k, v = cached.append(k, v, self.pattern.window)
+            # A block may reach farther back than a window.
+            k, v = cached.append(k, v, self.pattern.window if ctx.blocks is None else None)
         return k, v, *mask_for(ctx, self.pattern, q.shape[2], k.shape[2], q)
 
     def cross_keys(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:

@@ -37,20 +37,31 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], A
 
 
 class Pattern(NamedTuple):
-    """Which keys a query may attend to by position alone: those at or before it if ``causal``, and only those fewer than
-    ``window`` positions before it, and when not causal as many after it.
+    """Which keys a query may attend to by position: those at or before it if ``causal``, and only those fewer than ``window``
+    positions before it, and when not causal as many after it.
+
+    Positions of one block (see :class:`Context`) see each other even where this hides them. With ``bounds_blocks`` that ends
+    at the window all the same, which in a causal pattern ends only what comes before the query.
     """
 
     causal: bool = False
     window: int | None = None
+    bounds_blocks: bool = False
 
-    def allowed(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """(T), (S) -> (T, S) of bool, or ``None`` where everything is allowed."""
-        distance = queries[:, None] - keys[None, :]
+    def allowed(self, queries: Tensor, keys: Tensor, same_block: Tensor | None = None) -> Tensor | None:
+        """Places (T) and (S) -> (1, T, S) of bool, or ``None`` where everything is allowed.
+
+        ``same_block`` (1 or B, T, S) is true for pairs of positions of one block; the result has as many rows.
+        """
+        distance = queries[None, :, None] - keys
         allowed = distance >= 0 if self.causal else None
+        if allowed is not None and same_block is not None and self.bounds_blocks:
+            allowed = allowed | same_block
         if self.window is not None:
             near = distance < self.window if self.causal else distance.abs() < self.window
             allowed = near if allowed is None else allowed & near
+        if allowed is not None and same_block is not None and not self.bounds_blocks:
+            allowed = allowed | same_block
         return allowed
 
 
@@ -91,12 +102,13 @@ class Context(Generic[Own]):
 
     ``past`` positions (a tensor of no dimension in compiled graphs for any number of them) come before the T new ``queries``,
     and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` (B, S) is true for real
-    tokens; ``full_mask`` (B, 1 or H, T, S) replaces pattern and padding; positions of different ``texts`` (1 or B, T) do not
-    see each other; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to tables.
-    ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered`` keeps masks
-    by pattern and S; ``grid`` are the rows and columns of patches; ``stages`` are the states that feature maps are made of;
-    ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of. In a last layer
-    whose other states nobody reads, ``pooled`` (R) are the places of those that are, among all B * T.
+    tokens. Positions of different ``texts`` (1 or B, T) do not see each other. Those of one number in ``blocks`` (1 or B, S)
+    see each other in both directions, whatever patterns say; numbers below 0 are of no block. ``full_mask`` (B, 1 or H, T, S)
+    replaces all these; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to
+    tables. ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered``
+    keeps masks by pattern and S; ``grid`` are the rows and columns of patches; ``stages`` are the states that feature maps are
+    made of; ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of. In a
+    last layer whose other states nobody reads, ``pooled`` (R) are the places of those that are, among all B * T.
     """
 
     kernel: Kernel
@@ -107,6 +119,7 @@ class Context(Generic[Own]):
     padding: Tensor | None = None
     full_mask: Tensor | None = None
     texts: Tensor | None = None
+    blocks: Tensor | None = None
     position_bias: Tensor | None = None
     cache: Cache | None = None
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -161,24 +174,42 @@ class Context(Generic[Own]):
 
 
 def lower(
-    pattern: Pattern, padding: Tensor | None, queries: int, keys: int, device: torch.device, past: Tensor | None = None
+    pattern: Pattern,
+    padding: Tensor | None,
+    queries: int,
+    keys: int,
+    device: torch.device,
+    past: Tensor | None = None,
+    *,
+    blocks: Tensor | None = None,
+    texts: Tensor | None = None,
 ) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
     Queries are the last of the keys' positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions before
-    the queries, where keys that nothing has been written to yet come after them.
+    the queries, where keys that nothing has been written to yet come after them. ``blocks`` and ``texts`` (1 or B, S) are those
+    of :class:`Context`.
     """
+    rules = [None if padding is None else padding[:, None]]
+    if past is not None or texts is not None or pattern.window is not None or (pattern.causal and queries > 1):
+        at = torch.arange(keys, device=device)
+        places = torch.arange(keys - queries, keys, device=device) if past is None else past + at[:queries]
+        rules += [
+            pattern.allowed(places, at, None if blocks is None else same_number(blocks, places)),
+            None if texts is None else same_number(texts, places),
+            None if past is None else (at <= places[-1]).expand(1, queries, -1),
+        ]
     allowed = None
-    if past is not None:
-        places, at = past + torch.arange(queries, device=device), torch.arange(keys, device=device)
-        filled, allowed = (at <= places[-1]).expand(queries, -1), pattern.allowed(places, at)
-        allowed = filled if allowed is None else allowed & filled
-    elif (pattern.causal and queries > 1) or pattern.window is not None:
-        allowed = pattern.allowed(torch.arange(keys - queries, keys, device=device), torch.arange(keys, device=device))
-    if padding is None:
-        return None if allowed is None else allowed[None, None]
-    real = padding[:, None, None, :]
-    return real if allowed is None else real & allowed[None, None]
+    for rule in rules:
+        if rule is not None:
+            allowed = rule if allowed is None else allowed & rule
+    return None if allowed is None else allowed[:, None]
+
+
+def same_number(numbers: Tensor, places: Tensor) -> Tensor:
+    """Numbers (1 or B, S) -> (1 or B, T, S): true where a query at one of the ``places`` (T) has a key's, and none below 0."""
+    own = numbers[:, places, None]
+    return (own == numbers[:, None]) & (own >= 0)
 
 
 def within(lengths: Tensor, size: int) -> Tensor:
@@ -268,8 +299,8 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
     # While every key is near, all layers share one mask or need none; an exported program is for longer sequences too.
     if pattern.causal and pattern.window is not None and not torch.compiler.is_exporting() and keys <= pattern.window:
         pattern = pattern._replace(window=None)
-    plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None and ctx.texts is None
-    if plain and pattern.causal and pattern.window is None and queries == keys:
+    plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
+    if plain and ctx.texts is None and ctx.blocks is None and pattern.causal and pattern.window is None and queries == keys:
         return None, True
     # Layers with a window may have fewer keys than others, of which their pattern is then the same; not so in an exported
     # program, where the number is a symbol that cannot be looked up.
@@ -282,15 +313,13 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
 def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> Tensor | None:
     mask = _last(ctx.full_mask, keys)
     if mask is None:
-        past = ctx.past if isinstance(ctx.past, Tensor) else None
-        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past)
+        past, blocks = ctx.past if isinstance(ctx.past, Tensor) else None, ctx.blocks
+        blocks = None if blocks is None else _last(blocks, keys)
+        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past, blocks=blocks, texts=ctx.texts)
     elif mask.is_floating_point():
         # Finite, so that a row that may attend to nothing stays finite.
         lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
         mask = mask.clamp(min=lowest).to(like.dtype)
-    if ctx.texts is not None and ctx.full_mask is None:
-        same = (ctx.texts[:, :, None] == ctx.texts[:, None, :])[:, None]
-        mask = same if mask is None else mask & same
     if ctx.position_bias is None:
         return mask
     # With rows, that of one shorter than the longest.

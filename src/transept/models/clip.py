@@ -164,7 +164,7 @@ class TextTower(_Tower, TextBackbone):
     base_model_prefix = "text_model"
     beside = frozenset({"vision_model"})
     reads = ("input_ids", "attention_mask", "position_ids")
-    accepts = RecordOptions  # type: ignore[assignment]  # neither caches nor rows without padding
+    accepts: ClassVar[type] = RecordOptions  # neither caches nor rows without padding
     ragged = False
     names = Names(
         {

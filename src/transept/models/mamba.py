@@ -19,7 +19,7 @@ from transept.config.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM
-from transept.kinds.text import CausalBackbone
+from transept.kinds.text import CausalBackbone, PackedOptions
 from transept.layers import Context, RMSNorm
 from transept.layers.cache import Cache
 from transept.layers.layer_cache import States
@@ -167,7 +167,7 @@ class MambaModel(CausalBackbone):
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", MAMBA_BLOCK), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
-    keeps, ragged = (States,), False
+    accepts, keeps, ragged = PackedOptions, (States,), False
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
 
     def __init__(self, config: MambaConfig) -> None:
