@@ -11,6 +11,7 @@ from torch import Tensor
 from transept.errors import InputError
 from transept.layers.attention import KERNELS, eager, sdpa
 from transept.layers.context import Context, Pattern, lower, mask_for, read_mask
+from transept.models.bert import BertConfig, BertModel
 from transept.models.llama import LlamaConfig, LlamaModel
 from transept.models.modernbert import ModernBertConfig, ModernBertModel
 
@@ -202,6 +203,33 @@ def test_padding_cannot_reach_real_tokens(make: Any, kernel: str, side: str) -> 
     one, other = run(0), run(7)
     assert torch.isfinite(one).all()
     assert torch.equal(one[mask == 1], other[mask == 1])
+
+
+@flex_warning
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kernel", ["eager", "sdpa", "flex"])
+def test_all_forms_of_an_encoders_mask_agree(kernel: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 50}
+    config = BertConfig(is_decoder=True, add_cross_attention=True, **sizes)
+    model = BertModel(config).to(dtype).eval()
+    model.set_attn_implementation(kernel)
+    ids, states = torch.randint(3, 50, (2, 3)), torch.randn(2, 5, 16, dtype=dtype)
+    padding = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]])
+    whole = padding.bool()[:, None].expand(2, 3, 5)
+    added = torch.zeros(2, 1, 3, 5).masked_fill(~whole[:, None], -torch.inf)
+    with torch.no_grad():
+        expected = model(ids, encoder_hidden_states=states, encoder_attention_mask=padding).last_hidden_state
+        for mask in (whole, whole[:, None].expand(2, 4, 3, 5), added, added.double(), padding.float()):
+            found = model(ids, encoder_hidden_states=states, encoder_attention_mask=mask).last_hidden_state
+            assert torch.isfinite(found).all()
+            assert torch.allclose(found[0], expected[0], atol=1e-5 if dtype is not torch.bfloat16 else 0.05)
+        for wrong, message in (
+            (torch.ones(2, 3, 3, 5), "for 3 heads, but the model has 4"),
+            ([1], "must be a tensor, but is list"),
+        ):
+            with pytest.raises(InputError, match=f"`encoder_attention_mask`.*{message}"):
+                model(ids, encoder_hidden_states=states, encoder_attention_mask=wrong)
 
 
 @pytest.mark.parametrize("make", [decoder, encoder])

@@ -29,7 +29,7 @@ from transept.core.inputs import (
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.kinds.packing import PackableBackbone
 from transept.layers.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
-from transept.layers.context import Context, Rows, reaching, read_mask
+from transept.layers.context import Context, Rows, reaching, read_encoder, read_mask
 from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.positions import CountedPositions
 
@@ -186,7 +186,9 @@ class TextBackbone(PackableBackbone):
             mask = self.infer_mask(ids)
         if isinstance(past, Tensor) and isinstance(mask, Tensor):
             mask = reaching(mask, keys)
-        padding, full = (None, None) if mask is None else self._read_mask(mask, (batch, length, keys), device)
+        padding, full = None, None
+        if mask is not None:
+            padding, full = read_mask(mask, batch, length, keys, heads=self.mask_heads, device=device)
         if padding is not None and readable(padding) and bool(padding.all()):
             padding = None  # where nothing is padded, kernels are faster without a mask
         ctx.past, ctx.queries, ctx.keys = past, length, keys
@@ -194,7 +196,7 @@ class TextBackbone(PackableBackbone):
         if (blocks := options.get("block_sequence_ids")) is not None:
             ctx.blocks = self._read_blocks(blocks, ctx, batch, device)
         if (states := options.get("encoder_hidden_states")) is not None:
-            self._read_encoder(ctx, states, options.get("encoder_attention_mask"), batch, length)
+            self._read_encoder(ctx, states, options.get("encoder_attention_mask"), batch)
         return ctx
 
     def _read_blocks(self, blocks: Any, ctx: Context, batch: int, device: torch.device) -> Tensor | None:
@@ -234,31 +236,19 @@ class TextBackbone(PackableBackbone):
             raise InputError("`use_cache` is true, but rows without padding have no cache.", hint="Pass a padded batch.")
         return rows
 
-    def _read_encoder(self, ctx: Context, states: Tensor, mask: Tensor | None, batch: int, length: int) -> None:
+    def _read_encoder(self, ctx: Context, states: Tensor, mask: Any, batch: int) -> None:
         if not self.reads_encoder:
             what = f"`encoder_hidden_states` was passed, but this {type(self).__name__} has no cross-attention."
             raise InputError(what, hint="Set `is_decoder` and `add_cross_attention` in the config, where the family has them.")
         check_tensor("encoder_hidden_states", states, (), "(batch, positions, size)")
         if states.shape[0] != batch:
             raise InputError(f"`encoder_hidden_states` has {states.shape[0]} rows, but the batch has {batch}.")
-        ctx.encoder_states = states
-        if mask is not None:
-            padding, full = self._read_mask(mask, (batch, length, states.shape[1]), states.device, "encoder_attention_mask")
-            ctx.encoder_mask = full if padding is None else padding[:, None, None, :]
+        read_encoder(ctx, states, mask, self.mask_heads)
 
-    def _read_mask(
-        self, mask: Any, sizes: tuple[int, int, int], device: torch.device, name: str = "attention_mask"
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """``read_mask`` of what may be no tensor, or be for another number of heads."""
-        if not isinstance(mask, Tensor):
-            hint = 'The tokenizer makes one: tokenizer(text, return_tensors="pt").'
-            raise InputTypeError(f"`{name}` must be a tensor, but is {type(mask).__name__}.", hint=hint)
-        padding, full = read_mask(mask.to(device), *sizes, name)
-        heads = getattr(self.config, "num_attention_heads", 1)
-        if full is not None and full.shape[1] not in (1, heads):
-            shape = tuple(mask.shape)
-            raise InputError(f"`{name}` has the shape {shape}: for {full.shape[1]} heads, but the model has {heads}.")
-        return padding, full
+    @property
+    def mask_heads(self) -> int:
+        """H of masks that are for each head."""
+        return getattr(self.config, "num_attention_heads", 1)
 
     @property
     def rows_apart(self) -> bool:

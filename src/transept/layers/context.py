@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from transept.errors import InputError, UnsupportedError, refuse
+from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
 from transept.layers.cache import Cache, K
 from transept.layers.layer_cache import KeyValues
 from transept.layers.rotary import with_signs
@@ -218,13 +218,25 @@ def within(lengths: Tensor, size: int) -> Tensor:
 
 
 def read_mask(
-    mask: Tensor, batch: int, queries: int, keys: int, name: str = "attention_mask"
+    mask: Any,
+    batch: int,
+    queries: int,
+    keys: int,
+    name: str = "attention_mask",
+    *,
+    heads: int | None = None,
+    device: torch.device | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Split what a caller passed into ``(padding, full)``: (B, S) of bool, or (B, H or 1, T, S) of bool or float.
 
     A mask may be (B, S), 1 for real tokens; or (B, T, S) or (B, H or 1, T, S): bool or integers with true for allowed, or
-    floats that are added to the scores. Any other shape is an ``InputError``, which calls the mask by its ``name``.
+    floats that are added to the scores. Any other shape is an ``InputError``, which calls the mask by its ``name``, and so is
+    another H than ``heads``, where that is known. What is no tensor is an ``InputTypeError``.
     """
+    if not isinstance(mask, Tensor):
+        hint = 'The tokenizer makes one: tokenizer(text, return_tensors="pt").'
+        raise InputTypeError(f"`{name}` must be a tensor, but is {type(mask).__name__}.", hint=hint)
+    mask = mask if device is None else mask.to(device)
     if mask.ndim == 2:
         if mask.shape != (batch, keys):
             # A mask for the new tokens alone is the likely mistake when there is a cache.
@@ -235,7 +247,19 @@ def read_mask(
     if full.ndim != 4 or full.shape[0] not in (1, batch) or full.shape[2] not in (1, queries) or full.shape[3] != keys:
         wanted = f"{(batch, keys)}, {(batch, queries, keys)} or (batch, 1 or heads, {queries}, {keys})"
         raise InputError(f"`{name}` has the shape {tuple(mask.shape)}, but must be {wanted}.")
+    if heads is not None and full.shape[1] not in (1, heads):
+        shape = tuple(mask.shape)
+        raise InputError(f"`{name}` has the shape {shape}: for {full.shape[1]} heads, but the model has {heads}.")
     return None, full if full.is_floating_point() else full != 0
+
+
+def read_encoder(ctx: Context, states: Tensor, mask: Any, heads: int | None = None) -> None:
+    """Put an encoder's states (B, S', D) into the context, and what a caller says of which may be read, as for `read_mask`."""
+    ctx.encoder_states = states
+    if mask is not None:
+        sizes, name = (states.shape[0], ctx.queries, states.shape[1]), "encoder_attention_mask"
+        padding, full = read_mask(mask, *sizes, name, heads=heads, device=states.device)
+        ctx.encoder_mask = _finite(full, states) if padding is None else padding[:, None, None, :]
 
 
 def context_of_call(
@@ -270,13 +294,11 @@ def context_of_call(
         refuse(not unused, f"a layer that is called alone takes no `{name}`.", "Call the model.", UnsupportedError)
     mask = attention_mask if mask is None else mask
     batch, length = x.shape[:2]
-    ctx: Context = Context(kernel, queries=length, keys=length, encoder_states=encoder_hidden_states)
+    ctx: Context = Context(kernel, queries=length, keys=length)
     if mask is not None:
         ctx.padding, ctx.full_mask = read_mask(mask, batch, length, length)
-    if encoder_hidden_states is not None and encoder_attention_mask is not None:
-        sizes = batch, length, encoder_hidden_states.shape[1]
-        padding, full = read_mask(encoder_attention_mask, *sizes, "encoder_attention_mask")
-        ctx.encoder_mask = full if padding is None else padding[:, None, None, :]
+    if encoder_hidden_states is not None:
+        read_encoder(ctx, encoder_hidden_states, encoder_attention_mask)
     if kind is not None:
         if position_embeddings is None:
             hint = "Pass position_embeddings=model.rotary_emb(x, position_ids)."
@@ -316,10 +338,8 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
         past, blocks = ctx.past if isinstance(ctx.past, Tensor) else None, ctx.blocks
         blocks = None if blocks is None else _last(blocks, keys)
         mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past, blocks=blocks, texts=ctx.texts)
-    elif mask.is_floating_point():
-        # Finite, so that a row that may attend to nothing stays finite.
-        lowest = max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)
-        mask = mask.clamp(min=lowest).to(like.dtype)
+    else:
+        mask = _finite(mask, like)
     if ctx.position_bias is None:
         return mask
     # With rows, that of one shorter than the longest.
@@ -328,6 +348,13 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
+
+
+def _finite(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask whose floats have the type of ``like`` and are finite, so that a row that may attend to nothing stays finite."""
+    if mask is None or not mask.is_floating_point():
+        return mask
+    return mask.clamp(min=max(torch.finfo(mask.dtype).min, torch.finfo(like.dtype).min)).to(like.dtype)
 
 
 def _last(mask: Tensor | None, keys: int) -> Tensor | None:
