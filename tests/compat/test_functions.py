@@ -209,6 +209,30 @@ def test_mappings() -> None:
     assert not hasattr(transept, "MODEL_FOR_NONSENSE_MAPPING")
 
 
+def test_classes_of_a_table_are_listed_one_by_one() -> None:
+    from transept.models.auto import get_values
+
+    assert get_values({"a": "One", "b": ("Two", "Three")}) == ["One", "Two", "Three"]
+    assert transept.BertForMaskedLM in get_values(transept.MODEL_FOR_MASKED_LM_MAPPING)
+
+
+def test_one_file_of_weights_is_read(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+    from transept.modeling_utils import load_state_dict
+    from transept.pytorch_utils import id_tensor_storage
+
+    weights = {"a": torch.ones(2, 3), "b": torch.arange(3)}
+    save_file(weights, tmp_path / "model.safetensors")
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        found = load_state_dict(tmp_path / name)
+        assert found.keys() == weights.keys()
+        assert all(torch.equal(found[key], value) for key, value in weights.items())
+    with pytest.raises(InputError, match="weights_only=False"):
+        load_state_dict(tmp_path / "pytorch_model.bin", weights_only=False)
+    assert id_tensor_storage(weights["a"]) == id_tensor_storage(weights["a"][1:]) != id_tensor_storage(weights["b"])
+
+
 def test_versions() -> None:
     from transept.utils import check_min_version
     from transept.utils.versions import require_version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 from pathlib import Path
@@ -584,3 +585,28 @@ def test_saving_a_model_leaves_the_config_that_others_share(tmp_path: Path) -> N
     assert one.config.to_dict() == before
     written = json.loads((tmp_path / "config.json").read_text())
     assert (written["architectures"], written["dtype"]) == (["BertModel"], "float16")
+
+
+def test_constructors_list_their_settings_for_editors() -> None:
+    listed = inspect.signature(transept.LlamaConfig.__init__).parameters
+    assert listed["hidden_size"].default == 4096
+    assert [listed["self"].name, listed["values"].kind] == ["self", inspect.Parameter.VAR_KEYWORD]
+
+    class Mine(transept.LlamaConfig):
+        def __init__(self, size: int = 3, **values: Any) -> None:
+            super().__init__(hidden_size=size * 64, **values)
+
+    class Twin(Mine):
+        model_type = "twin"
+
+    assert list(inspect.signature(Twin).parameters) == ["size", "values"]
+    assert Twin(2).hidden_size == 128
+
+
+def test_the_kernel_of_a_config_that_names_none_is_the_one_that_models_have() -> None:
+    config = transept.BertConfig()
+    assert [config.attn_implementation, config._attn_implementation] == [None, "sdpa"]
+    config._attn_implementation = "eager"
+    assert config.attn_implementation == "eager"
+    assert transept.BertConfig(_attn_implementation="eager").attn_implementation == "eager"
+    assert "attn_implementation" not in config.to_json_string()

@@ -283,7 +283,7 @@ def test_kinds_are_made_as_the_settings_say() -> None:
     def made(length: int | None = 9, **settings: Any) -> Cache | None:
         return make_cache(GenerationConfig(**settings), config, length)
 
-    assert made() is made(cache_implementation="dynamic") is None
+    assert made() is made(cache_implementation="dynamic") is made(cache_implementation="dynamic_full") is None
     static = made(cache_implementation="static")
     assert isinstance(static, StaticCache)
     assert static.max_cache_len == 9

@@ -1,4 +1,4 @@
-"""What takes rows out of a linear layer."""
+"""What takes rows out of a linear layer, and what tells tensors that share memory."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def find_pruneable_heads_and_indices(
     kept = [place for place in range(n_heads) if place not in places]
     index = torch.arange(n_heads * head_size).view(n_heads, head_size)[kept].flatten()
     return new, index
+
+
+def id_tensor_storage(tensor: Tensor) -> tuple[torch.device, int, int]:
+    """What two tensors have in common that share their memory: the device, the address of the memory, and its size in bytes."""
+    storage = tensor.untyped_storage()
+    return tensor.device, storage.data_ptr(), storage.nbytes()
 
 
 # The classes of norms, whose weights are not decayed.

@@ -62,6 +62,12 @@ def model_type_to_module_name(key: str) -> str:
     return key.replace("-", "_")
 
 
+def get_values(model_mapping: Mapping[Any, Any]) -> list[Any]:
+    """The classes of a table, or their names, one by one where a model type has several."""
+    values = model_mapping.values()
+    return [one for value in values for one in (value if isinstance(value, list | tuple) else (value,))]
+
+
 def _models(chooser: Any) -> dict[type[Config], type[Any]]:
     found = {}
     for model_type, config in _configs().items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from transept.checkpoint.store import PickleStore, TensorStore
 from transept.config.model import is_nested
+from transept.errors import refuse
 from transept.layers.rotary import FREQUENCIES, Rotary, RotaryTables
 from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
 from transept.objectives.terms import Items, total
@@ -29,6 +33,19 @@ def unwrap_model(model: nn.Module, recursive: bool = False) -> nn.Module:
 def no_init_weights() -> Iterator[None]:
     """Within it nothing is different: models that are loaded are never initialised first."""
     yield
+
+
+def load_state_dict(
+    checkpoint_file: str | os.PathLike[str], map_location: str | torch.device = "cpu", weights_only: bool = True
+) -> dict[str, Tensor]:
+    """The tensors of one file of weights by name, of safetensors or read by PyTorch's weights-only reader.
+
+    ``FormatError``: the file holds anything else. ``InputError``: ``weights_only=False``.
+    """
+    refuse(not weights_only, "weights_only=False would run code of the file.", "Load it with torch.load, if you trust it.")
+    path = Path(checkpoint_file)
+    store = TensorStore([path]) if path.suffix == ".safetensors" else PickleStore([path])
+    return {name: store[name].to(map_location) for name in store}
 
 
 class GradientCheckpointingLayer(nn.Module):

@@ -76,7 +76,7 @@ class Config(Settings):
 
     model_type: ClassVar[str] = ""
     keeps_unknown = True
-    aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path", "_attn_implementation": "attn_implementation"}
+    aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path"}
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})
 
@@ -113,7 +113,8 @@ class Config(Settings):
         return super().upgrade(values)
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
-        own = specs(type(self)).keys() | self.aliases.keys()
+        own, values = specs(type(self)).keys() | self.aliases.keys(), dict(values)
+        kernel = values.pop("_attn_implementation", None) or values.pop("attn_implementation", None)
         values = {name: value for name, value in values.items() if not keep or name[:1] != "_" or name in own}
         model_type = values.pop("model_type", self.model_type)
         if self.model_type and model_type != self.model_type:
@@ -124,14 +125,13 @@ class Config(Settings):
             what = f"`num_labels` of {type(self).__name__} is {count}, but `id2label` names {len(names)}"
             warnings.warn(f"{what}: the names are left out.", TranseptWarning, stacklevel=4)
             values = {name: value for name, value in values.items() if name not in ("id2label", "label2id")}
-        kernel = values.pop("_attn_implementation", None) or values.pop("attn_implementation", None)
         super().fill_in(values, keep=keep)
         if kernel is not None:  # once there are nested configs, which have it, too
             self.attn_implementation = kernel
 
     @classmethod
     def filled(cls, values: Mapping[str, Any]) -> Self:
-        if cls.__init__ is Config.__init__:
+        if cls.__init__.__code__ is Config.__init__.__code__:
             return super().filled(values)
         config = cls(**{"model_type": cls.model_type, **values})  # by a constructor of the user's own
         config.extra.update((name, values[name]) for name in values.keys() & config.extra.keys())
@@ -243,6 +243,15 @@ class Config(Settings):
                 with contextlib.suppress(ValueError):  # what is no number is refused with the setting's name
                     values[name] = type(old)(text)
         self.update(values)
+
+    @property
+    def _attn_implementation(self) -> str:
+        """The attention kernel of models of this config: the one that is set, or ``"sdpa"``."""
+        return self.attn_implementation or "sdpa"
+
+    @_attn_implementation.setter
+    def _attn_implementation(self, value: str | None) -> None:
+        self.attn_implementation = value
 
     # The older name of ``return_dict``, which can only be read.
     use_return_dict = property(lambda self: self.return_dict)

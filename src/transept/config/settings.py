@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from transept.config.fields import checked, plain, specs
@@ -55,6 +56,8 @@ class Settings(Pushable):
         above: Any = cls.__mro__[1]
         every = above.aliases | cls.__dict__.get("attribute_map", {}) | cls.__dict__.get("aliases", {})
         cls.aliases = cls.attribute_map = {name: real for name, real in every.items() if name not in names}
+        if "__init__" not in vars(cls) and cls.__init__.__code__.co_varnames[:2] == ("self", "values"):
+            cls.__init__ = _listing(cls)  # type: ignore[method-assign]
 
     def __init__(self, **values: Any) -> None:
         self.fill_in(values, keep=False)
@@ -320,3 +323,15 @@ class Settings(Pushable):
 
 
 dataclass(kw_only=True, init=False, repr=False, eq=False)(Settings)
+
+
+def _listing(cls: type[Settings]) -> Any:
+    """The constructor that a class inherits, with a signature that lists its settings for editors and for code that asks."""
+    above: Any = cls.__init__
+    made: Any = FunctionType(above.__code__, above.__globals__, above.__name__, above.__defaults__, above.__closure__)
+    made.__doc__, made.__qualname__ = above.__doc__, f"{cls.__qualname__}.__init__"
+    keyword, (own, *_, rest) = inspect.Parameter.KEYWORD_ONLY, inspect.signature(above).parameters.values()
+    defaults = {field.name: getattr(cls, field.name, None) for field in fields(cls)}  # type: ignore[arg-type]
+    settings = [inspect.Parameter(name, keyword, default=default) for name, default in defaults.items() if name[0] != "_"]
+    made.__signature__ = inspect.Signature([own, *settings, rest])
+    return made
