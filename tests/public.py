@@ -24,6 +24,7 @@ ENDINGS = {
 # Modules whose public classes and functions are all public names of the package; every family is another.
 WHOLE = [
     "config.model",
+    "config.rotary",
     "core.inputs",
     "core.model",
     "kinds.image",
@@ -54,7 +55,7 @@ INNER = {
     "transition_scores",
 }
 INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "whole_words"}
-INNER |= {"Detokenizer", "Stats", "is_nested", "pair", "resized_positions"}
+INNER |= {"Detokenizer", "Stats", "is_nested", "pair", "theta_of", "resized_positions"}
 # Single names of other modules.
 SINGLE = {
     "environment.packages": [

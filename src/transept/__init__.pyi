@@ -22,8 +22,8 @@ from transept.config.model import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
     PretrainedConfig as PretrainedConfig,
-    RotaryConfig as RotaryConfig,
 )
+from transept.config.rotary import RotaryConfig as RotaryConfig
 from transept.core.auto import (
     AutoBackbone as AutoBackbone,
     AutoConfig as AutoConfig,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.errors import ConfigError
-from transept.layers.rotary import FREQUENCIES, Rotary, rotate
+from transept.layers.rotary import FREQUENCIES, Rotary, rotate, rotate_interleaved
 from transept.models.llama import LlamaConfig, LlamaModel
 
 ORIGINAL, LONGEST, SIZE = 32, 128, 16
@@ -251,3 +251,17 @@ def test_overriding_settings_replace_the_files() -> None:
     for key in ("rope_scaling", "rope_parameters"):
         other = LlamaConfig.from_dict(values, **{key: {"rope_type": "dynamic", "factor": 3.0}})
         assert other.rope_parameters == {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 5000.0}
+
+
+@pytest.mark.parametrize("turned", [6, 10])
+def test_interleaved_pairs_turn_as_pairs_of_halves(turned: int) -> None:
+    x = torch.randn(2, 3, 7, 10)
+    table = Rotary(10, {"rope_theta": 100.0, "partial_rotary_factor": turned / 10})(torch.arange(7)[None], x.dtype)
+    order = torch.cat([torch.arange(0, turned, 2), torch.arange(1, turned, 2), torch.arange(turned, 10)])
+    assert torch.allclose(rotate_interleaved(x, *table)[..., order], rotate(x[..., order], *table), atol=1e-6)
+
+
+def test_parameters_by_kind_of_layer_need_kinds_of_layers() -> None:
+    kinds = {"full_attention": {"rope_theta": 100.0}, "sliding_attention": {"rope_theta": 10.0}}
+    with pytest.raises(ConfigError, match="one kind in this family"):
+        LlamaModel(LlamaConfig(num_hidden_layers=1, num_attention_heads=2, hidden_size=16, rope_parameters=kinds))

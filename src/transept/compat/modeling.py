@@ -15,9 +15,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.store import PickleStore, TensorStore
-from transept.config.model import is_nested
 from transept.errors import refuse
-from transept.layers.rotary import FREQUENCIES, Rotary, RotaryTables
+from transept.layers.rotary import FREQUENCIES, RotaryTables, head_size, rotary_tables
 from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
 from transept.objectives.terms import Items, total
 
@@ -63,22 +62,16 @@ class GradientCheckpointingLayer(nn.Module):
         return checkpoint(partial(super().__call__, **kwargs), *args, use_reentrant=False)
 
 
-def _head_size(config: Any) -> int:
-    size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return size
-
-
 class RotaryEmbedding(RotaryTables):
     """The rotary layers of a config, under the name that each family's file of the reference has for them."""
 
     def __init__(self, config: Any, device: Any = None) -> None:
-        size, kinds = _head_size(config), sorted({*config.layer_types}) if is_nested(config.rope_parameters or {}) else []
-        super().__init__({kind: Rotary(size, config.rope(kind)) for kind in kinds} or {"default": Rotary(size, config.rope())})
+        super().__init__(dict(rotary_tables(config).items()))
 
 
 def _rope(name: str) -> Callable[..., tuple[Tensor, float]]:
     def parameters(config: Any, device: Any = None, seq_len: int | None = None, **kwargs: Any) -> tuple[Tensor, float]:
-        frequencies = FREQUENCIES[name](_head_size(config), {**config.rope(), **kwargs})
+        frequencies = FREQUENCIES[name](head_size(config), {**config.rope(), **kwargs})
         length = None if seq_len is None else torch.tensor(seq_len, device=device)
         return frequencies.inverse(length).to(device), frequencies.scale
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, checked, specs
+from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, specs
 from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning
 
@@ -294,86 +294,3 @@ def _unnamed(count: int) -> dict[int, str]:
 def _number(index: Any) -> Any:
     """The number of a class, which JSON and older guides write as a text."""
     return int(index) if _NUMBER.fullmatch(str(index)) else index
-
-
-_SHARED = ("rope_theta", "partial_rotary_factor")  # what stood beside ``rope_scaling`` in older files
-
-
-def is_nested(rope: dict[str, Any]) -> bool:
-    """Whether there are parameters for each of several kinds of layers."""
-    return any(isinstance(part, dict) for part in rope.values())
-
-
-class RotaryConfig(Config):
-    """A config with rotary position embeddings.
-
-    ``rope_parameters`` holds ``rope_type``, ``rope_theta`` and what the type needs; files of the older layout
-    (``rope_theta`` beside ``rope_scaling``) are read into it. A family with several kinds of layers nests one such
-    mapping per kind.
-    """
-
-    default_theta: ClassVar[float] = 10000.0
-    default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
-
-    aliases = {"rope_scaling": "rope_parameters"}  # the base and the share stay where a new value has none
-    rope_parameters: dict[str, Any] | None = None
-
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Gather ``rope_scaling`` and ``rope_parameters``; what they hold themselves counts more than what stands beside."""
-        rope: dict[str, Any] = {}
-        for key in ("rope_parameters", "rope_scaling"):
-            rope = checked(values.pop(key, None) or {}, dict, key, cls.__name__) or rope
-        values = super().upgrade(values)
-        beside = {name for name in _SHARED if name in rope}
-        return {name: value for name, value in values.items() if name not in beside} | {"rope_parameters": rope}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        name = self.aliases.get(name, name)
-        if name == "rope_parameters" and isinstance(value, dict | None):
-            old = self.__dict__.get("rope_parameters") or {}
-            kept = {key: old[key] for key in _SHARED if key in old and value and not is_nested(value)}
-            value = self.complete(kept | copy.deepcopy(value or {}))
-        super().__setattr__(name, value)
-
-    @classmethod
-    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
-        """Rotary parameters with the defaults of the family."""
-        if is_nested(rope):
-            return rope
-        share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
-        return {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share, **rope}
-
-    def _change(self, name: str, value: Any) -> None:
-        """Replace one of the parameters, of each kind of layer where there are several; ``None`` changes nothing."""
-        if value is not None:
-            checked(value, float, name, type(self).__name__)
-            rope = self.rope_parameters or {}
-            pairs = {kind: own | {name: value} for kind, own in rope.items()} if is_nested(rope) else rope | {name: value}
-            self.rope_parameters = pairs
-
-    @property
-    def rope_theta(self) -> float:
-        """The base of the rotary frequencies, for families with one kind of layer."""
-        rope = self.rope_parameters or {}
-        return float(rope["rope_theta"] if "rope_theta" in rope else self.__getattr__("rope_theta"))
-
-    @rope_theta.setter
-    def rope_theta(self, value: float | None) -> None:
-        self._change("rope_theta", value)
-
-    partial_rotary_factor = property(
-        lambda self: (self.rope_parameters or {}).get("partial_rotary_factor"),
-        lambda self, value: self._change("partial_rotary_factor", value),
-        doc="The share of each head's dimensions that turn; all of them when ``None``.",
-    )
-
-    def rope(self, kind: str | None = None) -> dict[str, Any]:
-        """The parameters of the rotary layer, or of that for one kind of layers, and the lengths it may depend on."""
-        rope = (self.rope_parameters or {}) if kind is None else (self.rope_parameters or {}).get(kind)
-        if not isinstance(rope, dict):
-            raise ConfigError(f"`rope_parameters` of {type(self).__name__} needs a mapping for {kind!r}.")
-        most: int = self.max_position_embeddings
-        # Some families keep the original length beside the parameters, and there it counts.
-        original = getattr(self, "original_max_position_embeddings", None) or rope.get("original_max_position_embeddings")
-        return {**rope, "max_position_embeddings": most, "original_max_position_embeddings": original or most}

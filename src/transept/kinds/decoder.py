@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from transept.config.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
-from transept.config.model import RotaryConfig
+from transept.config.rotary import RotaryConfig
 from transept.layers import Attention, GatedMLP, Pattern
 from transept.layers.moe import SparseMLP, choose_top
 
@@ -88,10 +88,10 @@ def grouped_attention(
     *,
     kind: Callable[..., Attention] = Attention,
     bias: bool = False,
-    rotary: str = "default",
     **more: Any,
 ) -> Attention:
     """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
+    rotary = c.rope_kind(layer)
     sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
     pattern = Pattern(causal=True, window=c.window(layer))
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)

@@ -1,7 +1,7 @@
 """What networks are built of. The parts that most families use can be imported from here."""
 
 from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
-from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, clamp_half, standard_layers
+from transept.layers.block import Block, Parallel, PostNorm, PreNorm, SandwichNorm, adds_to_stream, clamp_half, standard_layers
 from transept.layers.context import Context, Pattern
 from transept.layers.linear import Conv1D
 from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
@@ -13,4 +13,4 @@ from transept.layers.rotary import Rotary
 __all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "Conv1D", "CountedPositions", "FusedAttention"]
 __all__ += ["FusedGatedMLP", "GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
 __all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "alibi", "clamp_half", "distance_bias"]
-__all__ += ["standard_layers"]
+__all__ += ["SandwichNorm", "standard_layers"]

@@ -188,6 +188,8 @@ class Attention(Linked):
     heads_apart: ClassVar[bool] = True
     # Whether the model prepares more for it than a mask, such as biases by distance.
     is_prepared: ClassVar[bool] = False
+    # How queries and keys (B, H, T, E) turn by a rotary table; a family whose heads are laid out otherwise overrides it.
+    rotate = staticmethod(rotate)
 
     def __init__(
         self,
@@ -248,7 +250,7 @@ class Attention(Linked):
             q, k, v = self.project(x)
             q, k = self.q_norm(q), self.k_norm(k)
             if self.kind is not None and (table := ctx.rotary.get(self.kind)) is not None:
-                q, k = rotate(q, *table), rotate(k, *table)
+                q, k = self.rotate(q, *table), self.rotate(k, *table)
             if ctx.rows is not None:
                 return self.o_proj(ctx.keep(self.by_row(q, k, v, ctx.rows, ctx))), None
             k, v, mask, causal = self.self_keys(q, k, v, ctx)

@@ -101,6 +101,18 @@ class PreNorm(Block):
         return x + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
+class SandwichNorm(Block):
+    """Each part reads its normed input, and its output is normed before it is added to the input (Ding et al. 2021)."""
+
+    def __init__(self, attention: Attention, mlp: nn.Module, norm: Callable[[], nn.Module], **options: Any) -> None:
+        super().__init__(attention, mlp, norm, **options)
+        self.self_attn_post_norm, self.mlp_post_norm = norm(), norm()
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        x = ctx.keep(x) + self.self_attn_post_norm(self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0]))
+        return x + self.mlp_post_norm(self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx)))
+
+
 class Parallel(Block):
     """Attention and feed-forward layer both read the block's input, each through its own norm (Wang and Komatsuzaki 2021)."""
 

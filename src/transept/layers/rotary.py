@@ -1,19 +1,21 @@
 """Rotary position embeddings (Su et al. 2021) and their scalings for longer contexts.
 
-Element i of a head turns with element i + R/2, as checkpoints were trained. Frequencies and angles are always in float32 and in
-the training's order of operations: at position 100,000 the last bit of a frequency turns a head by a visible angle.
+Element i of a head turns with element i + R/2, as most checkpoints were trained, or with its neighbour (interleaved).
+Frequencies and angles are always in float32 and in the training's order of operations: at position 100,000 the last bit of a
+frequency turns a head by a visible angle.
 Shapes: B batch, H heads, T positions, E head size, R <= E the elements that turn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from transept.config.rotary import RotaryConfig
 from transept.errors import ConfigError, InputError, nearest
 
 
@@ -26,6 +28,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     turned, rest = (x, None) if size == x.shape[-1] else (x[..., :size], x[..., size:])
     turned = turned * cos + turned.roll(size // 2, -1) * sin
     return turned if rest is None else torch.cat([turned, rest], dim=-1)
+
+
+def rotate_interleaved(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The same by the same tables, where pairs are neighbours: element 2 i of a head turns with element 2 i + 1."""
+    half = cos.shape[-1] // 2
+    cos, sin = cos[..., :half], sin[..., half:]  # once for each pair
+    first, second = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+    return turned if 2 * half == x.shape[-1] else torch.cat([turned, x[..., 2 * half :]], dim=-1)
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -44,7 +55,7 @@ class Rotary(nn.Module):
     """Makes the tables of cosines and sines that queries and keys, of heads of ``size`` E, are rotated by.
 
     It holds no buffer: the frequencies are computed when first needed and kept per device, never cast with the model. ``rope``
-    is what :meth:`transept.config.model.RotaryConfig.rope` gives; what is missing or impossible in it is a ``ConfigError``.
+    is what :meth:`transept.config.rotary.RotaryConfig.rope` gives; what is missing or impossible in it is a ``ConfigError``.
     """
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
@@ -101,6 +112,17 @@ class RotaryTables(nn.ModuleDict):
         """(R / 2): by how much pairs of the first kind turn from one position to the next."""
         first: Any = next(iter(self.values()))
         return first.inverse(torch.zeros(1))
+
+
+def head_size(config: Any) -> int:
+    """E of a config with ``num_attention_heads``."""
+    size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return size
+
+
+def rotary_tables(config: RotaryConfig, make: Callable[[int, dict[str, Any]], Rotary] = Rotary) -> RotaryTables:
+    """The rotary layers of a config: one for all layers or, with nested ``rope_parameters``, one for each kind of them."""
+    return RotaryTables({kind: make(head_size(config), config.rope(kind)) for kind in config.rope_kinds()})
 
 
 def with_signs(sin: Tensor) -> Tensor:

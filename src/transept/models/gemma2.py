@@ -7,7 +7,6 @@ Shapes: B batch, T queries, S keys, D hidden size, H heads, K key-value heads, E
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,8 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
-from transept.kinds.decoder import LayeredConfig, gated_mlp, grouped_attention
-from transept.layers import Block
+from transept.kinds.decoder import LayeredConfig, gated_mlp
+from transept.layers import SandwichNorm
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
@@ -88,18 +87,6 @@ class ScaledEmbedding(nn.Embedding):
         return super().forward(ids) * scale
 
 
-class Gemma2Block(Block):
-    """Self-attention and a gated feed-forward layer, each between two norms and added to its input."""
-
-    def __init__(self, attention: Attention, mlp: nn.Module, norm: Callable[[], nn.Module]) -> None:
-        super().__init__(attention, mlp, norm)
-        self.self_attn_post_norm, self.mlp_post_norm = norm(), norm()
-
-    def whole(self, x: Tensor, ctx: Context) -> Tensor:
-        x = x + self.self_attn_post_norm(self.self_attn(self.self_attn_norm(x), ctx)[0])
-        return x + self.mlp_post_norm(self.mlp(self.mlp_norm(x)))
-
-
 GEMMA2_BLOCK: Table = {
     "self_attn": "self_attn",
     "mlp": "mlp",
@@ -112,14 +99,14 @@ GEMMA2_BLOCK: Table = {
 
 class Gemma2Model(LlamaModel):
     config_class = Gemma2Config
-    block_class, norm_class = Gemma2Block, CenteredRMSNorm
+    block_class, norm_class = SandwichNorm, CenteredRMSNorm
     embedding_class = ScaledEmbedding
     names = LlamaModel.names | Names({"layers.*": ("layers.*", GEMMA2_BLOCK)})
 
-    def attention(self, layer: int) -> Attention:
-        c, most = self.config, self.config.attn_logit_softcapping
+    def attention(self, layer: int, **more: Any) -> Attention:
+        most = self.config.attn_logit_softcapping
         kind = Attention if most is None else partial(SoftcappedAttention, most=most)
-        return grouped_attention(c, layer, kind=kind, bias=c.attention_bias, scale=c.query_pre_attn_scalar**-0.5)
+        return super().attention(layer, kind=kind, scale=self.config.query_pre_attn_scalar**-0.5, **more)
 
     def feed_forward(self, layer: int) -> nn.Module:
         return gated_mlp(self.config, self.config.hidden_activation)

@@ -13,12 +13,12 @@ from torch import nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
-from transept.config.model import RotaryConfig
+from transept.config.rotary import RotaryConfig
 from transept.core.inputs import PER_TOKEN
 from transept.heads import classify, language, span
 from transept.kinds.text import CausalBackbone
-from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, Rotary, standard_layers
-from transept.layers.rotary import RotaryTables
+from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, standard_layers
+from transept.layers.rotary import rotary_tables
 
 
 class GPTNeoXConfig(RotaryConfig):
@@ -95,7 +95,7 @@ class GPTNeoXModel(CausalBackbone):
             norm,
         )
         self.norm = norm()
-        self.rotary_emb = RotaryTables({"default": Rotary(c.hidden_size // c.num_attention_heads, c.rope())})
+        self.rotary_emb = rotary_tables(c)
 
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):

@@ -6,7 +6,7 @@ The most copied decoder there is: Mistral, Qwen and Gemma differ from it by a fe
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -15,8 +15,8 @@ from transept.checkpoint.names import Names
 from transept.heads import classify, language, span
 from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.kinds.text import CausalBackbone
-from transept.layers import Attention, Block, PreNorm, RMSNorm, Rotary
-from transept.layers.rotary import RotaryTables
+from transept.layers import Attention, Block, PreNorm, RMSNorm
+from transept.layers.rotary import RotaryTables, rotary_tables
 
 
 class LlamaConfig(DecoderConfig):
@@ -50,8 +50,7 @@ class LlamaModel(CausalBackbone):
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
-    rotary_class: ClassVar[type[Rotary]] = Rotary
-    qk_norm: ClassVar[bool] = False  # whether queries and keys are normed
+    qk_norm_class: ClassVar[type[RMSNorm] | None] = None  # norms each head's queries and keys before they turn
     config: DecoderConfig
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -62,11 +61,14 @@ class LlamaModel(CausalBackbone):
         parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
         self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)
         self.norm = norm()
-        self.rotary_emb = RotaryTables({"default": self.rotary_class(c.head_dim, c.rope())})
+        self.rotary_emb = self.make_rotary()
 
-    def attention(self, layer: int) -> Attention:
-        norm = partial(RMSNorm, eps=self.config.rms_norm_eps) if self.qk_norm else None
-        return grouped_attention(self.config, layer, bias=self.config.attention_bias, qk_norm=norm)
+    def make_rotary(self) -> RotaryTables:
+        return rotary_tables(self.config)
+
+    def attention(self, layer: int, **more: Any) -> Attention:
+        norm = self.qk_norm_class and partial(self.qk_norm_class, eps=self.config.rms_norm_eps)
+        return grouped_attention(self.config, layer, **{"bias": self.config.attention_bias, "qk_norm": norm} | more)
 
     def feed_forward(self, layer: int) -> nn.Module:
         return gated_mlp(self.config, self.config.hidden_act)

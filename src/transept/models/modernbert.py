@@ -7,37 +7,26 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
-from transept.config.model import Config, RotaryConfig
+from transept.config.model import Config
+from transept.config.rotary import RotaryConfig, theta_of
 from transept.core.task import TaskModel
-from transept.errors import ConfigError
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
-from transept.layers import Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm, Rotary
+from transept.layers import Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
-from transept.layers.rotary import RotaryTables
+from transept.layers.rotary import rotary_tables
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-
-
-def _theta(kind: str) -> Any:
-    """The theta of one type of layer, as older files give it; without one, local layers turn as the global ones."""
-
-    def change(config: ModernBertConfig, theta: float | None) -> None:
-        rope = dict(config.rope_parameters or {})
-        theta = rope[GLOBAL]["rope_theta"] if theta is None else theta
-        config.rope_parameters = rope | {kind: rope[kind] | {"rope_theta": theta}}
-
-    return property(lambda config: config.rope_parameters[kind]["rope_theta"], change)
 
 
 class ModernBertConfig(RotaryConfig):
@@ -49,7 +38,7 @@ class ModernBertConfig(RotaryConfig):
     """
 
     model_type = "modernbert"
-    default_thetas: ClassVar[dict[str, float]] = {GLOBAL: 160000.0, LOCAL: 10000.0}
+    default_thetas = {GLOBAL: 160000.0, LOCAL: 10000.0}
 
     vocab_size: int = 50368
     hidden_size: Annotated[int, Multiple("num_attention_heads")] = 768
@@ -91,24 +80,12 @@ class ModernBertConfig(RotaryConfig):
         """One theta for all does not count: each type of layer has its own."""
         return {name: value for name, value in super().upgrade(values).items() if name != "rope_theta"}
 
-    @classmethod
-    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
-        """One mapping per type of layer; what stands beside them is for both."""
-        common = {key: value for key, value in rope.items() if key not in cls.default_thetas}
-        found = {}
-        for kind, theta in cls.default_thetas.items():
-            own = rope.get(kind) or {}
-            if not isinstance(own, dict):
-                raise ConfigError(f"`rope_parameters` needs a mapping for {kind!r}, but has {str(own)[:80]!r}.")
-            found[kind] = {"rope_type": "default", "rope_theta": theta, **common, **own}
-        return found
-
     def validate(self) -> None:
         super().validate()
         if len(self.layer_types) < self.num_hidden_layers or set(self.layer_types) - {GLOBAL, LOCAL}:
             self.fail("layer_types", f"must name {GLOBAL!r} or {LOCAL!r} for each of {self.num_hidden_layers} layers")
 
-    global_rope_theta, local_rope_theta = _theta(GLOBAL), _theta(LOCAL)
+    global_rope_theta, local_rope_theta = theta_of(GLOBAL, GLOBAL), theta_of(LOCAL, GLOBAL)
 
     @property
     def sliding_window(self) -> int:
@@ -159,14 +136,13 @@ class ModernBertModel(TextBackbone):
 
     def __init__(self, config: ModernBertConfig) -> None:
         super().__init__(config)
-        c, kinds = config, config.layer_types or []
+        c = config
         self.embeddings = ModernBertEmbeddings(c)
         self.alias("embed_tokens", "embeddings.tok_embeddings")
         self.alias("embed_norm", "embeddings.norm")
-        size = c.hidden_size // c.num_attention_heads
         self.layers = nn.ModuleList(self.make_block(layer) for layer in range(c.num_hidden_layers))
         self.norm = c.norm()
-        self.rotary_emb = RotaryTables({kind: Rotary(size, c.rope(kind)) for kind in sorted(set(kinds))})
+        self.rotary_emb = rotary_tables(c)
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.rotary = self.rotary_emb.tables(positions, x.dtype)

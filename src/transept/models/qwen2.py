@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transept.config.fields import Layers
 from transept.heads.language import ForCausalLM
-from transept.kinds.decoder import LayeredConfig, SwitchedConfig, grouped_attention
+from transept.kinds.decoder import LayeredConfig, SwitchedConfig
 from transept.layers import Attention
 from transept.models import llama
 
@@ -32,8 +34,8 @@ class Qwen2Config(SwitchedConfig, LayeredConfig):
 class Qwen2Model(llama.LlamaModel):
     config_class = Qwen2Config
 
-    def attention(self, layer: int) -> Attention:
-        return grouped_attention(self.config, layer, bias=True, out_bias=False)
+    def attention(self, layer: int, **more: Any) -> Attention:
+        return super().attention(layer, bias=True, out_bias=False, **more)
 
 
 class Qwen2ForCausalLM(ForCausalLM[Qwen2Model]): ...

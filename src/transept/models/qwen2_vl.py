@@ -29,7 +29,7 @@ from transept.layers import MLP, Block, Context, FusedAttention, PreNorm
 from transept.layers.cache import Cache
 from transept.layers.context import Rows
 from transept.layers.links import Linked
-from transept.layers.rotary import AxialRotary, SectionRotary, section_positions
+from transept.layers.rotary import AxialRotary, RotaryTables, SectionRotary, rotary_tables, section_positions
 from transept.models.qwen2 import Qwen2Config, Qwen2Model
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -268,9 +268,11 @@ class Qwen2VLTextModel(Qwen2Model):
     """The text model; ``position_ids`` are (B, T), or (3, B, T) of time, rows and columns."""
 
     config_class = Qwen2VLTextConfig
-    rotary_class = SectionRotary
     infers_texts = False
     names = Qwen2Model.names | Names(heads=frozenset({"visual", "lm_head"}))
+
+    def make_rotary(self) -> RotaryTables:
+        return rotary_tables(self.config, SectionRotary)
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         if given is None or given.ndim == 2:

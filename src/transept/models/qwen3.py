@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from transept.heads.language import ForCausalLM
+from transept.layers import RMSNorm
 from transept.models import llama
 from transept.models.qwen2 import Qwen2Config
 
@@ -18,7 +19,7 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3Model(llama.LlamaModel):
     config_class = Qwen3Config
-    qk_norm = True
+    qk_norm_class = RMSNorm
 
 
 class Qwen3ForCausalLM(ForCausalLM[Qwen3Model]): ...

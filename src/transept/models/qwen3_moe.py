@@ -8,6 +8,7 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import SparseConfig, SwitchedConfig, sparse_mlp
+from transept.layers import RMSNorm
 from transept.models import llama
 from transept.models.mixtral import MixtralModel, experts_files
 
@@ -42,7 +43,7 @@ class Qwen3MoeModel(MixtralModel):
         {"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, "mlp": ("mlp", {"experts": "experts", "gate": "router"})})},
         files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
     )
-    qk_norm = True
+    qk_norm_class = RMSNorm
     config: Qwen3MoeConfig
 
     def experts(self) -> nn.Module:
