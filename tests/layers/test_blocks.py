@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from transept.errors import InputError, InputTypeError
 from transept.layers.attention import eager
@@ -206,6 +207,49 @@ def test_compiled_graphs_hold_blocks() -> None:
             part, told = ids[:, start:end], {"block_sequence_ids": BLOCKS[:, :end]}
             one, other = (run(part, past_key_values=cache, **told) for run, cache in zip((model, graph), caches))
             assert close(one.last_hidden_state, other.last_hidden_state)
+
+
+def test_exported_programs_hold_blocks() -> None:
+    class States(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = decoder().backbone
+
+        def forward(self, ids: Tensor, mask: Tensor, blocks: Tensor) -> Tensor:
+            states: Tensor = self.model(ids, mask, block_sequence_ids=blocks, use_cache=False).last_hidden_state
+            return states
+
+    model, sizes = States(), {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", max=64)}
+    program = torch.export.export(model, (prompt(), PADDING.long(), BLOCKS), dynamic_shapes=(sizes,) * 3).module()
+    ids = torch.randint(3, 50, (3, 20), generator=torch.Generator().manual_seed(3))
+    blocks = torch.full((3, 20), -1)
+    blocks[:, 4:13] = 0
+    with torch.no_grad():
+        assert close(program(ids, torch.ones_like(ids), blocks), model(ids, torch.ones_like(ids), blocks))
+
+
+def test_compiled_steps_go_on_from_blocks() -> None:
+    model, counted = decoder(), CompileCounter()
+    torch._dynamo.reset()
+    told: dict[str, Any] = {"attention_mask": PADDING.long(), "block_sequence_ids": BLOCKS, "max_new_tokens": 5}
+    static = {"cache_implementation": "static", "compile_config": {"backend": counted, "fullgraph": True}}
+    assert torch.equal(model.generate(prompt(), **told, **static), model.generate(prompt(), **told))
+    assert counted.frame_count == 1
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_later_turn_brings_a_block(kind: str) -> None:
+    """When a cache of windows has dropped positions already."""
+    model, ids = decoder(), prompt()
+    blocks, cache = torch.full((2, 22), -1), CACHES[kind]()
+    blocks[:, 13:19] = 0
+    both = torch.cat([ids, ids.flip(1)], dim=1)
+    with torch.no_grad():
+        expected = model(both, block_sequence_ids=blocks).logits
+        parts = [model(both[:, :9], past_key_values=cache).logits]
+        parts += [model(both[:, place : place + 1], past_key_values=cache).logits for place in range(9, 12)]
+        parts += [model(both[:, 12:], past_key_values=cache, block_sequence_ids=blocks).logits]
+    assert close(torch.cat(parts, dim=1), expected)
 
 
 def test_what_blocks_cannot_be_for_is_refused() -> None:

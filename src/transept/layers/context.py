@@ -37,11 +37,11 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float, float], A
 
 
 class Pattern(NamedTuple):
-    """Which keys a query may attend to by position: those at or before it if ``causal``, and only those fewer than ``window``
-    positions before it, and when not causal as many after it.
+    """Which keys a query may attend to by position.
 
-    Positions of one block (see :class:`Context`) see each other even where this hides them. With ``bounds_blocks`` that ends
-    at the window all the same, which in a causal pattern ends only what comes before the query.
+    If ``causal``, it attends to those at or before it. With a ``window``, it attends to those fewer positions before it, and in
+    a pattern that is not causal as few behind it. Positions of one block (``Context.blocks``) see each other also where this
+    rule hides them; with ``bounds_blocks`` the window still hides keys that are too far before the query.
     """
 
     causal: bool = False
@@ -98,45 +98,40 @@ class Rows:
 
 @dataclass(eq=False)
 class Context(Generic[Own]):
-    """One forward pass; ``own`` is what a family adds for its layers, such as ``Context[Tensor]``.
-
-    ``past`` positions (a tensor of no dimension in compiled graphs for any number of them) come before the T new ``queries``,
-    and ``keys`` is S. With ``rows``, states are (1, N, D) and T is that of the longest row. ``padding`` (B, S) is true for real
-    tokens. Positions of different ``texts`` (1 or B, T) do not see each other. Those of one number in ``blocks`` (1 or B, S)
-    see each other in both directions, whatever patterns say; numbers below 0 are of no block. ``full_mask`` (B, 1 or H, T, S)
-    replaces all these; ``position_bias`` (1 or B, H, 1 or T, S) is added to the scores; ``rotary`` maps a kind of layer to
-    tables. ``encoder_states`` (B, S', D) and ``encoder_mask`` (B, 1 or H, 1 or T, S') are for cross-attention. ``lowered``
-    keeps masks by pattern and S; ``grid`` are the rows and columns of patches; ``stages`` are the states that feature maps are
-    made of; ``router_logits`` are (B * T, experts) each; ``features`` (B, T, C) are what frames of sound were made of. In a
-    last layer whose other states nobody reads, ``pooled`` (R) are the places of those that are, among all B * T.
-    """
+    """One forward pass: what its layers share. T new positions come after ``past`` ones; with these they are S keys."""
 
     kernel: Kernel
-    past: int | Tensor = 0
-    queries: int = 0
-    keys: int = 0
-    rows: Rows | None = None
-    padding: Tensor | None = None
-    full_mask: Tensor | None = None
-    texts: Tensor | None = None
-    blocks: Tensor | None = None
-    position_bias: Tensor | None = None
+    past: int | Tensor = 0  # in compiled graphs that are for any number, a tensor of no dimension
+    queries: int = 0  # T; with rows, that of the longest
+    keys: int = 0  # S
+    rows: Rows | None = None  # where there are some, states are (1, N, D)
+
+    # What positions may attend to, beside the layers' patterns.
+    padding: Tensor | None = None  # (B, S), true for real tokens
+    texts: Tensor | None = None  # (1 or B, T) numbers of packed texts, which do not see each other
+    blocks: Tensor | None = None  # (1 or B, S): those of one number see each other whatever patterns say; below 0 is no block
+    full_mask: Tensor | None = None  # (B, 1 or H, T, S), in the place of the three and of patterns
+    position_bias: Tensor | None = None  # (1 or B, H, 1 or T, S), added to the scores
+    encoder_states: Tensor | None = None  # (B, S', D), for cross-attention
+    encoder_mask: Tensor | None = None  # (B, 1 or H, 1 or T, S')
+    lowered: dict[tuple[Pattern, int], Tensor | None] = field(default_factory=dict)  # masks, by pattern and S
+
+    # What layers read and change.
     cache: Cache | None = None
-    rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    encoder_states: Tensor | None = None
-    encoder_mask: Tensor | None = None
+    rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # tables, by kind of layer
+    grid: tuple[int, int] = (0, 0)  # rows and columns of patches
+    layer: int = 0  # the number of the one that runs
+    pooled: Tensor | None = None  # (R) places, among all B * T, of the only states that are read of the last layer
+    own: Own = None  # type: ignore[assignment]  # what a family adds, as in ``Context[Tensor]``
+
+    # What is shown, where it was asked for.
     hidden_states: list[Tensor] | None = None
-    grid: tuple[int, int] = (0, 0)
-    stages: list[Tensor] | None = None
     attentions: list[Tensor] | None = None
     cross_attentions: list[Tensor] | None = None
-    router_logits: list[Tensor] | None = None
-    features: Tensor | None = None
-    pooled: Tensor | None = None
-    layer: int = 0
+    router_logits: list[Tensor] | None = None  # (B * T, experts) each
+    stages: list[Tensor] | None = None  # states that feature maps are made of
+    features: Tensor | None = None  # (B, T, C), which frames of sound were made of
     as_tuple: bool = False
-    lowered: dict[tuple[Pattern, int], Tensor | None] = field(default_factory=dict)
-    own: Own = None  # type: ignore[assignment]  # families that add nothing have no use for it
 
     def places(self, device: torch.device) -> Tensor:
         """(T) numbers of the new positions."""
@@ -335,9 +330,9 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
 def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tensor) -> Tensor | None:
     mask = _last(ctx.full_mask, keys)
     if mask is None:
-        past, blocks = ctx.past if isinstance(ctx.past, Tensor) else None, ctx.blocks
-        blocks = None if blocks is None else _last(blocks, keys)
-        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past, blocks=blocks, texts=ctx.texts)
+        past = ctx.past if isinstance(ctx.past, Tensor) else None
+        numbers = {"blocks": None if ctx.blocks is None else _last(ctx.blocks, keys), "texts": ctx.texts}
+        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past, **numbers)
     else:
         mask = _finite(mask, like)
     if ctx.position_bias is None:
