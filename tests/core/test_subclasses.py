@@ -418,6 +418,6 @@ def test_classes_of_layers_match_where_the_references_do(family: str, kinds: Any
 
 def test_layers_are_named_as_what_is_not_split() -> None:
     assert transept.LlamaModel(transept.LlamaConfig(**SIZES))._no_split_modules == [transept.LlamaDecoderLayer.__name__]  # type: ignore[attr-defined]
-    for name in ("SwinLayer", "BlipEncoderLayer", "BertSelfAttention"):
+    for name in ("SwinLayer", "BlipEncoderLayer", "BertCrossAttention"):
         with pytest.raises((AttributeError, ImportError), match="has no name"):
             getattr(transept, name)

@@ -185,12 +185,15 @@ def test_layers_may_be_sliced_hooked_and_called() -> None:
 
 
 def test_containers_say_that_they_compute_nothing() -> None:
-    model = bert()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    convs = {"conv_dim": (8,), "conv_kernel": (4,), "conv_stride": (2,), "num_conv_pos_embeddings": 4}
+    config = transept.Wav2Vec2Config(**sizes, **convs, num_conv_pos_embedding_groups=2)
+    model = transept.Wav2Vec2Model(config)
     for ask in (
-        lambda: model.bert.encoder(IDS),
-        lambda: model.bert.encoder.register_forward_hook(print),
-        lambda: setattr(model.bert, "encoder", nn.Linear(32, 32)),
-        lambda: setattr(model.bert.encoder.layer[0], "intermediate", nn.Linear(32, 37)),
+        lambda: model.encoder(IDS),
+        lambda: model.encoder.register_forward_hook(print),
+        lambda: setattr(model.encoder, "forward", print),
+        lambda: setattr(model, "encoder", nn.Linear(32, 32)),
     ):
         with pytest.raises(UnsupportedError, match=r"only holds|holds parts"):
             ask()

@@ -21,7 +21,12 @@ _MODEL = re.compile(r"(PreTrainedModel|LMHeadModel|EncoderModel|DoubleHeadsModel
 _READER = re.compile(r"(TokenizerFast|Tokenizer|ImageProcessorFast|ImageProcessor|FeatureExtractor|Processor)$")
 _OUTSIDE = ("tokenizers", "typing")  # places that are no modules of ours
 # A family's class to derive from, and those of its parts that code matches.
-_TO_DERIVE = re.compile(r"(\w+?)(PreTrainedModel|EncoderLayer|DecoderLayer|Layer|Block|Attention|MLP)")
+_TO_DERIVE = re.compile(
+    r"(\w+?)(PreTrainedModel|EncoderLayer|DecoderLayer|Layer|Block|SelfAttention|Attention|MLP|SelfOutput|Intermediate|Output"
+    r"|Encoder|TextEmbeddings|VisionEmbeddings|PatchEmbeddings|Embeddings|Pooler|LayerSelfAttention|LayerFF|DenseActDense"
+    r"|DenseGatedActDense|LMPredictionHead|OnlyMLMHead|PredictionHeadTransform|OnlyNSPHead|PreTrainingHeads|LMHead"
+    r"|ClassificationHead|DiscriminatorPredictions|GeneratorPredictions)"
+)
 _NOTHING = object()
 
 
@@ -58,6 +63,12 @@ def _look_up(name: str, places: Iterable[str]) -> Any:
         if (value := getattr(module, names.get(name, name), _NOTHING)) is not _NOTHING:
             return value
     return _NOTHING
+
+
+def _is_layer(value: Any) -> bool:
+    """Whether a name of a family's file is a class of layers, which the reference builds from a config."""
+    kinds = attribute("layers.block", "Block"), attribute("layers.attention", "Attention"), attribute("layers.mlp", "MLP")
+    return isinstance(value, type) and issubclass(value, kinds)
 
 
 def attribute(place: str, name: str) -> Any:
@@ -119,7 +130,7 @@ class ModuleFinder(MetaPathFinder, Loader):
         def get(name: str) -> Any:
             if family is not None and not name.startswith("__"):
                 source = attribute("core.auto", "family")(family)
-                if hasattr(source, name):
+                if hasattr(source, name) and not _is_layer(getattr(source, name)):
                     return getattr(source, name)
             return self.get(name, module.__name__, places)
 
@@ -136,7 +147,7 @@ class ModuleFinder(MetaPathFinder, Loader):
                 config, kind = self.get(f"{match[1]}Config", PACKAGE, ()), match[2]
                 if kind == "PreTrainedModel":
                     return attribute("core.custom", "base_class")(name, config)
-                if (part := attribute("core.custom", "part_class")(kind, config)) is not None:
+                if (part := attribute("core.part_classes", "part_class")(kind, config)) is not None:
                     return part
             is_package = where.partition(".")[2] not in MODULES
             if is_package and name[0].islower() and find_spec(f"{where}.{name}") is not None:

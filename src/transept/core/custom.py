@@ -27,8 +27,6 @@ from transept.objectives.classification import IGNORED
 
 _UNSHIFTED = re.compile(r"For(MaskedLM|\w{0,30}Classification|ConditionalGeneration|QuestionAnswering|MultipleChoice)")
 
-_PARTS = {"Attention": "self_attn", "MLP": "mlp"}
-
 
 class _Base(type):
     """Of classes to derive from: the models of the library are instances of theirs, as users expect."""
@@ -148,22 +146,3 @@ def base_class(name: str, config_class: type[Config]) -> type[PreTrainedModel]:
     }
     made: Any = _Base(name, (PreTrainedModel,), body)
     return made  # type: ignore[no-any-return]
-
-
-@cache
-def part_class(kind: str, config_class: type[Config]) -> type[nn.Module] | None:
-    """The class of a family's layers (``Layer``, ``DecoderLayer``, ``Block`` ...), or of the ``Attention`` or ``MLP`` in them.
-
-    ``None`` where the family has no such module at the reference's place, or several kinds of them.
-    """
-    model = resolve(config_class.model_type, "Model", "")._without_memory(config_class(), {})
-    stacks = model.stacks
-    if model.config.is_encoder_decoder:
-        stacks = stacks[-1:] if kind == "DecoderLayer" else stacks[:1]
-    parts: list[Any] = [next(iter(getattr(stack, "layers", ())), None) for stack in stacks]
-    if any(type(child) is nn.ModuleList for layer in parts if layer is not None for child in layer.children()):  # stages
-        return None
-    if kind in _PARTS:
-        parts = [getattr(layer, _PARTS[kind], None) for layer in parts]
-    kinds = {type(part) for part in parts if isinstance(part, nn.Module) and any(True for _ in part.parameters())}
-    return kinds.pop() if len(kinds) == 1 else None

@@ -269,7 +269,7 @@ class Backbone(Model):
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         """The output, from what the last layer gives, (B, T, D): normed and pooled where the family does so."""
         x = self.finalize(x)
-        pooled = None if self.pooler is None else self.pooler(ctx.first(x))
+        pooled = None if self.pooler is None else self.pooler(ctx.to_pool(x))
         return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache), x, ctx)
 
     def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
@@ -285,7 +285,8 @@ class Backbone(Model):
         cache = None if torch.compiler.is_compiling() else inputs.get("past_key_values")
         with cache.in_use() if isinstance(cache, Cache) else nullcontext():
             x, ctx = self.begin(*args, **inputs)
-            return self.end(self.run(x, ctx), ctx)
+            layers: Any = self.step_at(*self.step_classes()) if self.by_steps else None  # a backbone's only step
+            return self.end(self.run(x, ctx) if layers is None else layers(x, ctx)[0], ctx)
 
     @property
     def body(self) -> Backbone:
@@ -393,8 +394,7 @@ class Backbone(Model):
 
 def _alone(layer: nn.Module, x: Tensor, ctx: Context, index: int) -> Tensor:
     """Run a layer so that it can be run again in the backward pass: with its own index, and masks made anew."""
-    out: Tensor = layer(x, replace(ctx, layer=index, lowered={}))
-    return out
+    return layer(x, replace(ctx, layer=index, lowered={}))  # type: ignore[no-any-return]
 
 
 O = TypeVar("O", bound=ModelOutput)  # noqa: E741 (the standard letter for a type variable)

@@ -15,7 +15,7 @@ from torch import nn
 
 from transept.checkpoint.keys import KeyMap
 from transept.checkpoint.paths import Node, below, join
-from transept.layers.links import Container, ContainerList, Linked
+from transept.layers.links import Container, ContainerList, Linked, Step
 
 _RANK = attrgetter("rank")
 
@@ -37,6 +37,7 @@ class Placement:
         self.homes: dict[str, str] = {"": ""}  # own path of a module -> its path in the tree
         self.modules: dict[str, nn.Module] = {"": model}  # path in the tree -> module
         self.moves: list[tuple[str, str, str, Any]] = []  # own path of the holder, own name, path in the tree, part
+        self.steps: dict[str, tuple[type[Step], Linked]] = {}  # path in the tree -> what computes there, for which module
 
     def run(self) -> None:
         self.settle("", self.model, "", [self.keys.rules.root])
@@ -54,6 +55,8 @@ class Placement:
         the rules that say where its parts go.
         """
         home, prefix = self.homes[path], f"{path}." if path else ""
+        if isinstance(module, Linked) and (steps := module.step_classes()):
+            self.steps |= {join(home, place): (kind, module) for place, kind in steps.items()}
         for name, child in list(module._modules.items()):
             if child is None:
                 continue
@@ -104,10 +107,12 @@ class Placement:
         return module
 
     def holder(self, path: str, key: str) -> nn.Module:
-        """What is registered at a path of the tree, to hold a part; a container where there is nothing."""
+        """What is registered at a path of the tree, to hold a part; a step or a container where there is nothing."""
         if path not in self.modules:
             parent, _, name = path.rpartition(".")
-            self.modules[path] = container = ContainerList() if key.isdigit() else Container()
+            kind, owner = self.steps.get(path, (None, None))
+            container = ContainerList() if key.isdigit() else Container() if kind is None or owner is None else kind(owner)
+            self.modules[path] = container
             self.holder(parent, name)._modules[name] = container  # where a class has an attribute of that name, too
         return self.modules[path]
 

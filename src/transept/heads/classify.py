@@ -55,6 +55,13 @@ class DenseClassifier(Classifier):
         return logits
 
 
+class FirstClassifier(Classifier):
+    """The same on the first of the states of each sequence: (B, D), or of all (B, T, D) -> (B, C)."""
+
+    def forward(self, x: Tensor, **others: Any) -> Tensor:
+        return super().forward(x[:, 0] if x.ndim == 3 else x)
+
+
 class HeadedTask(Task[B]):
     """A task with a classifier as its ``head``, of the kind ``head_class``.
 
@@ -100,6 +107,8 @@ class PooledTask(HeadedTask[B]):
         return self.how == "pooler"
 
     def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
+        if not isinstance(states, Tensor) and self.how == "first" and self.head_class is FirstClassifier:
+            return self.output_class(logits=self.head(states.last_hidden_state))
         state = states if isinstance(states, Tensor) else self.features(states, inputs)
         return self.output_class(logits=self.head(state))
 

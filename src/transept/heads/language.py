@@ -5,6 +5,7 @@ Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -20,11 +21,35 @@ from transept.generation.generate import Generates
 from transept.heads.classify import Classifier, PooledTask
 from transept.heads.task import Task
 from transept.kinds.text import TextB
-from transept.layers.links import Linked
+from transept.layers.links import Linked, Step
 from transept.layers.mlp import activation
 from transept.objectives.classification import IGNORED, Unscored, check_is_tensor, counted, cross_entropy
 from transept.objectives.terms import Items, LossTerm
 from transept.outputs import LogitsOutput, ModelOutput, PreTrainingOutput, SparseLogitsOutput, SparseOutput
+
+
+class TransformStep(Step):
+    """What comes before the decoder of a head over the vocabulary."""
+
+    lends = {"transform_act_fn": "act"}
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.owner.transformed(hidden_states)  # type: ignore[no-any-return]
+
+
+class PredictionsStep(Step):
+    """Logits (B, T, V) for the token at each position; with a pooled state (B, D), also the order's (B, 2)."""
+
+    def forward(self, sequence_output: Tensor, pooled_output: Tensor | None = None) -> Any:
+        logits = self.owner.lm_head(sequence_output)
+        return logits if pooled_output is None else (logits, self.owner.head(pooled_output))
+
+
+class OrderStep(Step):
+    """Logits of the order of two sentences: (B, D) -> (B, 2)."""
+
+    def forward(self, pooled_output: Tensor) -> Tensor:
+        return self.owner.head(pooled_output)  # type: ignore[no-any-return]
 
 
 class VocabularyHead(Linked):
@@ -36,10 +61,18 @@ class VocabularyHead(Linked):
         self.act, self.decoder = activation(act), nn.Linear(inner, vocab)
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"transform": TransformStep}
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
-        logits: Tensor = self.decoder(self.norm(self.act(self.dense(x))))
+        step = self.step_at("transform") if self.by_steps else None
+        logits: Tensor = self.decoder(self.transformed(x) if step is None else step(x))
         return logits
+
+    def transformed(self, x: Tensor) -> Tensor:
+        """What the decoder reads, (..., D) -> (..., inner)."""
+        return self.norm(self.act(self.dense(x)))  # type: ignore[no-any-return]
 
 
 class WritingTask(Generates, Task[B]):
@@ -112,6 +145,14 @@ class VocabularyTask(LanguageTask[TextB]):
             self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias
         )
 
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"cls": PredictionsStep}
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of states (B, T, D)."""
+        step = self.step_at("cls") if self.by_steps else None
+        return self.lm_head(hidden) if step is None else step(hidden)  # type: ignore[no-any-return]
+
     def vocabulary_layers(self) -> list[nn.Module]:
         return [*super().vocabulary_layers(), *([self.lm_head] if self.tied_bias else [])]
 
@@ -131,10 +172,10 @@ class ForMaskedLM(VocabularyTask[TextB]):
         return True
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        return self.output_class(logits=self.lm_head(states.last_hidden_state))
+        return self.output_class(logits=self.score(states.last_hidden_state))
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        return self.output_class(logits=Unscored(self.lm_head, states.last_hidden_state))
+        return self.output_class(logits=Unscored(self.score, states.last_hidden_state))
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"masked_lm": cross_entropy(logits, labels)}
@@ -210,6 +251,13 @@ class ForNextSentencePrediction(PooledTask[TextB]):
     pooling = "pooler"
     classes, head_dropouts = 2, ()
 
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"cls": OrderStep}
+
+    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        step = self.step_at("cls") if self.by_steps else None
+        return super().predict(states, inputs) if step is None else self.output_class(logits=step(states.pooler_output))
+
     @property
     def rows_apart(self) -> bool:
         return True
@@ -239,10 +287,16 @@ class ForPreTraining(VocabularyTask[TextB]):
         self.head = Classifier(self.backbone.dim, 2)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
+        step = self.step_at("cls") if self.by_steps else None
+        if step is not None:
+            logits, order = step(states.last_hidden_state, states.pooler_output)
+        else:
+            logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
         return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+        if self.by_steps:
+            return self.predict(states, inputs)
         logits: Any = Unscored(self.lm_head, states.last_hidden_state)
         return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=self.head(states.pooler_output))
 

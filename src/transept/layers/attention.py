@@ -243,6 +243,11 @@ class Attention(Linked):
 
     def whole(self, x: Tensor, ctx: Context) -> Attended:
         """(B, T, D) -> (B, T, D), or fewer where the context keeps fewer; and the weights where the kernel shows them."""
+        out, weights = self.gathered(x, ctx)
+        return self.o_proj(out), weights
+
+    def gathered(self, x: Tensor, ctx: Context) -> Attended:
+        """The same before the output projection: (B, T, D) -> (B, T, H * E)."""
         if self.cross:
             q = self.q_norm(self.queries(x))
             k, v, mask, causal = self.cross_keys(x, ctx)
@@ -252,7 +257,7 @@ class Attention(Linked):
             if self.kind is not None and (table := ctx.rotary.get(self.kind)) is not None:
                 q, k = self.rotate(q, *table), self.rotate(k, *table)
             if ctx.rows is not None:
-                return self.o_proj(ctx.keep(self.by_row(q, k, v, ctx.rows, ctx))), None
+                return ctx.keep(self.by_row(q, k, v, ctx.rows, ctx)), None
             k, v, mask, causal = self.self_keys(q, k, v, ctx)
             if not causal and (mask is None or mask.shape[2] == 1):  # what is allowed is the same for all queries
                 q = ctx.keep(q.transpose(1, 2)).transpose(1, 2)
@@ -260,7 +265,7 @@ class Attention(Linked):
         seen = ctx.cross_attentions if self.cross else ctx.attentions
         if seen is not None and weights is not None:
             seen.append(weights)
-        return self.o_proj(ctx.keep(out.transpose(1, 2).flatten(2))), weights
+        return ctx.keep(out.transpose(1, 2).flatten(2)), weights
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
         """Queries (B, H, T, E), keys and values (B, K, T, E) of (B, T, D), by one product where the three share one."""

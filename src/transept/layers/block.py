@@ -37,6 +37,8 @@ class Block(Linked):
 
     # Whether its model prepares more for it than a mask, such as biases by distance.
     is_prepared: ClassVar[bool] = False
+    # Whether processes share its parts, and bring results together by hooks on these.
+    is_split = False
 
     def __init__(
         self,

@@ -145,6 +145,10 @@ class Context(Generic[Own]):
             return self.keep(x).flatten(0, 1)
         return x[:, 0] if self.rows is None else x[0, self.firsts(x)]
 
+    def to_pool(self, x: Tensor) -> Tensor:
+        """What a pooler of the first states reads: all states (B, T, D) where each row has its own T, else the first (B, D)."""
+        return x if self.pooled is None and self.rows is None else self.first(x)
+
     def firsts(self, x: Tensor) -> Tensor:
         """(R) places of the first of each row's states among all B * T."""
         if self.rows is None:
@@ -267,6 +271,7 @@ def context_of_call(
     position_embeddings: tuple[Tensor, Tensor] | None = None,
     encoder_hidden_states: Tensor | None = None,
     encoder_attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **others: Any,
 ) -> Context:
     """What a layer needs to know when it is called alone, by the reference's arguments.
@@ -278,6 +283,7 @@ def context_of_call(
         mask, attention_mask: (B, T), or what is added to scores (B, 1 or H, 1 or T, T).
         position_embeddings: cosines and sines (B, T, E) of a model's ``rotary_emb``.
         encoder_hidden_states, encoder_attention_mask: what cross-attention reads (B, S, D), and its mask.
+        position_bias: what is added to the scores (1 or B, H, T, T) for the distances of positions.
         others: positions, which have their effect through ``position_embeddings`` alone; what is ``None`` or ``False``.
 
     Raises:
@@ -289,7 +295,7 @@ def context_of_call(
         refuse(not unused, f"a layer that is called alone takes no `{name}`.", "Call the model.", UnsupportedError)
     mask = attention_mask if mask is None else mask
     batch, length = x.shape[:2]
-    ctx: Context = Context(kernel, queries=length, keys=length)
+    ctx: Context = Context(kernel, queries=length, keys=length, position_bias=position_bias)
     if mask is not None:
         ctx.padding, ctx.full_mask = read_mask(mask, batch, length, length)
     if encoder_hidden_states is not None:

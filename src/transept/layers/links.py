@@ -6,8 +6,8 @@ A compute module is written in one vocabulary (``self.q_proj``), while PyTorch's
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -23,6 +23,18 @@ class Linked(nn.Module):
 
     _links: dict[str, tuple[nn.Module, str]]
     _aliases: dict[str, str]
+    by_steps: bool = False  # whether it computes by what is at the places of its steps; see `Step`
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        """The steps of its work that the reference has a module for: path in the tree, below this module -> class."""
+        return {}
+
+    def step_at(self, path: str) -> nn.Module | None:
+        """What the tree has at the place of a step now; ``None`` where it has no such place."""
+        module: nn.Module | None = self
+        for name in path.split("."):
+            module = None if module is None else module._modules.get(name)
+        return module
 
     def __getattr__(self, name: str) -> Any:
         held = self.__dict__
@@ -123,6 +135,8 @@ class Container(nn.Module):
     register_forward_pre_hook = register_full_backward_hook = register_full_backward_pre_hook = register_forward_hook
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            raise self._refused("has another forward")
         check_replaced(self, name)
         super().__setattr__(name, value)
 
@@ -145,9 +159,79 @@ class ContainerList(Container, nn.ModuleList):
         return str(idx) if str(idx) in names else names[idx if idx < 0 else len(names)]
 
 
+class Step(Container):
+    """A place in the tree that holds parts of its ``owner``, and computes one step of the owner's work.
+
+    The owner computes the step by itself, until it has a hook or another ``forward``, or another module takes its place: from
+    then on the owner calls what the tree has at the places of its steps (:attr:`Linked.by_steps`).
+
+    ``lends`` are attributes that the reference has here -> where the owner has them; a module among them is in the mode
+    (training or not) that this one is put in, and so are those of ``follow``.
+    """
+
+    owner: Any
+    lends: ClassVar[Mapping[str, str]] = {}
+    follow: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, owner: Linked) -> None:
+        super().__init__()
+        self.__dict__["owner"] = owner  # which is no part of it
+
+    def takes_part(self) -> None:
+        """Let the owner call what is at this place."""
+        self.owner.by_steps = True
+
+    def register_forward_hook(self, *args: Any, **options: Any) -> Any:
+        self.takes_part()
+        return nn.Module.register_forward_hook(self, *args, **options)
+
+    def register_forward_pre_hook(self, *args: Any, **options: Any) -> Any:
+        self.takes_part()
+        return nn.Module.register_forward_pre_hook(self, *args, **options)
+
+    def register_full_backward_hook(self, *args: Any, **options: Any) -> Any:
+        self.takes_part()
+        return nn.Module.register_full_backward_hook(self, *args, **options)
+
+    def register_full_backward_pre_hook(self, *args: Any, **options: Any) -> Any:
+        self.takes_part()
+        return nn.Module.register_full_backward_pre_hook(self, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self).lends and name not in self._modules:
+            return attribute(self.owner, type(self).lends[name])
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "forward":
+            self.takes_part()
+            nn.Module.__setattr__(self, name, value)
+        elif name in type(self).lends:
+            path, _, key = type(self).lends[name].rpartition(".")
+            setattr(attribute(self.owner, path), key, value)
+        else:
+            super().__setattr__(name, value)
+
+    def train(self, mode: bool = True) -> Any:
+        for path in (*type(self).follow, *type(self).lends.values()):
+            if isinstance(part := attribute(self.owner, path), nn.Module):
+                part.train(mode)
+        return super().train(mode)
+
+
+def attribute(module: Any, path: str) -> Any:
+    """What a dotted path of attributes leads to."""
+    for name in path.split(".") if path else ():
+        module = getattr(module, name)
+    return module
+
+
 def check_replaced(holder: nn.Module, name: str) -> None:
-    """Refuse to replace a container, whose parts are looked up in it by others."""
-    if isinstance(place := holder.__dict__.get("_modules", {}).get(name), Container):
+    """Refuse to replace a container, whose parts are looked up in it by others; what takes the place of a step is called."""
+    place = holder.__dict__.get("_modules", {}).get(name)
+    if isinstance(place, Step):
+        place.takes_part()
+    elif isinstance(place, Container):
         names = ", ".join((*place._modules, *place._parameters))
         message = f"{name!r} only holds parts of the model, and what takes its place would not be used."
         raise UnsupportedError(message, hint=f"Replace its parts: {names}.")

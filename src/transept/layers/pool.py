@@ -15,14 +15,17 @@ from transept.layers.mlp import activation
 
 
 class Pooler(Linked):
-    """A dense layer with an activation over the first position, (B, D) -> (B, D or ``out``), as pretraining trained it."""
+    """A dense layer with an activation over the first position, as pretraining trained it.
+
+    It takes that position alone, (B, D), or all, (B, T, D), and gives (B, D or ``out``).
+    """
 
     def __init__(self, dim: int, out: int | None = None, act: str = "tanh") -> None:
         super().__init__()
         self.dense, self.act = nn.Linear(dim, out or dim), activation(act)
 
-    def forward(self, first: Tensor) -> Tensor:
-        return self.act(self.dense(first))
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.act(self.dense(hidden_states[:, 0] if hidden_states.ndim == 3 else hidden_states))
 
 
 def summary(hidden: Tensor, kind: str) -> Tensor:

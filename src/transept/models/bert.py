@@ -5,6 +5,7 @@ With ``is_decoder`` it attends causally and caches; with ``add_cross_attention``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +16,10 @@ from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, Share
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.heads import classify, language, span
-from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.encoder import EncoderConfig, LayersStep, encoder_layers
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, Pooler
+from transept.layers.links import Step
 
 
 class BertConfig(EncoderConfig):
@@ -41,7 +43,9 @@ class BertConfig(EncoderConfig):
 
 def _attention(stored: str, ours: str) -> Table:
     parts = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}
-    return {stored: (ours, parts), f"{stored}.output.LayerNorm": f"{ours}_norm"}
+    # What the reference calls attention ends with the sum and the norm: a step of the layer, see `EncoderBlock`.
+    inner = {f"{stored}.{name}": f"{ours}.{own}" for name, own in parts.items()}
+    return {**inner, f"{stored}.output.LayerNorm": f"{ours}_norm"}
 
 
 BERT_EMBEDDINGS: Table = {
@@ -119,6 +123,9 @@ class BertModel(TextBackbone):
             self.alias(str(own), f"embeddings.{stored}")
         self.layers = encoder_layers(c, causal=c.is_decoder, cross=c.add_cross_attention)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": LayersStep}
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         if types is not None:

@@ -6,6 +6,7 @@ Shapes: B batch, C channels, H height, W width, N patches, T positions, D hidden
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -22,10 +23,12 @@ from transept.core.model import Backbone
 from transept.core.parts import CompositeConfig, PartConfig
 from transept.errors import TranseptWarning
 from transept.heads.dual import DualEncoder, ForTowerClassification, ImageWithProjection, TextWithProjection, towers
+from transept.kinds.encoder import UnmaskedLayersStep
 from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import CausalBackbone, TextBackbone
 from transept.layers import MLP, Attention, Block, Context, Pattern, PreNorm, standard_layers
 from transept.layers.grids import EmbeddedGridPositions, PatchEmbeddings, Patches
+from transept.layers.links import Step
 from transept.objectives.contrastive import softmax_pairs
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
@@ -124,10 +127,32 @@ def tower_layers(c: TowerConfig, *, causal: bool = False) -> nn.ModuleList:
     )
 
 
+TEXT_EMBEDDINGS: Table = {"token_embedding": "embed_tokens", "position_embedding": "embed_positions"}
+
+
+class TextEmbeddings(nn.Module):
+    """The sum of the embeddings of tokens and of positions: (B, T) ids -> (B, T, D)."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    def forward(
+        self, input_ids: Tensor | None = None, position_ids: Tensor | None = None, inputs_embeds: Tensor | None = None
+    ) -> Tensor:
+        tokens: Any = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None] if position_ids is None else position_ids
+        return tokens + self.position_embedding(positions).to(tokens.dtype)
+
+
 class _Tower(Backbone):
     """What both networks have in common: their names in files, and how they begin."""
 
     beside: ClassVar[frozenset[str]] = frozenset()
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": UnmaskedLayersStep}
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -168,8 +193,7 @@ class TextTower(_Tower, TextBackbone):
     ragged = False
     names = Names(
         {
-            "embeddings.token_embedding": "embed_tokens",
-            "embeddings.position_embedding": "embed_positions",
+            "embeddings": ("", TEXT_EMBEDDINGS),
             "encoder.layers.*": ("layers.*", CLIP_BLOCK),
             "final_layer_norm": "norm",
         }
@@ -178,10 +202,14 @@ class TextTower(_Tower, TextBackbone):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         c = config
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.embed_positions = nn.Embedding(c.max_position_embeddings, c.hidden_size)
+        self.embeddings = TextEmbeddings(c)
+        for stored, own in TEXT_EMBEDDINGS.items():
+            self.alias(str(own), f"embeddings.{stored}")
         self.layers = tower_layers(c, causal=self.causal)  # type: ignore[arg-type]
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        return self.embeddings(inputs_embeds=x, position_ids=positions)
 
     def infer_mask(self, ids: Tensor) -> None:
         """Texts were padded with ids that mean something elsewhere, and read without a mask."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -13,8 +14,10 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.config.model import Config
 from transept.heads import classify, language, span
+from transept.kinds.encoder import LayersStep
 from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Attention, Context, PostNorm, standard_layers
+from transept.layers.links import Step
 from transept.layers.positions import sinusoids
 from transept.models.bert import BERT_EMBEDDINGS
 
@@ -89,6 +92,9 @@ class DistilBertModel(TextBackbone):
             partial(MLP, c.dim, c.hidden_dim, c.activation),
             norm,
         )
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"transformer": LayersStep}
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         return self.embeddings(inputs_embeds=x, position_ids=positions)

@@ -84,6 +84,13 @@ class ElectraForCausalLM(_Predicts, language.ForCausalLM[ElectraModel]):
     """ELECTRA that predicts the next token; set ``is_decoder``."""
 
 
+class DiscriminatorHead(classify.DenseClassifier):
+    """One number for each token: (B, T, D) -> (B, T)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze(-1)
+
+
 class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
     """ELECTRA's discriminator: whether each token was put in the place of the original one, ``logits`` (B, T).
 
@@ -91,14 +98,14 @@ class ElectraForPreTraining(classify.TokenTask[ElectraModel]):
     """
 
     names = Names({"discriminator_predictions": ("head", {"dense_prediction": "out_proj"})})
-    head_class, act, classes, head_dropouts = classify.DenseClassifier, "hidden_act", 1, ()
+    head_class, act, classes, head_dropouts = DiscriminatorHead, "hidden_act", 1, ()
 
     @property
     def rows_apart(self) -> bool:
         return True
 
     def predict(self, states: BackboneOutput, inputs: dict[str, Any]) -> ModelOutput:
-        return self.output_class(logits=self.head(states.last_hidden_state).squeeze(-1))
+        return self.output_class(logits=self.head(states.last_hidden_state))
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:
         return {"replaced": binary(logits, labels, _padding(inputs))}
@@ -113,6 +120,7 @@ def _padding(inputs: dict[str, Any]) -> Tensor | None:
 
 
 class ElectraForSequenceClassification(classify.ForSequenceClassification[ElectraModel]):
+    head_class = classify.FirstClassifier
     act = "gelu"
     names = Names({"classifier": "head"})
 

@@ -5,6 +5,7 @@ Positions count real tokens, as RoBERTa's, and one bias by distance is added to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from torch import Tensor, nn
@@ -13,9 +14,10 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import MAX_SIZE, Range
 from transept.heads import classify, language, span
-from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.encoder import EncoderConfig, LayersStep, encoder_layers
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, CountedPositions, Pooler, distance_bias
+from transept.layers.links import Step
 from transept.models.bert import BERT_EMBEDDINGS
 
 # Constants of the checkpoints' training; the config's own numbers do not change them.
@@ -63,6 +65,13 @@ class MPNetEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(words + self.position_embeddings(positions)))
 
 
+class MPNetLayersStep(LayersStep):
+    """The layers, which read a bias by distance."""
+
+    def prepare(self, x: Tensor, ctx: Context) -> None:
+        ctx.position_bias = self.owner.distances(x, ctx)
+
+
 class MPNetModel(TextBackbone):
     config_class = MPNetConfig
     head_dropouts = ("hidden_dropout_prob",)
@@ -87,8 +96,15 @@ class MPNetModel(TextBackbone):
         self.layers = encoder_layers(c)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": MPNetLayersStep}
+
+    def distances(self, x: Tensor, ctx: Context) -> Tensor:
+        """The biases (1, H, T, S) of states (B, T, D)."""
+        return distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
+
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, buckets=BUCKETS, furthest=FURTHEST)
+        ctx.position_bias = self.distances(x, ctx)
         return self.embeddings(inputs_embeds=x, position_ids=positions)
 
 
@@ -100,6 +116,7 @@ class MPNetForMaskedLM(language.ForMaskedLM[MPNetModel]):
 
 
 class MPNetForSequenceClassification(classify.ForSequenceClassification[MPNetModel]):
+    head_class = classify.FirstClassifier
     act = "tanh"
     names = Names({"classifier": "head"})
 

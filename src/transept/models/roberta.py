@@ -37,6 +37,10 @@ EMBEDDINGS: Table = {
 class RobertaEmbeddings(BertEmbeddings):
     """BERT's, with positions that count real tokens."""
 
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self._modules["position_embeddings"] = self._modules.pop("position_embeddings")  # the last one in the tree
+
     def make_positions(self, config: BertConfig, size: int) -> nn.Embedding:
         assert config.pad_token_id is not None
         return CountedPositions(config.max_position_embeddings, size, config.pad_token_id)
@@ -67,6 +71,7 @@ class RobertaForCausalLM(_Predicts, language.ForCausalLM[RobertaModel]): ...
 
 
 class RobertaForSequenceClassification(classify.ForSequenceClassification[RobertaModel]):
+    head_class = classify.FirstClassifier
     act = "tanh"
     names = Names({"classifier": "head"})
 

@@ -7,6 +7,7 @@ feed-forward layers, of which the second half overflows in float16 and stays flo
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
 from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, clamp_half, distance_bias
+from transept.layers.links import Step
 
 
 class T5Config(Seq2SeqConfig):
@@ -86,10 +88,67 @@ class WideLinear(nn.Linear):
         return super().forward(input.to(self.weight.dtype))
 
 
+class SelfAttentionStep(Step):
+    """Self-attention of normed states, added to them: (B, T, D) -> (B, T, D), with the biases by distance, and the weights."""
+
+    lends = {"dropout": "dropout"}
+    follow = ("self_attn",)
+
+    def forward(self, hidden_states: Tensor, attention_mask: Context | Tensor | None = None, **given: Any) -> tuple[Any, ...]:
+        block, ctx = self.owner, attention_mask
+        if not isinstance(ctx, Context):
+            ctx = block.self_attn.alone(hidden_states, ctx, given)
+        out, weights = block.self_attn(block.self_attn_norm(hidden_states), ctx)
+        return ctx.keep(hidden_states) + block.dropout(out), ctx.position_bias, weights
+
+
+class CrossAttentionStep(Step):
+    """The same to the encoder's states (B, S, D)."""
+
+    lends = {"dropout": "dropout"}
+    follow = ("cross_attn",)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        key_value_states: Context | Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        **given: Any,
+    ) -> tuple[Any, ...]:
+        block, ctx = self.owner, key_value_states
+        if not isinstance(ctx, Context):
+            given |= {"encoder_hidden_states": ctx, "encoder_attention_mask": attention_mask}
+            ctx = block.cross_attn.alone(hidden_states, None, given)
+        out, weights = block.cross_attn(block.cross_attn_norm(hidden_states), ctx)
+        return hidden_states + block.dropout(out), position_bias, weights
+
+
+class FeedForwardStep(Step):
+    """The feed-forward layer of normed states, added to them: (B, T, D) -> (B, T, D)."""
+
+    lends = {"dropout": "dropout"}
+    follow = ("mlp",)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        block = self.owner
+        added: Tensor = hidden_states + block.dropout(block.mlp(block.mlp_norm(hidden_states)))
+        return added
+
+
 class T5Block(PreNorm):
     is_prepared = True  # distances are counted once for all layers
 
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        crosses = () if self.cross_attn is None else (CrossAttentionStep,)
+        return {f"layer.{place}": kind for place, kind in enumerate((SelfAttentionStep, *crosses, FeedForwardStep))}
+
     def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        if self.by_steps:
+            attend, *cross, add = (self.step_at(path) for path in self.step_classes())
+            for step in (attend, *(cross if ctx.encoder_states is not None else ())):
+                x = clamp_half(step(x, ctx)[0])
+            return clamp_half(add(x))  # type: ignore[misc]
         x = clamp_half(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0]))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = clamp_half(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)[0]))

@@ -111,7 +111,7 @@ class ViTModel(PatchBackbone):
 
     def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
         out = self.finalize(x)
-        pooled = None if self.pooler is None else self.pooler(ctx.first(out))
+        pooled = None if self.pooler is None else self.pooler(ctx.to_pool(out))
         return self.recorded(BackboneOutput(last_hidden_state=out, pooler_output=pooled), x, ctx)
 
 

@@ -99,6 +99,8 @@ def apply(model: Model, mesh: DeviceMesh, plan: Plan, *, sequence: bool = False)
         }
         how = _style(style, model, layer_of.get(name), modules[name] in inner, forms, plan.blocks_of(f"{name}.weight"))
         parallelize_module(modules[name], mesh, how)
+    for block in (module for module in modules.values() if isinstance(module, Block)):
+        block.is_split = True
     for name, module in modules.items():
         roles = plan.layers.get(name, {})
         is_split = any(roles.get(role) in plan.styles for role in ("o_proj", "down_proj"))
