@@ -233,7 +233,7 @@ def read_mask(
     another H than ``heads``, where that is known. What is no tensor is an ``InputTypeError``.
     """
     if not isinstance(mask, Tensor):
-        hint = 'The tokenizer makes one: tokenizer(text, return_tensors="pt").'
+        hint = 'Pass (batch, positions), 1 for real ones; of texts, tokenizer(texts, return_tensors="pt") gives it.'
         raise InputTypeError(f"`{name}` must be a tensor, but is {type(mask).__name__}.", hint=hint)
     mask = mask if device is None else mask.to(device)
     if mask.ndim == 2:
