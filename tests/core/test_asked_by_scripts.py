@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 import torch.utils._pytree as pytree
 import transformers as reference
 
+import transept
 from transept import DynamicCache, EncoderDecoderCache, StaticCache
 from transept.errors import InputError, TranseptWarning, UnsupportedError
 from transept.models.bart import BartConfig, BartForConditionalGeneration
@@ -183,3 +185,16 @@ def test_settings_that_are_set_on_a_model() -> None:
     assert model.generate(IDS, max_new_tokens=1, trust_remote_code=True).shape == (1, 5)
     with pytest.raises(InputError, match="takes no `task`"):
         model.generate(IDS, max_new_tokens=2, task="x")
+
+
+def test_models_tell_their_vocabulary_and_configs_have_no_plans() -> None:
+    config = transept.T5Config(vocab_size=30, d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, decoder_start_token_id=0)
+    model = transept.T5Model(config)
+    assert model.vocab_size == 30
+    assert model._shift_right(torch.tensor([[5, 6, 7]])).tolist() == [[0, 5, 6]]
+    assert config.base_model_tp_plan is config.base_model_pp_plan is None
+    sizes = {"hidden_sizes": [8], "depths": [1], "embedding_size": 8}
+    with pytest.raises(AttributeError, match="vocab_size"):
+        _ = transept.ResNetModel(transept.ResNetConfig(**sizes)).vocab_size
+    assert "bool_masked_pos" not in inspect.signature(transept.ViTForImageClassification.forward).parameters
+    assert "bool_masked_pos" in inspect.signature(transept.ViTModel.forward).parameters

@@ -205,7 +205,7 @@ def test_configs() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"backbone_out_indices": [0, 2, 1]}, "each once and in their order"),
-    ({"backbone_out_indices": [0, 1, 3]}, "numbers of the 3 layers"),
+    ({"backbone_out_indices": [-1, 0, 1]}, "numbers of layers from 0"),
     ({"reassemble_factors": [4, 2]}, r"no more numbers than `reassemble_factors` \(2\)"),
     ({"reassemble_factors": [4, 2, 0]}, "whole numbers"),
     ({"reassemble_factors": [4, 1.5, 1]}, "whole numbers"),
@@ -224,9 +224,19 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
         DPTConfig(**TINY["dpt"] | settings)
 
 
+def test_numbers_beyond_the_layers_are_passed_over() -> None:
+    settings = TINY["dpt"] | {"backbone_out_indices": [0, 2, 7], "neck_hidden_sizes": [8, 8], "reassemble_factors": [2, 1]}
+    models = [kind(**settings) for kind in (transformers.DPTConfig, DPTConfig)]
+    theirs, ours = transformers.DPTForDepthEstimation(models[0]).eval(), DPTForDepthEstimation(models[1]).eval()
+    ours.load_state_dict(theirs.state_dict())
+    pixels = torch.rand(2, 3, 16, 16)
+    torch.testing.assert_close(ours(pixels).predicted_depth, theirs(pixels).predicted_depth)
+
+
 def test_more_settings_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="as states are read"):
-        DPTForDepthEstimation(DPTConfig(**TINY["dpt"] | {"backbone_out_indices": [0, 1]}))
+    for indices in ([0, 1], [0, 1, 3]):
+        with pytest.raises(ConfigError, match=r"as states are read \(2\)"):
+            DPTForDepthEstimation(DPTConfig(**TINY["dpt"] | {"backbone_out_indices": indices}))
     with pytest.raises(UnsupportedError, match="hybrid"):
         DPTConfig(is_hybrid=True)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="hybrid"):

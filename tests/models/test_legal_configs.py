@@ -20,6 +20,7 @@ TEXT: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention
 TEXT |= {"vocab_size": 30, "max_position_embeddings": 20, "projection_dim": 8}
 MAMBA: dict[str, Any] = {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 1, "vocab_size": 30}
 LOCAL: dict[str, Any] = {"attn_layers": ["local"], "local_attn_chunk_length": 4, "lsh_attn_chunk_length": None}
+LOCAL |= {"lsh_attention_probs_dropout_prob": None}
 LOCAL |= {"attention_head_size": 8, "hidden_size": 16, "num_attention_heads": 2, "feed_forward_size": 16, "vocab_size": 30}
 LOCAL |= {"axial_pos_shape": [4, 4], "axial_pos_embds_dim": [8, 8], "max_position_embeddings": 16, "is_decoder": True}
 STAGES: dict[str, Any] = {"embedding_size": 10, "hidden_sizes": [10, 20, 30, 42], "depths": [1, 1, 1, 1]}

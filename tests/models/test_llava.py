@@ -125,13 +125,30 @@ def test_files_of_all_layouts_are_read(layout: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, ours.state_dict()[f"model.{name}"]) for name, tensor in bare.state_dict().items())
 
 
+def test_parts_without_a_type_are_clip_and_llama() -> None:
+    config = LlavaConfig(text_config={"hidden_size": 64, "num_attention_heads": 4}, vision_config={"hidden_size": 48})
+    assert [config.text_config.model_type, config.vision_config.model_type] == ["llama", "clip_vision_model"]
+    assert [config.text_config.hidden_size, config.vision_config.hidden_size] == [64, 48]
+
+
+def test_features_of_images_come_with_what_is_asked_of_the_vision_model() -> None:
+    model = LlavaModel(LlavaConfig(**FAMILY.tiny)).eval()
+    vision = model.config.vision_config
+    pixels = torch.rand(2, 3, vision.image_size, vision.image_size)
+    plain = model.get_image_features(pixels)
+    asked = model.get_image_features(pixels, output_hidden_states=True, output_attentions=True)
+    assert plain.hidden_states is plain.attentions is None
+    assert [len(asked.hidden_states), len(asked.attentions)] == [vision.num_hidden_layers + 1, vision.num_hidden_layers]
+    torch.testing.assert_close(plain.pooler_output, asked.pooler_output)
+    assert torch.equal(model.get_image_features(pixels, return_dict=False)[0], plain.last_hidden_state)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"vision_feature_layer": 3}, "must be among the 3 hidden states"),
         ({"vision_feature_layer": []}, "must be among the 3 hidden states"),
         ({"vision_feature_select_strategy": "none"}, "vision_feature_select_strategy"),
-        ({"text_config": {"hidden_size": 8}}, "must be a config with a `model_type`"),
         ({"text_config": 7}, "must be a config with a `model_type`"),
     ],
 )

@@ -75,6 +75,8 @@ class Config(Settings):
     """
 
     model_type: ClassVar[str] = ""
+    base_model_tp_plan: ClassVar[None] = None  # plans for several devices follow from the roles of layers here
+    base_model_pp_plan: ClassVar[None] = None
     keeps_unknown = True
     aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path"}
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})

@@ -42,6 +42,8 @@ class TaskModel(Composed, Generic[B]):
     takes: ClassVar[tuple[str, ...]] = ()
     # Inputs of the backbone that this task takes by keyword alone.
     omits: ClassVar[tuple[str, ...]] = ENCODER
+    # Inputs of the backbone that this task does not take.
+    refuses: ClassVar[tuple[str, ...]] = ()
     token_parts = ("backbone",)
     # Whether the parameters of the head come before those of the backbone, as in some of the reference's classes.
     heads_first: ClassVar[bool] = False
@@ -96,11 +98,12 @@ class TaskModel(Composed, Generic[B]):
         place = reads.index("labels")
         after = [name for name in reads[place + 1 :] if name != "past_key_values" or cls.omits == ()]
         own = [name for name in _keywords(cls) if name not in ("num_items_in_batch", "return_dict", "logits_to_keep")]
-        return tuple(name for name in (*reads[:place], *own, *after) if name not in cls.omits)
+        return tuple(name for name in (*reads[:place], *own, *after) if name not in (*cls.omits, *cls.refuses))
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
-        return (*_keywords(cls), *cls.backbone_class.arguments(), *cls.backbone_class.options())
+        inputs = (*_keywords(cls), *cls.backbone_class.arguments(), *cls.backbone_class.options())
+        return tuple(name for name in inputs if name not in cls.refuses)
 
     @property
     def reads_pooler(self) -> bool:

@@ -27,6 +27,13 @@ class Stateful:
         return States in getattr(getattr(cls, "backbone_class", cls), "keeps", ())
 
 
+class VocabularySize:
+    """How many tokens the config's texts have; a model may have an attribute of that name in its place."""
+
+    def __get__(self, model: Any, cls: Any) -> Any:
+        return self if model is None else model.config.get_text_config().vocab_size
+
+
 class ForLibraries(Loadable):
     """Mixed into models: what is asked of every model, whatever its task."""
 
@@ -37,6 +44,7 @@ class ForLibraries(Loadable):
     # What libraries look up before they use a feature, which every class here has.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = _can_compile_fullgraph = True
     _is_stateful = Stateful()
+    vocab_size: Any = VocabularySize()
     _keep_in_fp32_modules = _keep_in_fp32_modules_strict = None
     _keys_to_ignore_on_load_missing = _keys_to_ignore_on_load_unexpected = _keys_to_ignore_on_save = None
     # Instance attributes: libraries look for them in the model's ``__dict__``.

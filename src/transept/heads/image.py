@@ -30,7 +30,7 @@ class ForImageClassification(PooledTask[I]):
     classes (``num_labels=0``) the logits are the state (B, D) that they would be made of.
     """
 
-    omits = ("bool_masked_pos",)
+    refuses = ("bool_masked_pos",)
 
     def make_head(self, config: Config) -> nn.Module:
         return super().make_head(config) if self.classes else nn.Identity()

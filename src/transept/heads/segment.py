@@ -26,7 +26,7 @@ class ForSemanticSegmentation(Task[B]):
     A family may have an ``auxiliary`` head, for the loss alone.
     """
 
-    omits = ("bool_masked_pos",)
+    refuses = ("bool_masked_pos",)
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
 
     def __init__(self, config: Config) -> None:

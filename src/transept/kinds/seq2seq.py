@@ -105,6 +105,8 @@ class EncoderDecoderBackbone(Composed, Backbone):
         """What the decoder reads to write these ids, (B, T) with -100 for padding: the same, one position later."""
         return shifted(self.config, ids)
 
+    _shift_right = shifted  # what the reference calls it
+
     def default_decoder_ids(self, ids: Tensor | None) -> Tensor:
         """What the decoder reads where the caller gives nothing; families that restore their inputs derive it from those."""
         what = f"{type(self).__name__} needs `decoder_input_ids` (or `decoder_inputs_embeds`)."

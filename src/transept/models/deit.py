@@ -65,7 +65,7 @@ class DeiTForImageClassificationWithTeacher(Task[DeiTModel]):
     """
 
     labels = ()
-    omits = ("bool_masked_pos",)
+    refuses = ("bool_masked_pos",)
     names = Names({"cls_classifier": "head", "distillation_classifier": "distillation_head"})
 
     def __init__(self, config: Config) -> None:

@@ -84,7 +84,8 @@ class DPTConfig(NeckConfig, EncoderConfig):
     """Settings of DPT; the defaults are those of dpt-large but for its size.
 
     Without ``backbone_config`` the transformer is a ViT of these settings, and the states after the layers
-    ``backbone_out_indices``, from 0, are read. ``readout_type`` says what becomes of the class token.
+    ``backbone_out_indices``, from 0, are read; numbers beyond the layers are passed over. ``readout_type`` says what becomes
+    of the class token.
     """
 
     model_type = "dpt"
@@ -123,7 +124,12 @@ class DPTConfig(NeckConfig, EncoderConfig):
 
     @property
     def states_read(self) -> int:
-        return len(self.backbone_out_indices) if self.backbone_config is None else super().states_read
+        return len(self.layers_read) if self.backbone_config is None else super().states_read
+
+    @property
+    def layers_read(self) -> list[int]:
+        """The layers of a ViT of its own whose states are read, from 0."""
+        return [layer for layer in self.backbone_out_indices if layer < self.num_hidden_layers]
 
     def validate(self) -> None:
         super().validate()
@@ -131,8 +137,8 @@ class DPTConfig(NeckConfig, EncoderConfig):
             return  # there is no ViT of its own
         check_patches(self)
         read = self.backbone_out_indices
-        if sorted(set(read)) != read or read[-1:] > [self.num_hidden_layers - 1]:
-            rule = f"must be numbers of the {self.num_hidden_layers} layers, each once and in their order"
+        if sorted(set(read)) != read or read[:1] < [0]:
+            rule = "must be numbers of layers from 0, each once and in their order"
             self.fail("backbone_out_indices", rule)
 
     def check_model(self) -> None:
@@ -194,7 +200,7 @@ class _DPTStates(FeatureMaps, DPTModel):
 
     @property
     def out_features(self) -> list[str]:
-        return [str(layer) for layer in self.config.backbone_out_indices]
+        return [str(layer) for layer in self.config.layers_read]
 
 
 _UNIT = {f"{long}{i}": f"{short}{i}" for long, short in (("convolution", "conv"), ("batch_norm", "norm")) for i in (1, 2)}

@@ -50,6 +50,13 @@ class LlavaConfig(PictureTextConfig):
     vision_feature_layer: Signed | list[Signed] = -2
     multimodal_projector_bias: bool = True
 
+    @classmethod
+    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Parts that do not tell their type are CLIP and Llama."""
+        given = {name: values[name] for name in cls.parts if isinstance(values.get(name), dict)}
+        types = {name: {"model_type": cls.parts[name]["model_type"], **part} for name, part in given.items()}
+        return super().upgrade(values | types)
+
     def validate(self) -> None:
         super().validate()
         layers: int = getattr(self.vision_config, "num_hidden_layers", 0)
@@ -117,8 +124,11 @@ class LlavaModel(PictureTextBackbone):
         vision_feature_layer: int | list[int] | None = None,
         vision_feature_select_strategy: str | None = None,
         image_sizes: Any = None,
+        **asked: Any,
     ) -> BackboneOutput:
         """The vision model's output for images (P, C, H, W); ``pooler_output`` has the features (., D) of each one.
+
+        ``output_hidden_states``, ``output_attentions`` and ``return_dict`` are the vision model's.
 
         Raises:
             InputError: a layer that there is not, or ``image_sizes``, which vision models of one size do not take.
@@ -128,13 +138,16 @@ class LlavaModel(PictureTextBackbone):
         c: Any = self.config
         layers = c.vision_feature_layer if vision_feature_layer is None else vision_feature_layer
         strategy = vision_feature_select_strategy or c.vision_feature_select_strategy
-        output: Any = self.vision_tower(pixel_values, output_hidden_states=True, return_dict=True)
+        output: Any = self.vision_tower(pixel_values, **asked | {"output_hidden_states": True, "return_dict": True})
         states, chosen = output.hidden_states, layers if isinstance(layers, list | tuple) else [layers]
         if wrong := [layer for layer in chosen if not -len(states) <= layer < len(states)]:
             raise InputError(f"`vision_feature_layer` is {wrong[0]}, but there are {len(states)} hidden states.")
         x = torch.cat([states[layer] for layer in chosen], dim=-1)
         x = self.multi_modal_projector(x[:, 1:] if strategy == "default" else x)
-        return BackboneOutput(last_hidden_state=output.last_hidden_state, pooler_output=tuple(x))  # type: ignore[arg-type]
+        output["pooler_output"] = tuple(x)
+        if not (c.output_hidden_states if asked.get("output_hidden_states") is None else asked["output_hidden_states"]):
+            output["hidden_states"] = None
+        return output if asked.get("return_dict") in (None, True) else output.to_tuple()
 
     def sizes(self, kind: Pictures, given: Mapping[str, Any]) -> list[int]:
         tower: Any = self.vision_tower

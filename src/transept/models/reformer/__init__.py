@@ -64,10 +64,10 @@ class ReformerConfig(Config):
     layer_norm_eps: float = 1e-12
     local_num_chunks_before: int | None = 1
     local_num_chunks_after: int | None = 0
-    local_attention_probs_dropout_prob: Share = 0.05
+    local_attention_probs_dropout_prob: Share | None = 0.05
     local_attn_chunk_length: Count | None = 64
     lsh_attn_chunk_length: Count | None = 64
-    lsh_attention_probs_dropout_prob: Share = 0.0
+    lsh_attention_probs_dropout_prob: Share | None = 0.0
     lsh_num_chunks_before: int | None = 1
     lsh_num_chunks_after: int | None = 0
     max_position_embeddings: int = 4096
@@ -84,7 +84,7 @@ class ReformerConfig(Config):
         super().validate()
         if not self.attn_layers:
             self.fail("attn_layers", "must name at least one layer")
-        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after")
+        names = ("attn_chunk_length", "num_chunks_before", "num_chunks_after", "attention_probs_dropout_prob")
         for name in (f"{kind}_{name}" for kind in {*self.attn_layers} for name in names):
             if getattr(self, name) is None:
                 self.fail(name, "must be a number, since `attn_layers` names layers of its kind")
