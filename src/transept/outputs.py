@@ -24,13 +24,13 @@ _OUTSIDE = frozenset({"loss_terms"})
 _CACHE = "past_key_values"
 # The order of what outputs share: losses before a class's own fields, what a backbone recorded after them.
 _LOSSES = ("loss", "aux_loss", "mc_loss")
-_RECORDED = (
+RECORDED = (
     *("mems", _CACHE, "hidden_states", "decoder_hidden_states", "attentions", "decoder_attentions", "cross_attentions"),
     "reshaped_hidden_states",
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
     "image_hidden_states",
 )
-_AFTER = (*_RECORDED, "contrastive_loss", "diversity_loss")
+_AFTER = (*RECORDED, "contrastive_loss", "diversity_loss")
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True)
@@ -90,7 +90,7 @@ class ModelOutput(dict[str, Any]):
 
     def complete(self, states: ModelOutput) -> None:
         """Take over what a backbone recorded, where this output has a place for it."""
-        for name in _RECORDED:
+        for name in RECORDED:
             if name in self.names and name in states.names:
                 self[name] = states.get(states._key(name))  # PyTorch 2.11 loses attributes that it compiles
 

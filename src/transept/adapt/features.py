@@ -15,7 +15,7 @@ from transept.errors import InputError, UnsupportedError, refuse
 from transept.layers.cache import Cache
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import total
-from transept.outputs import ModelOutput
+from transept.outputs import RECORDED, ModelOutput
 
 Row = dict[str, Any]
 _STATES, _FEATURES = "states.", "features"
@@ -169,13 +169,10 @@ def _tensors(states: ModelOutput, task: str) -> Row:
             found |= {f"{_STATES}{name}.{number}": each for number, each in enumerate(value)}
         elif not isinstance(value, Cache):
             raise UnsupportedError(f"{task} has states that cannot be kept: `{name}`.", hint="Train it as a whole.")
-    rows = {len(value) for value in found.values()}
-    refuse(
-        len(rows) > 1,
-        f"{task} has states that do not belong to a row each, which cannot be kept.",
-        "Train it as a whole.",
-        UnsupportedError,
-    )
+    # What a network records is for users, such as the states of all pictures; of what is not, heads or losses read all.
+    rows = {len(value) for name, value in found.items() if name.removeprefix(_STATES).partition(".")[0] not in RECORDED}
+    what = f"{task} has states that do not belong to a row each, which cannot be kept."
+    refuse(len(rows) > 1, what, "Train it as a whole.", UnsupportedError)
     return found
 
 
