@@ -171,8 +171,8 @@ class Work:
         """Say what a file of answers holds now; gives the exit code."""
         if (output := self.args.output) is not None:
             missed = f", {failed} failed" if failed else ""
-            told = {"output": output, "inputs": inputs, "failed": failed}
-            print(json.dumps(told) if self.args.json else f"{output}: {inputs - failed} answered{missed}")
+            counts = {"output": output, "inputs": inputs, "failed": failed}
+            print(json.dumps(counts) if self.args.json else f"{output}: {inputs - failed} answered{missed}")
         return 1 if failed else 0
 
 
@@ -230,7 +230,7 @@ def answer_all(
     from tqdm import tqdm
 
     skipped = sink.begin()
-    inputs = told = 0
+    inputs = shown = 0
     with tqdm(initial=skipped, leave=False, delay=BAR_DELAY, **bar) as progress:
         for group in in_time(groups):
             done, rest = group[:skipped], group[skipped:]
@@ -248,11 +248,11 @@ def answer_all(
             if drawings is not None:
                 drawings.write(pairs)
             wrong = [(item, answer) for item, answer in pairs if isinstance(answer, TranseptError)]
-            for item, error in wrong[: max(MOST_REPORTED - told, 0)]:
+            for item, error in wrong[: max(MOST_REPORTED - shown, 0)]:
                 complain_of(item.where, error)
-            if told <= MOST_REPORTED < told + len(wrong):
+            if shown <= MOST_REPORTED < shown + len(wrong):
                 complain("more inputs fail, which the answers tell of.")
-            told += len(wrong)
+            shown += len(wrong)
             progress.update(len(pairs))
     if skipped:
         what = f"there are {inputs} inputs, but {inputs + skipped} are answered already."
@@ -273,5 +273,5 @@ def in_time(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
 
 def complain_of(where: str, error: TranseptError) -> None:
     """Say what is wrong with an input, and where that is, once."""
-    told = explained(error)
-    complain(told if told.startswith(cleaned(where)) else f"{where}: {told}")
+    message = explained(error)
+    complain(message if message.startswith(cleaned(where)) else f"{where}: {message}")

@@ -218,8 +218,8 @@ def _state(model: nn.Module) -> Any:
 
 def _content(weight: Tensor) -> tuple[int, int, str]:
     """Where a weight's values lie, how often they were written, and, since ``.data`` is not counted, a few of them."""
-    written = 0 if weight.is_inference() else weight._version
+    version = 0 if weight.is_inference() else weight._version
     if weight.is_mkldnn:
-        return 0, written, ""
+        return 0, version, ""
     few = weight.detach()[tuple(slice(None, None, -(-size // 4) or 1) for size in weight.shape)]
-    return weight.data_ptr(), written, str(few.flatten().tolist())
+    return weight.data_ptr(), version, str(few.flatten().tolist())

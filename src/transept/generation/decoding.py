@@ -173,8 +173,8 @@ class Decoding:
             return self.embeds[:, start:stop]
         what = "with `inputs_embeds`, what is written must be cached, since it has no embeddings."
         refuse(self.lead > 0, what, "Leave `use_cache` on.")
-        written = self.model.get_input_embeddings()(self.buffer[:, size:stop])
-        return torch.cat([self.embeds[:, start:], written], dim=1)
+        new = self.model.get_input_embeddings()(self.buffer[:, size:stop])
+        return torch.cat([self.embeds[:, start:], new], dim=1)
 
     def _fix(self, given: dict[str, Any], cache: Cache) -> None:
         """Give a step's inputs the shape and the strides that they have at every step."""

@@ -142,9 +142,9 @@ class Generates:
             return run.result()
         run.allow_streaming()
         streamer.put(run.prompt.ids.cpu())
-        written = run.result(lambda step: streamer.put(step.tokens.cpu()))
+        generated = run.result(lambda step: streamer.put(step.tokens.cpu()))
         streamer.end()
-        return written
+        return generated
 
     compute_transition_scores = staticmethod(transition_scores)
 
@@ -195,7 +195,7 @@ class Generates:
 
     @torch.no_grad()
     def _pieces(self, run: Run, tokenizer: Any, skip_special_tokens: bool) -> Iterator[Piece]:
-        start, prompt, first, written = time.perf_counter(), run.prompt.ids, 0.0, 0
+        start, prompt, first, tokens = time.perf_counter(), run.prompt.ids, 0.0, 0
         open_ = set(range(prompt.shape[0] * run.copies))
         # Behind the end of the prompt, since a token's text depends on the one before it.
         context = [ids for ids in prompt[:, -CONTEXT:].tolist() for _ in range(run.copies)]
@@ -207,13 +207,13 @@ class Generates:
             for row, token, done, chance in zip(*columns, strict=True):
                 if row not in open_:
                     continue
-                text, written, reason, stats = texts[row].add([token]), written + 1, None, None
+                text, tokens, reason, stats = texts[row].add([token]), tokens + 1, None, None
                 if done:
                     open_.discard(row)
                     text, full = text + texts[row].end(), number >= run.longest and token not in run.ends
                     reason = "length" if full else "stop"
                 if not open_:
-                    stats = Stats(prompt.numel(), written, first, time.perf_counter() - start)
+                    stats = Stats(prompt.numel(), tokens, first, time.perf_counter() - start)
                 yield Piece(text, [token], [chance], row, reason, stats)
 
     def _run(self, inputs: Tensor | None, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> Run:

@@ -145,14 +145,14 @@ def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, 
     rows = states[0].shape[0]
     start = _start(settings, "decoder_start_token_id", rows, states[0].device)
     begun, padding = inputs.pop("decoder_input_ids", None), inputs.pop("decoder_attention_mask", None)
-    written = start if begun is None else check_ids(begun, "decoder_input_ids")
-    padding = _padding(padding, rows, written.shape[1], "decoder_attention_mask")
-    if begun is not None and bool((written[:, 0] != start[:, 0]).all()):
-        written = torch.cat((start, written), dim=1)
+    first_ids = start if begun is None else check_ids(begun, "decoder_input_ids")
+    padding = _padding(padding, rows, first_ids.shape[1], "decoder_attention_mask")
+    if begun is not None and bool((first_ids[:, 0] != start[:, 0]).all()):
+        first_ids = torch.cat((start, first_ids), dim=1)
         padding = None if padding is None else torch.cat((torch.ones_like(padding[:, :1]), padding), dim=1)
     more = {"encoder_outputs": states} | ({} if mask is None else {"attention_mask": mask})
-    inputs = _check_inputs(model, inputs, rows, written.shape[1])
-    return Prompt(written, padding, None, cache, inputs | more, ids)
+    inputs = _check_inputs(model, inputs, rows, first_ids.shape[1])
+    return Prompt(first_ids, padding, None, cache, inputs | more, ids)
 
 
 def _check_inputs(model: Any, inputs: dict[str, Any], rows: int, length: int) -> dict[str, Any]:

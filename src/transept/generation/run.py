@@ -130,7 +130,7 @@ class Run:
         what = f"with `num_beams={self.beams}`, no token is certain before the end, so that nothing can be streamed."
         refuse(self.beams > 1, what, "Set num_beams=1, or call generate().")
 
-    def result(self, told: Callable[[Step], None] | None = None) -> Tensor | ModelOutput:
+    def result(self, on_step: Callable[[Step], None] | None = None) -> Tensor | ModelOutput:
         """Write to the end, and tell each step where somebody listens: the ids, or the output that the settings ask for."""
         s, more = self.settings, dict[str, Any]()
         if self.beams > 1:
@@ -140,8 +140,8 @@ class Run:
             more = {"sequences_scores": scores if s.output_scores else None, "beam_indices": rows}
         else:
             for step in self.steps():
-                if told is not None:
-                    told(step)
+                if on_step is not None:
+                    on_step(step)
                 self.record.step(self.decoding.outputs, step.logits, step.scores, step.tokens, step.done)
             ids = self.decoding.sequences(self.filler)
         if not s.return_dict_in_generate:

@@ -41,6 +41,6 @@ def in_step(model: Any) -> Iterator[None]:
 
 
 def _anybody_writes(writes: bool, device: torch.device) -> bool:
-    told = torch.tensor([writes], dtype=torch.int32, device=device)
-    dist.all_reduce(told, dist.ReduceOp.MAX)
-    return bool(told)
+    flag = torch.tensor([writes], dtype=torch.int32, device=device)
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)

@@ -39,7 +39,7 @@ class Seq2SeqTask(Task[Seq2SeqB]):
         output = self.get_output_embeddings() if "decoder" in self.backbone.token_parts else None
         return [*self.backbone.vocabulary_layers(), *(() if output is None else (output,))]
 
-    def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
+    def decoder_targets(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
         """What the decoder is to write, (B, T): what the encoder reads, unless a task overrides it."""
         return inputs.get("input_ids")
 
@@ -48,8 +48,8 @@ class Seq2SeqTask(Task[Seq2SeqB]):
 
     def encode(self, inputs: dict[str, Any], labels: Tensor | None) -> Any:
         if inputs.get("decoder_input_ids") is None and inputs.get("decoder_inputs_embeds") is None:
-            written = self.written(inputs, labels)
-            inputs["decoder_input_ids"] = None if written is None else self.backbone.shifted(written)
+            ids = self.decoder_targets(inputs, labels)
+            inputs["decoder_input_ids"] = None if ids is None else self.backbone.shifted(ids)
         return super().encode(inputs, labels)
 
 
@@ -83,7 +83,7 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     _shift_right = prepare_decoder_input_ids_from_labels
 
-    def written(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
+    def decoder_targets(self, inputs: dict[str, Any], labels: Tensor | None) -> Tensor | None:
         return labels
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:

@@ -92,16 +92,16 @@ class PackableBackbone(Backbone):
 
     def _check_packed(self, inputs: Mapping[str, Any]) -> None:
         """Refuse inputs that are not for rows of several texts."""
-        told, given = next(name for name in BOUNDS if inputs.get(name) is not None), given_states(inputs)
+        bound, given = next(name for name in BOUNDS if inputs.get(name) is not None), given_states(inputs)
         names = ("past_key_values", "encoder_hidden_states", "pixel_values", "mems", "perm_mask", "target_mapping", "lengths")
         wrong = [name for name in names if inputs.get(name) is not None] + ["use_cache"] * bool(inputs.get("use_cache"))
         if wrong:
-            what = f"`{told}` tells that rows hold several texts, which `{wrong[0]}` cannot be for."
-            raise InputError(what, hint=f"Pass one text in each row, without `{told}`.")
+            what = f"`{bound}` tells that rows hold several texts, which `{wrong[0]}` cannot be for."
+            raise InputError(what, hint=f"Pass one text in each row, without `{bound}`.")
         mask = inputs.get("attention_mask")
         if mask is not None and (not isinstance(mask, Tensor) or given is None or mask.shape != given.shape[:2]):
             shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-            raise InputError(f"`attention_mask` must be (batch, positions) beside `{told}`, but is {shape}.")
+            raise InputError(f"`attention_mask` must be (batch, positions) beside `{bound}`, but is {shape}.")
 
     def _check_counted(self, positions: Any, texts: Tensor) -> None:
         """Refuse positions other than those that the family counts itself, where they can be looked at."""
@@ -116,10 +116,10 @@ class PackableBackbone(Backbone):
         """The output for a packed batch, of a forward pass that sees each text as a row."""
         arrange = packing.flat if self.ragged else packing.padded
         arranged = {name: arrange(inputs[name]) for name in self.by_position if inputs.get(name) is not None}
-        told: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
-        told |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
+        options: dict[str, Any] = {"attention_mask": None if self.ragged else packing.mask(packing.places.device)}
+        options |= {"use_cache": False, "return_dict": True} | ({"lengths": packing.lengths} if self.ragged else {})
         with pooled_alone(False):  # all states go back to where they stood
-            output = packing.restored(forward(**inputs | arranged | told))
+            output = packing.restored(forward(**inputs | arranged | options))
         return output if self.asks(inputs, "return_dict") else output.to_tuple()
 
     def asks(self, inputs: Mapping[str, Any], name: str) -> bool:

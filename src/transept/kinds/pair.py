@@ -169,7 +169,7 @@ class Pair(Generates, Composed):
         """Which of the encoder's states (B, T', D) are real: (B, T'), or all."""
         raise NotImplementedError
 
-    def written_mask(self, ids: Tensor) -> Tensor | None:
+    def decoder_mask(self, ids: Tensor) -> Tensor | None:
         """Which of the decoder's inputs (B, T) that were made of labels are real, or all."""
         return None
 
@@ -201,7 +201,7 @@ class Pair(Generates, Composed):
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = shifted(self.config, labels)
                 if decoder_attention_mask is None:
-                    decoder_attention_mask = self.written_mask(decoder_input_ids)
+                    decoder_attention_mask = self.decoder_mask(decoder_input_ids)
         if decoder_attention_mask is None and decoder_input_ids is not None and past_key_values is None:
             decoder_attention_mask = torch.ones_like(decoder_input_ids)  # it may start with padding
         both: dict[str, Any] = {"return_dict": True}

@@ -73,18 +73,18 @@ class PictureTextBackbone(Composed, Backbone):
     """A vision model, and a text model that reads what the first makes of pictures among its tokens.
 
     A family says in ``kinds`` what pictures there are and in ``parts`` what the two models are, and writes ``features``.
-    ``told`` are the names of further inputs about pictures.
+    ``picture_inputs`` are the names of further inputs about pictures.
     """
 
     kinds: ClassVar[tuple[Pictures, ...]] = (Pictures("image", "pixel_values", "image_token_id"),)
     parts = (Part("visual", resolved("Model"), "vision_config"), Part("language_model", resolved("Model"), "text_config"))
     token_parts = ("language_model",)
-    told: ClassVar[tuple[str, ...]] = ()
+    picture_inputs: ClassVar[tuple[str, ...]] = ()
     causal = True
     pooling = "last"
     language_model: TextBackbone
 
-    def features(self, kind: str, pixels: Tensor, told: Mapping[str, Any]) -> BackboneOutput:
+    def features(self, kind: str, pixels: Tensor, inputs: Mapping[str, Any]) -> BackboneOutput:
         """What the vision model makes of pictures of one kind, with the features (., D) of each as ``pooler_output``."""
         raise NotImplementedError
 
@@ -157,8 +157,8 @@ class PictureTextBackbone(Composed, Backbone):
         if inputs.get("block_sequence_ids") is None and (blocks := self.blocks(x, past_key_values, where | given)) is not None:
             read = 0 if past_key_values is None else past_key_values.get_seq_length()
             inputs["block_sequence_ids"] = nn.functional.pad(blocks, (read, 0), value=-1)
-        told = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": past_key_values}
-        output = self.language_model(inputs_embeds=x, **told, **inputs, return_dict=True)
+        texts = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": past_key_values}
+        output = self.language_model(inputs_embeds=x, **texts, **inputs, return_dict=True)
         self.number(position_ids, x, attention_mask, output.past_key_values)
         output = self.completed(output, encoded)
         as_output = self.config.return_dict if return_dict is None else return_dict
@@ -185,7 +185,7 @@ class PictureTextBackbone(Composed, Backbone):
     def visual_inputs(cls) -> tuple[str, ...]:
         """The names of inputs that tell of pictures."""
         pairs = (name for kind in cls.kinds for name in (kind.pixels, kind.grids) if name is not None)
-        return (*pairs, *cls.told, "mm_encoder_outputs")
+        return (*pairs, *cls.picture_inputs, "mm_encoder_outputs")
 
     def placeholders(self, ids: Tensor | None, x: Tensor) -> dict[str, Tensor]:
         """By kind of pictures where their placeholders are, (B, T), in ids or in embeddings (B, T, D)."""

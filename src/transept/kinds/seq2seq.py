@@ -135,11 +135,11 @@ class EncoderDecoderBackbone(Composed, Backbone):
             decoder_input_ids = self.default_decoder_ids(given("input_ids"))
         asked = {name: given(name) for name in ("output_attentions", "output_hidden_states")} | {"return_dict": True}
         encoded, mask = self.encode(inputs, asked)
-        told = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": mask}
-        told |= {name.removeprefix("decoder_"): given(name) for name in self.reads if name.startswith("decoder_")}
-        told |= {name: given(name) for name in ("past_key_values", "use_cache")} | {"input_ids": decoder_input_ids}
+        decoder_inputs = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": mask}
+        decoder_inputs |= {name.removeprefix("decoder_"): given(name) for name in self.reads if name.startswith("decoder_")}
+        decoder_inputs |= {name: given(name) for name in ("past_key_values", "use_cache")} | {"input_ids": decoder_input_ids}
         with calling(OF_DECODER):
-            decoded = self.decoder(**told, **asked)
+            decoded = self.decoder(**decoder_inputs, **asked)
         output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]

@@ -38,6 +38,6 @@ class EncoderDecoderModel(Pair):
     def states_mask(self, inputs: dict[str, Any], states: Tensor) -> Tensor | None:
         return inputs.get("attention_mask")
 
-    def written_mask(self, ids: Tensor) -> Tensor | None:
+    def decoder_mask(self, ids: Tensor) -> Tensor | None:
         pad = self.config.pad_token_id
         return None if pad is None else ids.ne(pad).long()

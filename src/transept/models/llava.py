@@ -87,7 +87,7 @@ class LlavaModel(PictureTextBackbone):
         Part("vision_tower", resolved("Model"), "vision_config"),
         Part("language_model", resolved("Model"), "text_config", stored="language_model.model"),
     )
-    told = ("vision_feature_layer", "vision_feature_select_strategy", "image_sizes")
+    picture_inputs = ("vision_feature_layer", "vision_feature_select_strategy", "image_sizes")
     reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "pixel_values", "attention_mask", "position_ids", "past_key_values", "inputs_embeds"),
         *("vision_feature_layer", "vision_feature_select_strategy", "labels", "image_sizes", "mm_encoder_outputs", "use_cache"),
@@ -155,8 +155,8 @@ class LlavaModel(PictureTextBackbone):
         strategy = given.get("vision_feature_select_strategy") or self.config.vision_feature_select_strategy
         return [rows * columns + tower.prefix_tokens - (strategy == "default")] * len(given[kind.pixels])
 
-    def features(self, kind: str, pixels: Tensor, told: Mapping[str, Any]) -> BackboneOutput:
-        return self.get_image_features(pixels, *(told.get(name) for name in self.told))
+    def features(self, kind: str, pixels: Tensor, inputs: Mapping[str, Any]) -> BackboneOutput:
+        return self.get_image_features(pixels, *(inputs.get(name) for name in self.picture_inputs))
 
     def completed(self, output: BackboneOutput, encoded: Mapping[str, BackboneOutput]) -> BackboneOutput:
         found = PictureTextOutput(**output)

@@ -138,7 +138,7 @@ class Qwen2_5_VLModel(qwen2_vl.Qwen2VLModel):  # noqa: N801
         Part("visual", Qwen2_5_VisionTransformerPretrainedModel, "vision_config"),
         Part("language_model", Qwen2_5_VLTextModel, "text_config"),
     )
-    told = ("mm_token_type_ids", "second_per_grid_ts")
+    picture_inputs = ("mm_token_type_ids", "second_per_grid_ts")
     reads = (*qwen2_vl.Qwen2VLModel.reads[:-1], "second_per_grid_ts", "mm_encoder_outputs")
 
     def intervals(self, given: Mapping[str, Any]) -> Iterator[float]:

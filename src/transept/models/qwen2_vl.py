@@ -296,7 +296,7 @@ class Qwen2VLModel(PictureTextBackbone):
         Pictures("image", "pixel_values", "image_token_id", "image_grid_thw"),
         Pictures("video", "pixel_values_videos", "video_token_id", "video_grid_thw"),
     )
-    told: ClassVar[tuple[str, ...]] = ("mm_token_type_ids",)
+    picture_inputs: ClassVar[tuple[str, ...]] = ("mm_token_type_ids",)
     reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache"),
         *("pixel_values", "pixel_values_videos", "image_grid_thw", "video_grid_thw", "mm_token_type_ids"),
@@ -317,8 +317,8 @@ class Qwen2VLModel(PictureTextBackbone):
         """The same for videos."""
         return self.get_image_features(pixel_values_videos, video_grid_thw, **options)
 
-    def features(self, kind: str, pixels: Tensor, told: Mapping[str, Any]) -> BackboneOutput:
-        return self.get_image_features(pixels, told.get(f"{kind}_grid_thw"))
+    def features(self, kind: str, pixels: Tensor, inputs: Mapping[str, Any]) -> BackboneOutput:
+        return self.get_image_features(pixels, inputs.get(f"{kind}_grid_thw"))
 
     def sizes(self, kind: Pictures, given: Mapping[str, Any]) -> list[int]:
         merged = self.config.vision_config.spatial_merge_size**2
@@ -360,14 +360,14 @@ class Qwen2VLModel(PictureTextBackbone):
             cache.deltas = (positions.amax(dim=(0, 2)) + 1 - real).expand(x.shape[0])
 
     def get_rope_index(
-        self, input_ids: Tensor, mm_token_type_ids: Tensor | None = None, attention_mask: Tensor | None = None, **told: Any
+        self, input_ids: Tensor, mm_token_type_ids: Tensor | None = None, attention_mask: Tensor | None = None, **grids: Any
     ) -> tuple[Tensor, Tensor]:
         """Positions (3, B, T) of a batch with pictures, and by how much (B, 1) those that follow differ from their count.
 
-        ``told`` are ``image_grid_thw`` and ``video_grid_thw``.
+        ``grids`` are ``image_grid_thw`` and ``video_grid_thw``.
         """
         x = self.language_model.embed_ids(input_ids)
-        found = self.placeholders(input_ids, x) | {name: value for name, value in told.items() if value is not None}
+        found = self.placeholders(input_ids, x) | {name: value for name, value in grids.items() if value is not None}
         found |= {} if mm_token_type_ids is None else {"mm_token_type_ids": mm_token_type_ids}
         plain = torch.arange(x.shape[1], device=x.device).expand(3, x.shape[0], -1)
         positions = self.numbered(x, attention_mask, None, found)

@@ -312,8 +312,8 @@ class TaskPipeline(Pipeline, ABC, Generic[O]):
     def _say_full(self, rows: int) -> None:
         if not self._said_full:
             self._said_full = True
-            told = f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit."
-            warnings.warn(f"{told} Pass batch_size={rows // 2} to save the attempts.", TranseptWarning, stacklevel=2)
+            note = f"there is not enough memory for a batch of {rows} rows, so that batches are halved until they fit."
+            warnings.warn(f"{note} Pass batch_size={rows // 2} to save the attempts.", TranseptWarning, stacklevel=2)
 
 
 def raised(position: int, answer: Any) -> Any:

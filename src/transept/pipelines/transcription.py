@@ -161,10 +161,10 @@ class TranscriptionPipeline(MediaPipeline):
 
     def forward(self, samples: Sequence[Sample], options: TranscriptionOptions) -> Sequence[Any]:
         inputs, settings = self.collate(samples), self.settings(options)
-        written = self.model.generate(**inputs, **settings)
+        generated = self.model.generate(**inputs, **settings)
         if not self.in_windows:
-            return [row.cpu() for row in written]
-        return [self.row(segments, options) for segments in written["segments"]]
+            return [row.cpu() for row in generated]
+        return [self.row(segments, options) for segments in generated["segments"]]
 
     def row(self, segments: Sequence[Mapping[str, Any]], options: TranscriptionOptions) -> dict[str, Any]:
         """What the tokenizer makes a transcript of: ids, and times of tokens, (1, T) each; the language's id comes first."""
@@ -229,8 +229,8 @@ class TranscriptionPipeline(MediaPipeline):
         if segment.times is None or options.return_timestamps != "word":
             return piece
         times = [round(seconds, 2) for seconds in segment.times.tolist()]
-        written = [Written(ids[place], times[max(place - 1, 0)], times[place]) for place in text]
-        return piece | {"words": timed_words(written, self.tokenizer, options.generate_kwargs.get("language"))}
+        tokens = [Written(ids[place], times[max(place - 1, 0)], times[place]) for place in text]
+        return piece | {"words": timed_words(tokens, self.tokenizer, options.generate_kwargs.get("language"))}
 
     def answer(self, item: Any, samples: Sequence[Sample], results: Sequence[Any], options: TranscriptionOptions) -> Any:
         if not self.in_windows:

@@ -130,7 +130,7 @@ class _Writer(Generates, _Blip):
     def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         return self.text_decoder.count({"labels": inputs.get("labels")})
 
-    def told(self, said: Any, seen: BackboneOutput, logits: Tensor | None, return_dict: bool | None) -> BlipWritingOutput:
+    def output(self, said: Any, seen: BackboneOutput, logits: Tensor | None, return_dict: bool | None) -> BlipWritingOutput:
         """The output for what the decoder said."""
         output = BlipWritingOutput(logits=logits, image_embeds=seen.last_hidden_state)
         output["loss"], output["loss_terms"] = said.loss, said.loss_terms
@@ -183,7 +183,7 @@ class BlipForConditionalGeneration(_Writer):
             num_items_in_batch=num_items_in_batch,
             **_PLAIN,
         )
-        return self.told(said, seen, said.logits, return_dict)
+        return self.output(said, seen, said.logits, return_dict)
 
     def generate(  # type: ignore[override]
         self,
@@ -278,7 +278,7 @@ class BlipForQuestionAnswering(_Writer):
         with calling(OF_DECODER):
             given |= {"input_ids": decoder_input_ids, "attention_mask": decoder_attention_mask}
             said = self.text_decoder(num_items_in_batch=num_items_in_batch, **given, **_PLAIN)
-        return self.told(said, seen, None, return_dict)
+        return self.output(said, seen, None, return_dict)
 
     def ask(self, ids: Tensor | None, mask: Tensor | None, seen: BackboneOutput) -> tuple[Tensor, Tensor | None]:
         """States (B, T, D) of questions about images, and which of them are real."""
@@ -309,8 +309,8 @@ class BlipForQuestionAnswering(_Writer):
         seen = self.see(pixels, interpolate, {})
         states, mask = self.ask(ids if inputs is None else inputs, mask, seen)
         start = torch.full((states.shape[0], 1), self.config.text_config.bos_token_id, device=states.device)
-        told = {"encoder_hidden_states": states} | ({} if mask is None else {"encoder_attention_mask": mask})
-        return self.write(start, generation_config, kwargs | told)
+        picture = {"encoder_hidden_states": states} | ({} if mask is None else {"encoder_attention_mask": mask})
+        return self.write(start, generation_config, kwargs | picture)
 
 
 class BlipForImageTextRetrieval(_Blip):

@@ -214,8 +214,8 @@ class ZeroShotClassificationPipeline(TextPipeline):
         self.entailment = config.num_labels - 1 if found is None else found
         if found is None:
             named = ", ".join(map(str, (config.id2label or {}).values()))
-            told = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
-            warnings.warn(told, TranseptWarning, stacklevel=4)
+            note = f"none of the model's classes ({named}) is named 'entailment'; the last one is taken."
+            warnings.warn(note, TranseptWarning, stacklevel=4)
 
     def __call__(self, inputs: Any = None, candidate_labels: Any = None, **options: Any) -> Any:
         """As of every pipeline, with the classes behind the texts."""

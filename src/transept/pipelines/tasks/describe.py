@@ -57,8 +57,8 @@ class PictureWritingPipeline(WritingPipeline, ImagePipeline):
         return batch
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
-        written = self.write(len(samples), self.collate(samples), options)
-        return list(written.reshape(len(samples), -1, written.shape[1]).tolist())
+        generated = self.write(len(samples), self.collate(samples), options)
+        return list(generated.reshape(len(samples), -1, generated.shape[1]).tolist())
 
 
 class ImageToTextPipeline(PictureWritingPipeline):

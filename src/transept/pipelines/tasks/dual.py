@@ -54,13 +54,13 @@ class ZeroShotImageClassificationPipeline(ImagePipeline):
 
     def vectors(self, options: Any) -> Tensor:
         """(N, P) of the sentences for the classes; they are kept, since many pictures are compared with the same."""
-        told = dict(options.tokenizer_kwargs or {})
-        key = options.hypotheses, sorted(told.items(), key=str)
+        given = dict(options.tokenizer_kwargs or {})
+        key = options.hypotheses, sorted(given.items(), key=str)
         if self._texts is None or self._texts[0] != key:
             how: dict[str, Any] = {"padding": self.model.text_padding}
             if self.model.text_padding == "max_length":
                 how |= {"max_length": self.model.text_model.max_positions, "truncation": True}
-            texts = self.tokenizer(list(options.hypotheses), return_tensors="pt", **how | told).to(self.model.device)
+            texts = self.tokenizer(list(options.hypotheses), return_tensors="pt", **how | given).to(self.model.device)
             names = ("input_ids", "attention_mask")
             with pooled_alone():
                 found = self.model.get_text_features(**{name: texts[name] for name in names if name in texts}).pooler_output

@@ -79,8 +79,8 @@ class WritingPipeline(TaskPipeline[Any]):
         settings, resolved = self.settings(options), self.resolved(options)
         if options.seed is not None and resolved.do_sample:
             settings["seed"] = [*range(options.seed, options.seed + (resolved.num_return_sequences or 1))] * rows
-        written: torch.Tensor = self.model.generate(**batch, **settings, streamer=options.streamer)
-        return written
+        generated: torch.Tensor = self.model.generate(**batch, **settings, streamer=options.streamer)
+        return generated
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         given, config, own = self.unnested(given), self.model.generation_config, super().option_names()
@@ -123,9 +123,9 @@ class GenerationPipeline(WritingPipeline, TextPipeline):
 
     def generate(self, batch: dict[str, Any], options: Any) -> list[list[list[int]]]:
         """The ids that follow each row of a batch, one list for each returned sequence."""
-        rows, written = batch["input_ids"].shape[0], self.write(batch["input_ids"].shape[0], batch, options)
+        rows, generated = batch["input_ids"].shape[0], self.write(batch["input_ids"].shape[0], batch, options)
         start = 0 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
-        return list(written[:, start:].reshape(rows, -1, written.shape[1] - start).tolist())
+        return list(generated[:, start:].reshape(rows, -1, generated.shape[1] - start).tolist())
 
 
 class Text2TextOptions(GenerationOptions):

@@ -232,13 +232,13 @@ class GenerativeQuestionAnsweringPipeline(QuestionPipeline, Text2TextGenerationP
         batch = self.collate(samples)
         mask = {name: batch[name] for name in batch if name == "attention_mask"}
         given = {"encoder_outputs": self.model.get_encoder()(**batch, return_dict=True), **mask}
-        written = self.generate({"input_ids": batch["input_ids"], **given}, options)
+        generated = self.generate({"input_ids": batch["input_ids"], **given}, options)
         device = self.model.device
-        rows = torch.arange(len(written), device=device).repeat_interleave(len(written[0]))
+        rows = torch.arange(len(generated), device=device).repeat_interleave(len(generated[0]))
         given = {name: pick_rows(value, rows) for name, value in given.items()}
-        flat = torch.tensor([ids for answers in written for ids in answers], device=device)
+        flat = torch.tensor([ids for answers in generated for ids in answers], device=device)
         chances = iter(self.chances(given, flat, end_tokens(self.resolved(options))))
-        return [[(ids, next(chances)) for ids in answers] for answers in written]
+        return [[(ids, next(chances)) for ids in answers] for answers in generated]
 
     def chances(self, given: dict[str, Any], ids: Tensor, ends: list[int]) -> list[float]:
         """How likely answers (R, T) are, with the tokens that end them."""

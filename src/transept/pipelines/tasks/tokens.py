@@ -229,8 +229,8 @@ class TokenClassificationPipeline(TextPipeline):
     def rows(self, encoded: Any, options: Any) -> list[Sample]:
         found = windows(encoded, 0, self.max_length, options.stride or 0)
         if options.stride is None and len(found) > 1:
-            told = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
-            warnings.warn(f"{told} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
+            note = f"a text of {len(encoded)} tokens is cut to the {self.max_length} that the model takes."
+            warnings.warn(f"{note} Pass stride=... to read it in windows.", TranseptWarning, stacklevel=2)
         return found if options.stride is not None else found[:1]
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
@@ -263,12 +263,12 @@ class TokenClassificationPipeline(TextPipeline):
                 continue
             if starts is not None and word is not None:
                 start, end = start + starts[word], end + starts[word]
-            written = self.tokenizer.convert_ids_to_tokens(index)
+            word = self.tokenizer.convert_ids_to_tokens(index)
             # Vocabularies that do not mark where words go on have words where there are spaces.
-            goes_on = written.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
+            goes_on = word.startswith(prefix) if prefix else start > 0 and " " not in text[start - 1 : start + 1]
             if index == self.tokenizer.unk_token_id:
-                written, goes_on = text[start:end], False
-            token = {"index": place, "word": written, "start": start, "end": end}
+                word, goes_on = text[start:end], False
+            token = {"index": place, "word": word, "start": start, "end": end}
             made.append(token | {"scores": values, "goes_on": goes_on})
         return made
 

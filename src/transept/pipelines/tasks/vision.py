@@ -28,7 +28,7 @@ from transept.preprocess.media import open_image
 
 SUBTASKS = ("panoptic", "instance", "semantic")
 # What models tell of their images, of which image processors make answers.
-_TOLD = ("logits", "pred_boxes", "pred_masks", "predicted_depth")
+_MAPS = ("logits", "pred_boxes", "pred_masks", "predicted_depth")
 
 
 class ProcessedImagePipeline(ImagePipeline):
@@ -60,11 +60,11 @@ class ProcessedImagePipeline(ImagePipeline):
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Sequence[Any]:
         output = self.run(self.collate(samples))
-        told = {name: value for name in _TOLD if (value := output.get(name)) is not None}
-        for value in told.values():
+        maps = {name: value for name in _MAPS if (value := output.get(name)) is not None}
+        for value in maps.values():
             to_numpy(value)  # refuses what is not finite
         # Places in pictures have more digits than types of sixteen bits.
-        rows = (type(output)({n: x[i : i + 1].float() for n, x in told.items()}) for i in range(len(samples)))
+        rows = (type(output)({n: x[i : i + 1].float() for n, x in maps.items()}) for i in range(len(samples)))
         # One by one, since maps of many classes in the size of a picture take much memory.
         return [self.processed(row, [sample.inputs["size"]], options) for row, sample in zip(rows, samples, strict=True)]
 
@@ -77,7 +77,7 @@ class DetectionOptions(ImageOptions):
     """Options of ``object-detection``.
 
     Args:
-        threshold: the score above which an object is told of, from 0 to 1.
+        threshold: the score above which an object is maps of, from 0 to 1.
     """
 
     threshold: float = share(0.5)
@@ -109,7 +109,7 @@ class SegmentationOptions(ImageOptions):
     Args:
         subtask: ``panoptic`` (each pixel belongs to one object or region), ``instance`` (objects) or ``semantic`` (classes);
             when absent the first of these that the model and its image processor can do.
-        threshold: the score above which a segment is told of, from 0 to 1.
+        threshold: the score above which a segment is maps of, from 0 to 1.
         mask_threshold: the probability from which a pixel belongs to a mask.
         overlap_mask_area_threshold: the share of its mask that a segment must keep where others lie over it.
     """
@@ -159,8 +159,8 @@ class ImageSegmentationPipeline(ProcessedImagePipeline):
         made = needed("PIL.Image", "pillow", "vision", "Segmenting images").fromarray
         masks = [made((numbers == segment["id"]).astype(np.uint8) * np.uint8(255)) for segment in segments]
         names = [label_of(self.model.config, segment["label_id"]) for segment in segments]
-        told = zip(segments, names, masks, strict=True)
-        return [{"score": segment.get("score"), "label": name, "mask": mask} for segment, name, mask in told]
+        parts = zip(segments, names, masks, strict=True)
+        return [{"score": segment.get("score"), "label": name, "mask": mask} for segment, name, mask in parts]
 
 
 def small(numbers: Tensor) -> NDArray[Any]:
