@@ -87,6 +87,12 @@ def test_a_layer_of_ones_own_is_computed_again_in_the_backward_pass() -> None:
     assert torch.equal(layer.linear.weight.grad, expected)
     layer.eval()(x)
     assert calls == [2.0, 2.0, 1.0]
+    model = transept.BertModel(transept.BertConfig(**SMALL))
+    assert [name for name, part in model.named_modules() if isinstance(part, GradientCheckpointingLayer)] == [
+        f"encoder.layer.{index}" for index in range(model.config.num_hidden_layers)
+    ]
+    assert not isinstance(model.encoder.layer[0], Layer)
+    assert isinstance(layer, Layer)
 
 
 STATES = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))

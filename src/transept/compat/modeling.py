@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from transept.checkpoint.store import PickleStore, TensorStore
 from transept.errors import refuse
+from transept.layers.links import Layer
 from transept.layers.rotary import FREQUENCIES, RotaryTables, head_size, rotary_tables
 from transept.objectives.classification import IGNORED, cross_entropy, sequence_classification, spans
 from transept.objectives.terms import Items, total
@@ -47,7 +48,14 @@ def load_state_dict(
     return {name: store[name].to(map_location) for name in store}
 
 
-class GradientCheckpointingLayer(nn.Module):
+class _OrLayer(type):
+    """Layers of this library count as instances: a model's ``gradient_checkpointing_enable()`` reaches them."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or (cls.__module__ == __name__ and isinstance(instance, Layer))
+
+
+class GradientCheckpointingLayer(nn.Module, metaclass=_OrLayer):
     """A layer that is computed again in the backward pass where its ``gradient_checkpointing`` is set, in place of being kept.
 
     Such as a layer of one's own, with ``gradient_checkpointing`` set on it; layers of this library are told by the model's

@@ -15,7 +15,7 @@ from transept.config.model import Config
 from transept.errors import UnsupportedError, refuse
 from transept.layers.attention import Attention
 from transept.layers.context import Context
-from transept.layers.links import Linked
+from transept.layers.links import Layer
 
 # The largest number of float16, less some room for what is added next.
 _MOST = torch.finfo(torch.float16).max - 1000
@@ -26,7 +26,7 @@ def clamp_half(x: Tensor) -> Tensor:
     return x.clamp(min=-_MOST, max=_MOST) if x.dtype is torch.float16 else x
 
 
-class Block(Linked):
+class Block(Layer):
     """Self-attention, cross-attention where there is some, and a feed-forward layer; subclasses put them together.
 
     ``cross`` is left out in a forward pass without an encoder's states. ``mlp_dropout`` is the dropout after the feed-forward

@@ -123,6 +123,10 @@ def adopt(module: Linked, source: Linked) -> None:
         module.link(name, module if holder is source else holder, key)
 
 
+class Layer(Linked):
+    """What a backbone runs one after another, and with gradient checkpointing once more in the backward pass."""
+
+
 class Container(nn.Module):
     """A place in the tree that holds parts of modules elsewhere, and computes nothing itself."""
 

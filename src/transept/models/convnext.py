@@ -19,7 +19,7 @@ from transept.kinds.feature_maps import NormedFeatureMaps, StagedConfig
 from transept.kinds.image import ImageBackbone
 from transept.layers.context import Context
 from transept.layers.conv import ChannelsFirstNorm, LayerScale, StochasticDepth, depth_rates
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -69,7 +69,7 @@ class ConvNextBlock(Linked):
         return added
 
 
-class ConvNextStage(Linked):
+class ConvNextStage(Layer):
     """Blocks of one size; before them, but in the first stage, a norm and a convolution halve height and width."""
 
     def __init__(self, c: ConvNextConfig, inputs: int, outputs: int, stride: int, rates: list[float]) -> None:

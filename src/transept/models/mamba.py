@@ -23,7 +23,7 @@ from transept.kinds.text import CausalBackbone, PackedOptions
 from transept.layers import Context, RMSNorm
 from transept.layers.cache import Cache
 from transept.layers.layer_cache import States
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
 
@@ -143,7 +143,7 @@ class MambaMixer(Linked):
         return self.out_proj(((y + inner * self.D) * F.silu(gate)).to(x.dtype))
 
 
-class MambaBlock(Linked):
+class MambaBlock(Layer):
     def __init__(self, c: MambaConfig) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = RMSNorm(c.hidden_size, c.layer_norm_epsilon), MambaMixer(c)

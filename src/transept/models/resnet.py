@@ -18,7 +18,7 @@ from transept.kinds.feature_maps import FeatureMaps, StagedConfig
 from transept.kinds.image import ImageBackbone
 from transept.layers.context import Context
 from transept.layers.conv import ConvNormAct
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.outputs import BackboneOutput, ModelOutput
 
 
@@ -71,7 +71,7 @@ class ResidualBlock(Linked):
         return out
 
 
-class ResNetStage(Linked):
+class ResNetStage(Layer):
     """Blocks of one size, of which the first makes it."""
 
     def __init__(self, c: ResNetConfig, inputs: int, outputs: int, stride: int, depth: int, dilation: int = 1) -> None:

@@ -28,7 +28,7 @@ from transept.layers.block import PreNorm
 from transept.layers.context import Context
 from transept.layers.conv import ConvNormAct, StochasticDepth, depth_rates
 from transept.layers.grids import PatchEmbeddings, Patches, ReducedAttention
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -99,7 +99,7 @@ def block(c: SegformerConfig, stage: int, rate: float) -> PreNorm:
     return PreNorm(attention, mlp, partial(nn.LayerNorm, dim), branch=partial(StochasticDepth, rate))
 
 
-class SegformerStage(Linked):
+class SegformerStage(Layer):
     """Overlapping patches, blocks, and a norm."""
 
     def __init__(self, c: SegformerConfig, stage: int, rates: list[float]) -> None:

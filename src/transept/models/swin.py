@@ -26,7 +26,7 @@ from transept.layers import MLP, PreNorm
 from transept.layers.context import Context
 from transept.layers.conv import ChannelsFirstNorm, StochasticDepth, depth_rates
 from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, Patches, WindowAttention
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.outputs import GridLogitsOutput, GridOutput, GridReconstructionOutput, ModelOutput
 
 
@@ -100,7 +100,7 @@ class Merge(Linked):
         return out
 
 
-class SwinStage(Linked):
+class SwinStage(Layer):
     """Blocks over one grid, after which it is merged but in the last stage."""
 
     def __init__(self, c: SwinConfig, stage: int, rates: list[float]) -> None:

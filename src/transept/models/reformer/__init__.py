@@ -26,7 +26,7 @@ from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
 from transept.layers import Context
 from transept.layers.cache import Cache
-from transept.layers.links import Linked
+from transept.layers.links import Layer, Linked
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import Hashed, HashedKeyValues, LocalAttention, LSHAttention
 from transept.models.reformer.reversible import through
@@ -140,7 +140,7 @@ class FeedForward(MLP):
         return self.down_proj(self.act(self.dropout(self.up_proj(x))))
 
 
-class ReformerBlock(Linked):
+class ReformerBlock(Layer):
     """Attention of the second stream is added to the first, and what feed-forward makes of that to the second."""
 
     def __init__(self, c: ReformerConfig, kind: str) -> None:
