@@ -178,7 +178,7 @@ def test_modules_are_reached_without_another_import() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("from transept.models.bert.modeling_bert import BertIntermediate", "modeling_bert has no name 'BertIntermediate'"),
+        ("from transept.models.bert.modeling_bert import BertCrossAttention", "modeling_bert has no name 'BertCrossAttention'"),
         ("from transept.integrations import HfDeepSpeedConfig", "fsdp"),
         ("from transept.utils import no_such_function", "transept.utils has no name 'no_such_function'"),
     ],

@@ -48,7 +48,11 @@ def seen(model: nn.Module, paths: list[str], inputs: dict[str, Tensor]) -> list[
     return found
 
 
-WITH_STEPS = [case for case in EVERY if case.id.startswith(("Bert", "Roberta", "Electra", "DistilBert", "MPNet", "T5", "CLIP"))]
+WITH_STEPS = [
+    case
+    for case in EVERY
+    if case.id.startswith(("Bert", "Roberta", "Electra", "DistilBert", "MPNet", "T5", "CLIP", "BlipText", "Siglip"))
+]
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(WITH_STEPS, whole=FIRST))

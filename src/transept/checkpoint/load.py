@@ -316,4 +316,8 @@ def share(model: nn.Module, ties: Mapping[str, str]) -> None:
     for name, source in ties.items():
         if source not in absent:
             path, _, leaf = name.rpartition(".")
-            model.get_submodule(path)._parameters[leaf] = model.get_parameter(source)
+            try:
+                holder = model.get_submodule(path)
+            except AttributeError:  # a user's module stands in the place of what is around it
+                continue
+            holder._parameters[leaf] = model.get_parameter(source)

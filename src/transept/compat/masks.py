@@ -73,6 +73,42 @@ def _added(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(allowed, zero, torch.finfo(dtype).min)
 
 
+class AttentionMaskConverter:
+    """Makes masks that are added to scores; causal ones may see ``sliding_window`` positions alone."""
+
+    def __init__(self, is_causal: bool, sliding_window: int | None = None) -> None:
+        if sliding_window is not None and sliding_window <= 0:
+            raise InputError(f"`sliding_window` must be positive, but is {sliding_window}.")
+        self.is_causal, self.sliding_window = is_causal, sliding_window
+
+    def to_causal_4d(
+        self, batch_size: int, query_length: int, key_value_length: int, dtype: torch.dtype, device: Any = "cpu"
+    ) -> Tensor | None:
+        """(B, 1, T, S), of the last T of S positions; ``None`` where each query sees all keys."""
+        if not self.is_causal:
+            raise InputError("a mask converter that is not causal makes no causal mask.", hint="Pass is_causal=True.")
+        if query_length == 1 and self.sliding_window is None:
+            return None
+        query = torch.arange(key_value_length - query_length, key_value_length, device=device)[:, None]
+        key = torch.arange(key_value_length, device=device)
+        allowed = key <= query
+        if self.sliding_window is not None:
+            allowed = allowed & (query - key < self.sliding_window)
+        return _added(allowed[None, None].expand(batch_size, 1, -1, -1), dtype)
+
+    def to_4d(
+        self, attention_mask_2d: Tensor, query_length: int, dtype: torch.dtype, key_value_length: int | None = None
+    ) -> Tensor:
+        """(B, S) -> (B, 1, T, S), 1 for what is real; a causal one needs the ``key_value_length``."""
+        real = attention_mask_2d[:, None, None, :].bool().expand(-1, 1, query_length, -1)
+        if not self.is_causal:
+            return _added(real, dtype)
+        if key_value_length is None:
+            raise InputError("a causal mask needs `key_value_length`.", hint="Pass the number of keys.")
+        causal = self.to_causal_4d(len(real), query_length, key_value_length, dtype, attention_mask_2d.device)
+        return _added(real if causal is None else real & (causal == 0), dtype)
+
+
 def create_causal_mask(
     config: Any,
     inputs_embeds: Tensor,

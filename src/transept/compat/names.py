@@ -20,13 +20,6 @@ PACKAGE = __name__.partition(".")[0]
 _MODEL = re.compile(r"(PreTrainedModel|LMHeadModel|EncoderModel|DoubleHeadsModel|MTModel|Model|For[A-Z]\w*|Config)$")
 _READER = re.compile(r"(TokenizerFast|Tokenizer|ImageProcessorFast|ImageProcessor|FeatureExtractor|Processor)$")
 _OUTSIDE = ("tokenizers", "typing")  # places that are no modules of ours
-# A family's class to derive from, and those of its parts that code matches.
-_TO_DERIVE = re.compile(
-    r"(\w+?)(PreTrainedModel|EncoderLayer|DecoderLayer|Layer|Block|SelfAttention|Attention|MLP|SelfOutput|Intermediate|Output"
-    r"|Encoder|TextEmbeddings|VisionEmbeddings|PatchEmbeddings|Embeddings|Pooler|LayerSelfAttention|LayerFF|DenseActDense"
-    r"|DenseGatedActDense|LMPredictionHead|OnlyMLMHead|PredictionHeadTransform|OnlyNSPHead|PreTrainingHeads|LMHead"
-    r"|ClassificationHead|DiscriminatorPredictions|GeneratorPredictions)"
-)
 _NOTHING = object()
 
 
@@ -129,12 +122,22 @@ class ModuleFinder(MetaPathFinder, Loader):
 
         def get(name: str) -> Any:
             if family is not None and not name.startswith("__"):
+                config = attribute("core.auto", "config_class")(family)  # of parts without the family's name before them
+                if (part := attribute("core.part_classes", "part_class")(name, config)) is not None:
+                    return part
                 source = attribute("core.auto", "family")(family)
                 if hasattr(source, name) and not _is_layer(getattr(source, name)):
                     return getattr(source, name)
             return self.get(name, module.__name__, places)
 
         module.__getattr__ = get  # type: ignore[method-assign]
+
+    def _inner(self, name: str, at: int) -> Any:
+        """A family's class to derive from, or that of a kind of its parts; ``at`` is where the family's name ends."""
+        config, kind = self.get(f"{name[:at]}Config", PACKAGE, ()), name[at:]
+        if kind == "PreTrainedModel":
+            return attribute("core.custom", "base_class")(name, config)
+        return attribute("core.part_classes", "part_class")(kind, config)
 
     def get(self, name: str, where: str, places: Iterable[str]) -> Any:
         """What a module has under a name (``AttributeError``: nothing)."""
@@ -143,12 +146,9 @@ class ModuleFinder(MetaPathFinder, Loader):
                 return getattr(importlib.import_module(self.known[name]), name)
             if (path := f"{where}.{name}".partition(".")[2]) in MODULES:
                 return importlib.import_module(f"{PACKAGE}.{path}")
-            if (match := _TO_DERIVE.fullmatch(name)) and f"{match[1]}Config" in self.known:
-                config, kind = self.get(f"{match[1]}Config", PACKAGE, ()), match[2]
-                if kind == "PreTrainedModel":
-                    return attribute("core.custom", "base_class")(name, config)
-                if (part := attribute("core.part_classes", "part_class")(kind, config)) is not None:
-                    return part
+            for at in range(1, len(name)):
+                if f"{name[:at]}Config" in self.known and (found := self._inner(name, at)) is not None:
+                    return found
             is_package = where.partition(".")[2] not in MODULES
             if is_package and name[0].islower() and find_spec(f"{where}.{name}") is not None:
                 return importlib.import_module(f"{where}.{name}")

@@ -23,14 +23,15 @@ from transept.layers.links import Container, Step, links
 # of which "@" is a layer.
 _LAYERS, _ATTENTION = (("Model", "@"),), (("Model", "@.attention"), ("Model", "@.self_attn"))
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
-    **dict.fromkeys(("Layer", "EncoderLayer", "DecoderLayer", "Block"), _LAYERS),
+    **dict.fromkeys(("Layer", "EncoderLayer", "DecoderLayer", "Block", "TransformerBlock"), _LAYERS),
     "Attention": _ATTENTION,
     "SelfAttention": (("Model", "@.attention.self"), ("Model", "@.attention.attn"), *_ATTENTION),
     "SelfOutput": (("Model", "@.attention.output"),),
     "Intermediate": (("Model", "@.intermediate"),),
     "Output": (("Model", "@.output"),),
-    "MLP": (("Model", "@.mlp"),),
+    **dict.fromkeys(("MLP", "FFN", "FeedForward"), (("Model", "@.mlp"),)),
     "Encoder": (("Model", "encoder"), ("Model", "text_model.encoder")),
+    "Transformer": (("Model", "transformer"),),
     "Embeddings": (("Model", "embeddings"),),
     "TextEmbeddings": (("Model", "embeddings"), ("Model", "text_model.embeddings")),
     "VisionEmbeddings": (("Model", "embeddings"), ("Model", "vision_model.embeddings")),
@@ -149,7 +150,7 @@ def _computes(part: Any) -> bool:
 @cache
 def part_class(kind: str, config_class: type[Config]) -> type[nn.Module] | None:
     """The class of a family's parts of a kind, a name of ``PLACES``; ``None`` where it has none, or several kinds of them."""
-    if (found := find(config_class(), kind)) is None:
+    if kind not in PLACES or (found := find(config_class(), kind)) is None:
         return None
     own = type(found[1])
     body = {"kind": own, "part": kind, "__init__": derived_init, "__module__": own.__module__, "__doc__": own.__doc__}

@@ -54,8 +54,7 @@ class GPTNeoXConfig(RotaryConfig):
 GPT_NEOX_BLOCK: Table = {
     "input_layernorm": "self_attn_norm",
     "post_attention_layernorm": "mlp_norm",
-    "attention.query_key_value": "self_attn.qkv_proj",
-    "attention.dense": "self_attn.o_proj",
+    "attention": ("self_attn", {"query_key_value": "qkv_proj", "dense": "o_proj"}),
     "mlp.dense_h_to_4h": "mlp.up_proj",
     "mlp.dense_4h_to_h": "mlp.down_proj",
 }

@@ -98,8 +98,7 @@ class ModernBertConfig(RotaryConfig):
 
 MODERNBERT_BLOCK: Table = {
     "attn_norm": "self_attn_norm",
-    "attn.Wqkv": "self_attn.qkv_proj",
-    "attn.Wo": "self_attn.o_proj",
+    "attn": ("self_attn", {"Wqkv": "qkv_proj", "Wo": "o_proj"}),
     "mlp_norm": "mlp_norm",
     "mlp.Wi": "mlp.gate_up_proj",
     "mlp.Wo": "mlp.down_proj",

@@ -88,6 +88,18 @@ class WideLinear(nn.Linear):
         return super().forward(input.to(self.weight.dtype))
 
 
+class T5Attention(Attention):
+    """Attention that, called by itself, adds the biases by distance where it has their table, as the first layer has."""
+
+    distances: Mapping[str, Any]
+
+    def alone(self, x: Tensor, mask: Tensor | None, given: Mapping[str, Any]) -> Context:
+        ctx, table = super().alone(x, mask, given), self._modules.get("relative_attention_bias")
+        if ctx.position_bias is None and isinstance(table, nn.Embedding):
+            ctx.position_bias = distance_bias(table, ctx, x, **self.distances)
+        return ctx
+
+
 class SelfAttentionStep(Step):
     """Self-attention of normed states, added to them: (B, T, D) -> (B, T, D), with the biases by distance, and the weights."""
 
@@ -204,12 +216,21 @@ class T5Stack(Stack):
 
     def make_block(self) -> T5Block:
         c, drop, chunk = self.config, self.config.dropout_rate, self.config.chunk_size_feed_forward
-        attention = partial(Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
+        attention = partial(T5Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
         form = GatedMLP if c.is_gated_act else MLP
         mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
         mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
         cross, norm = attention(cross=True) if self.causal else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
-        return T5Block(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, dropout=drop)
+        block = T5Block(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, dropout=drop)
+        block.self_attn.distances = self.distances
+        return block
+
+    @property
+    def distances(self) -> dict[str, Any]:
+        """How distances are counted."""
+        c = self.config
+        buckets, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
+        return {"buckets": buckets, "furthest": furthest, "causal": self.causal}
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
@@ -218,9 +239,7 @@ class T5Stack(Stack):
     initialize_module = initialize
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        buckets, furthest = self.config.relative_attention_num_buckets, self.config.relative_attention_max_distance
-        options = {"buckets": buckets, "furthest": furthest, "causal": self.causal}
-        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **options)
+        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **self.distances)
         return super().embed(x, types, positions, ctx)
 
     def finalize(self, x: Tensor) -> Tensor:

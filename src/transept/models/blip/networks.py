@@ -5,6 +5,7 @@ Shapes: B batch, C channels, H height, W width, S states of an image, T position
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from typing import Annotated, Any
@@ -15,11 +16,12 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.core.parts import CompositeConfig, PartConfig
-from transept.kinds.encoder import EncoderConfig, encoder_layers
+from transept.kinds.encoder import EncoderConfig, LayersStep, encoder_layers
 from transept.kinds.image import PatchBackbone, check_patches
 from transept.kinds.text import TextBackbone
 from transept.layers import MLP, Context, FusedAttention, Pooler, PreNorm, standard_layers
 from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
+from transept.layers.links import Step
 from transept.models.bert import BERT_EMBEDDINGS, BERT_LAYERS, BertLMHeadModel
 from transept.objectives.classification import cross_entropy
 from transept.objectives.terms import LossTerm
@@ -184,6 +186,9 @@ class BlipTextModel(TextBackbone):
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
         self.layers = encoder_layers(c, causal=is_decoder, cross=c.encoder_hidden_size if c.is_decoder else False)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": LayersStep}
 
     @property
     def causal(self) -> bool:

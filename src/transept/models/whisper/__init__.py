@@ -82,6 +82,13 @@ class WhisperConfig(Seq2SeqConfig):
             self.fail("d_model", "must be even and at least 4, for pairs of a sine and a cosine")
 
 
+def sinusoids(length: int, channels: int, max_timescale: float = 10000) -> Tensor:
+    """Sines, and behind them cosines, of positions: (``length``, ``channels``), of wavelengths from 2 pi on."""
+    steps = torch.arange(channels // 2) / (channels // 2 - 1)
+    angles = torch.arange(length)[:, None] * torch.exp(-math.log(max_timescale) * steps)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
 class Waves(nn.Module):
     """Sines, and behind them cosines, of positions: wavelengths from 2 pi to 20000 pi, stored and not trained."""
 
@@ -90,10 +97,8 @@ class Waves(nn.Module):
         self.weight = nn.Parameter(torch.empty(positions, dim), requires_grad=False)
 
     def reset_parameters(self) -> None:
-        positions, dim = self.weight.shape
-        steps = torch.arange(dim // 2, device=self.weight.device) / (dim // 2 - 1)
-        angles = torch.arange(positions, device=self.weight.device)[:, None] * torch.exp(-math.log(10000) * steps)
-        self.weight.copy_(torch.cat([angles.sin(), angles.cos()], dim=1))
+        with torch.device(self.weight.device):
+            self.weight.copy_(sinusoids(*self.weight.shape))
 
 
 class WhisperAttention(Attention):
