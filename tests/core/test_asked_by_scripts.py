@@ -198,3 +198,10 @@ def test_models_tell_their_vocabulary_and_configs_have_no_plans() -> None:
         _ = transept.ResNetModel(transept.ResNetConfig(**sizes)).vocab_size
     assert "bool_masked_pos" not in inspect.signature(transept.ViTForImageClassification.forward).parameters
     assert "bool_masked_pos" in inspect.signature(transept.ViTModel.forward).parameters
+
+
+def test_networks_without_embeddings_can_be_asked_for_gradients_of_inputs() -> None:
+    sizes = {"hidden_sizes": [8], "depths": [1], "embedding_size": 8}
+    model = transept.ResNetModel(transept.ResNetConfig(**sizes))
+    model.enable_input_require_grads()
+    model.disable_input_require_grads()

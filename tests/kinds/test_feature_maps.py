@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from transept.core.auto import AutoBackbone
 from transept.errors import ConfigError, InputError
@@ -89,3 +90,14 @@ def test_pictures_that_are_none() -> None:
             model(torch.zeros(shape))
     with pytest.raises(InputError, match="nan"):
         model(torch.full((1, 3, 8, 8), torch.nan))
+
+
+@pytest.mark.reference
+def test_stages_that_are_set_to_none_are_the_last_one() -> None:
+    for name in ("out_features", "out_indices"):
+        config, theirs = (kind(out_indices=[1, 3]) for kind in (ResNetConfig, transformers.ResNetConfig))
+        setattr(config, name, None)
+        setattr(theirs, name, None)
+        assert [config.out_features, config.out_indices] == [theirs.out_features, theirs.out_indices] == [["stage4"], [4]]
+    for given in ({"out_features": None, "out_indices": [2]}, {"out_features": ["stage2"], "out_indices": None}):
+        assert ResNetConfig(**given).out_features == ["stage2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 import torch
@@ -143,9 +144,15 @@ class ForLibraries(Loadable):
         setattr(self.get_submodule(parent), name, layer)
 
     def enable_input_require_grads(self: Any) -> None:
-        """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen."""
+        """Let embeddings require gradients, which recomputed layers need where all their inputs are frozen.
+
+        Networks without embeddings, such as ResNet, stay as they are.
+        """
         self.disable_input_require_grads()
-        tables = {stack.embedding_table() for stack in self.stacks}
+        tables = set()
+        for stack in self.stacks:
+            with suppress(InputError):
+                tables.add(stack.embedding_table())
         self.__dict__["_grad_hooks"] = [table.register_forward_hook(_require_grad) for table in tables]
 
     def disable_input_require_grads(self) -> None:

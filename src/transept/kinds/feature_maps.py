@@ -24,7 +24,8 @@ class StagedConfig(Config):
     """Settings of networks of stages, of which some give feature maps.
 
     ``out_features`` are the names of these stages and ``out_indices`` their numbers, from 0 (the stem), or from -1 at the end.
-    They say the same, and each follows when the other is set; when both are absent, the last stage is meant.
+    They say the same, and each follows when the other is set; when both are absent, or one is set to ``None``, the last stage
+    is meant.
     """
 
     out_features: list[str] | None = derived(lambda c: _named(c.stage_names, c.__dict__.get("out_indices", [-1])))
@@ -43,10 +44,11 @@ class StagedConfig(Config):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in _OUT and value is not None:
+        if name in _OUT:
             self.__dict__.pop(_OUT[name], None)
 
     def fill_in(self, values: Mapping[str, Any], *, keep: bool) -> None:
+        values = {name: value for name, value in values.items() if name not in _OUT or value is not None}
         super().fill_in(values, keep=keep)
         if (names := values.get("out_features")) is not None and list(names) != self.out_features:
             self.fail("out_features", f"must name the stages of `out_indices`, but there it is {list(names)}")
