@@ -1,4 +1,4 @@
-"""What families need of masks that see both ways: PaliGemma 2, built here of the parts, and the masks of Gemma 3."""
+"""What families need of masks that see both ways: PaliGemma 2 and Gemma 3, built here of the parts, equal the reference."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
-from transept.layers.cache import Cache
+from transept.layers.attention import Attention
+from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
 from transept.layers.context import Pattern, lower
 from transept.outputs import BackboneOutput
 
 from .harness import error
+from .test_new_parts import GEMMA, Gemma3TextConfig, Gemma3TextModel, in_double
 
 pytestmark = pytest.mark.reference
 
@@ -44,7 +46,7 @@ class PaliModel(PictureTextBackbone):
 
     config_class = PaliConfig
     base_model_prefix = "model"
-    told = ("token_type_ids",)
+    picture_inputs = ("token_type_ids",)
     reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "pixel_values", "attention_mask", "position_ids", "past_key_values", "token_type_ids"),
         *("inputs_embeds", "labels", "mm_encoder_outputs", "block_sequence_ids", "use_cache"),
@@ -55,7 +57,7 @@ class PaliModel(PictureTextBackbone):
         c: Any = config
         self.projector = nn.Linear(c.vision_config.hidden_size, c.text_config.hidden_size)
 
-    def features(self, kind: str, pixels: Tensor, told: Mapping[str, Any]) -> BackboneOutput:
+    def features(self, kind: str, pixels: Tensor, inputs: Mapping[str, Any]) -> BackboneOutput:
         states = self.visual(pixels).last_hidden_state  # type: ignore[operator]
         return BackboneOutput(last_hidden_state=states, pooler_output=tuple(self.projector(states)))  # type: ignore[arg-type]
 
@@ -72,7 +74,14 @@ class PaliForConditionalGeneration(ForImageTextToText[PaliModel]):
     pass
 
 
-@pytest.fixture(autouse=True)
+class BlockwiseModel(Gemma3TextModel):
+    """Gemma 3's text model as it reads pictures: a window bounds them too."""
+
+    def attention(self, layer: int, **more: Any) -> Attention:
+        return super().attention(layer, bounds_blocks=True, **more)
+
+
+@pytest.fixture
 def unrounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference's norms and weights of attention are rounded to float32, whatever the model's type; not here."""
     rounded, softmax = Tensor.float, nn.functional.softmax
@@ -112,6 +121,7 @@ def inputs(pad: str) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "pixel_values": pixels}
 
 
+@pytest.mark.usefixtures("unrounded")
 @pytest.mark.parametrize("pad", ["left", "right"])
 def test_paligemma_of_parts_equals_the_reference(pad: str) -> None:
     ours, theirs = both()
@@ -127,6 +137,7 @@ def test_paligemma_of_parts_equals_the_reference(pad: str) -> None:
         assert error(ours(**causal).logits[real], expected[real]) > 1e-3
 
 
+@pytest.mark.usefixtures("unrounded")
 def test_paligemma_of_parts_writes_as_the_reference() -> None:
     ours, theirs = both()
     given = inputs("left")
@@ -163,3 +174,30 @@ def test_masks_of_gemma3_equal_the_reference(past: int) -> None:
         pattern = Pattern(causal=True, window=window, bounds_blocks=True)
         ours = lower(pattern, mask.bool(), size - past, size, x.device, blocks=blocks)
         assert torch.equal(ours, theirs[kind])
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_gemma3_reads_pictures_as_the_reference(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and then token by token past the window, with a cache."""
+    import transformers
+    from transformers.models.gemma3 import modeling_gemma3
+
+    torch.manual_seed(0)
+    config = transformers.Gemma3Config(vision_config=dict(EYE), text_config=dict(GEMMA), image_token_index=98)
+    config._attn_implementation = config.text_config._attn_implementation = kernel
+    theirs = transformers.Gemma3Model(config).double().eval()
+    ours = BlockwiseModel(Gemma3TextConfig(**GEMMA)).double().eval()
+    ours.load_state_dict(theirs.language_model.state_dict())
+    ours.set_attn_implementation(kernel)
+    ids = torch.randint(3, 97, (2, 18), generator=torch.Generator().manual_seed(1))
+    types = torch.zeros_like(ids)
+    types[0, 1:8], types[0, 9:12], types[1, :6] = 1, 1, 1
+    blocks = modeling_gemma3.get_block_sequence_ids_for_mask(types)
+    expected = in_double(theirs, monkeypatch, input_ids=ids, token_type_ids=types).last_hidden_state
+    with torch.no_grad():
+        assert error(ours(ids, block_sequence_ids=blocks).last_hidden_state, expected) <= EXACT
+        assert error(ours(ids).last_hidden_state, expected) > 1e-3
+        for cache in (DynamicCache(), SlidingWindowCache()):
+            parts = [ours(ids[:, :13], block_sequence_ids=blocks[:, :13], past_key_values=cache)]
+            parts += [ours(ids[:, place : place + 1], past_key_values=cache) for place in range(13, 18)]
+            assert error(torch.cat([part.last_hidden_state for part in parts], dim=1), expected) <= EXACT

@@ -88,12 +88,17 @@ def grouped_attention(
     *,
     kind: Callable[..., Attention] = Attention,
     bias: bool = False,
+    bounds_blocks: bool = False,
     **more: Any,
 ) -> Attention:
-    """A layer's causal self-attention, made by ``kind``; the others as for :class:`transept.layers.attention.Attention`."""
+    """A layer's causal self-attention, made by ``kind``.
+
+    ``bounds_blocks`` is that of the :class:`transept.layers.context.Pattern`, the others are as for
+    :class:`transept.layers.attention.Attention`.
+    """
     rotary = c.rope_kind(layer)
     sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
-    pattern = Pattern(causal=True, window=c.window(layer))
+    pattern = Pattern(causal=True, window=c.window(layer), bounds_blocks=bounds_blocks)
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 
