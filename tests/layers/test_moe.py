@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from transept.layers.attention import eager
 from transept.layers.context import Context
-from transept.layers.moe import Experts, SparseMLP, choose_top, grouped_linear
+from transept.layers.mlp import GatedMLP
+from transept.layers.moe import Experts, Router, SigmoidRouter, SparseMLP, grouped_linear
 
 ENDS = torch.tensor([2, 2, 5, 6, 6])  # the second and the last group are empty
 
@@ -68,16 +69,39 @@ def test_no_rows_give_no_rows() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_most_probable_are_chosen(normalize: bool, dtype: torch.dtype) -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0], [0.0, -1.0, 5.0, 4.0]], dtype=dtype)
-    weights, experts = choose_top(logits, 2, normalize=normalize)
+    weights, experts = Router(3, 4, 2, normalize=normalize).choose(logits)
     assert experts.tolist() == [[1, 2], [2, 3]]
     assert weights.dtype == (torch.float32 if dtype is torch.bfloat16 else dtype)
     expected = F.softmax(logits.to(weights.dtype), dim=-1).gather(1, experts)
     torch.testing.assert_close(weights, expected / expected.sum(1, keepdim=True) if normalize else expected)
+    torch.testing.assert_close(Router(3, 4, 2, normalize=normalize, scale=2.5).choose(logits)[0], 2.5 * weights)
 
 
-def sparse(**more: float) -> SparseMLP:
+def test_a_correction_changes_the_choice_and_no_weight() -> None:
+    router = SigmoidRouter(3, 4, 2, normalize=False)
+    router.correction_bias[0] = 1.0
+    weights, experts = router.choose(torch.tensor([[-2.0, 3.0, 2.0, 0.0]]))
+    assert experts.tolist() == [[0, 1]]
+    torch.testing.assert_close(weights, torch.tensor([[-2.0, 3.0]]).sigmoid())
+
+
+def test_experts_are_of_the_best_groups() -> None:
+    router = SigmoidRouter(3, 6, 2, groups=3, top_groups=1)
+    weights, experts = router.choose(torch.tensor([[9.0, -9.0, 1.0, 2.0, 0.0, 0.5]]))
+    assert experts.tolist() == [[3, 2]]  # the best expert is in a group whose two best have a smaller sum
+    assert weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_sigmoids_are_of_wide_logits(dtype: torch.dtype) -> None:
+    router, x = SigmoidRouter(8, 4, 2).to(dtype), torch.randn(5, 8, dtype=dtype)
+    logits, weights, _ = router(x)
+    assert logits.dtype == weights.dtype == (torch.float32 if dtype is torch.bfloat16 else dtype)
+
+
+def sparse(**more: Any) -> SparseMLP:
     torch.manual_seed(0)
-    layer = SparseMLP(8, 5, "silu", experts=6, route=partial(choose_top, count=3, normalize=True), **more)
+    layer = SparseMLP(Router(8, 6, 3), Experts(6, 8, 5, "silu"), **more)
     layer.experts.reset_parameters(std=0.5)
     return layer.double().eval()
 
@@ -85,7 +109,7 @@ def sparse(**more: float) -> SparseMLP:
 def one_by_one(layer: SparseMLP, x: Tensor) -> Tensor:
     rows = []
     for token in x.flatten(0, 1):
-        weights, chosen = layer.route(layer.router(token)[None])
+        _, weights, chosen = layer.router(token[None])
         e = layer.experts
         pairs = [(e.gate_up_proj[i] @ token).chunk(2) for i in chosen[0]]
         each = [e.down_proj[i] @ (F.silu(gate) * up) for i, (gate, up) in zip(chosen[0], pairs, strict=True)]
@@ -101,7 +125,17 @@ def test_experts_work_on_the_tokens_that_chose_them(tokens: int, chunk_size: int
     out = layer(x, ctx)
     torch.testing.assert_close(out, one_by_one(layer, x))
     assert ctx.router_logits is not None
-    torch.testing.assert_close(ctx.router_logits[0], layer.router(x.flatten(0, 1)))
+    torch.testing.assert_close(ctx.router_logits[0], layer.router(x.flatten(0, 1))[0])
+
+
+def test_shared_experts_work_on_all_tokens() -> None:
+    layer, x, ctx = (
+        sparse(shared=GatedMLP(8, 7, "silu").double()),
+        torch.randn(2, 3, 8, dtype=torch.float64),
+        Context(kernel=eager),
+    )
+    assert layer.shared is not None
+    torch.testing.assert_close(layer(x, ctx), one_by_one(layer, x) + layer.shared(x))
 
 
 def test_jitter_is_for_training() -> None:

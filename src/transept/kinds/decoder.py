@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from transept.config.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
 from transept.config.rotary import RotaryConfig
-from transept.layers import Attention, GatedMLP, Pattern
-from transept.layers.moe import SparseMLP, choose_top
+from transept.layers import Attention, GatedMLP, Pattern, moe
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -136,9 +134,8 @@ class SparseConfig(DecoderConfig):
         return True
 
 
-def sparse_mlp(c: SparseConfig, hidden: int, *, normalize: bool = True, jitter: float = 0.0) -> SparseMLP:
-    """A layer of experts, each of the inner size ``hidden``, that are chosen by a softmax; the others as for its parts."""
-    route = partial(choose_top, count=c.num_experts_per_tok, normalize=normalize)
-    sizes = c.hidden_size, hidden, c.hidden_act
-    experts, chunk_size = c.num_local_experts, c.chunk_size_feed_forward
-    return SparseMLP(*sizes, experts=experts, route=route, jitter=jitter, chunk_size=chunk_size)
+def sparse_mlp(c: SparseConfig, hidden: int, router: Callable[..., moe.Router] = moe.Router, **more: Any) -> moe.SparseMLP:
+    """A layer of experts of the inner size ``hidden``, whose ``router`` is made of D, E and K; ``more`` is of ``SparseMLP``."""
+    experts = moe.Experts(c.num_local_experts, c.hidden_size, hidden, c.hidden_act)
+    chooses = router(c.hidden_size, c.num_local_experts, c.num_experts_per_tok)
+    return moe.SparseMLP(chooses, experts, chunk_size=c.chunk_size_feed_forward, **more)

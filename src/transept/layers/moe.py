@@ -7,7 +7,6 @@ Shapes: N tokens, D hidden size, I inner size, E experts, K experts a token.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,15 +18,10 @@ from transept.layers.context import Context
 from transept.layers.links import Linked
 from transept.layers.mlp import activation, apply_chunking_to_forward
 
-# (N, E) logits -> (N, K) weights in float32 at least, and (N, K) experts.
-Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 
-
-def choose_top(logits: Tensor, count: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
-    """The K most probable experts of each token, by a softmax over (N, E); ``normalize`` lets their weights sum to one."""
-    half = logits.dtype in (torch.float16, torch.bfloat16)
-    weights, experts = torch.topk(F.softmax(logits.float() if half else logits, dim=-1), count, dim=-1)
-    return weights / weights.sum(dim=-1, keepdim=True) if normalize else weights, experts
+def wide(x: Tensor) -> Tensor:
+    """Numbers in float32 at least."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 @torch.library.custom_op("transept::grouped_linear", mutates_args=())
@@ -108,43 +102,101 @@ class Experts(nn.Module):
 
 
 class Router(nn.Module):
-    """Logits of E (``count``) experts for each token."""
+    """Chooses K (``top``) of E (``count``) experts for each token, the most probable by a softmax over all.
 
-    def __init__(self, dim: int, count: int) -> None:
+    With ``normalize`` the weights of those chosen sum to one; then they are multiplied by ``scale``. A subclass that chooses
+    otherwise overrides ``choose``.
+    """
+
+    def __init__(self, dim: int, count: int, top: int, *, normalize: bool = True, scale: float = 1.0) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, dim))
+        self.top, self.normalize, self.scale = top, normalize, scale
         self.reset_parameters()
 
     def reset_parameters(self, std: float = 0.02) -> None:
         nn.init.normal_(self.weight, std=std)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, E)."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(N, D) -> logits (N, E), weights (N, K) in float32 at least, and experts (N, K)."""
+        logits = self.logits(x)
+        return logits, *self.choose(logits)
+
+    def logits(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight)
 
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, E) -> weights (N, K) and experts (N, K)."""
+        weights, experts = torch.topk(F.softmax(wide(logits), dim=-1), self.top, dim=-1)
+        return self.weigh(weights), experts
+
+    def weigh(self, scores: Tensor) -> Tensor:
+        """The weights (N, K) of experts with these scores."""
+        weights = scores / (scores.sum(dim=-1, keepdim=True) + 1e-20) if self.normalize else scores
+        return weights if self.scale == 1 else weights * self.scale
+
     def extra_repr(self) -> str:
-        return "{1} -> {0}".format(*self.weight.shape)
+        return "{1} -> {0}, top {2}".format(*self.weight.shape, self.top)
+
+
+class SigmoidRouter(Router):
+    """Scores each expert by itself, with a sigmoid, and balances them without a loss (DeepSeek-AI 2024).
+
+    ``correction_bias`` (E), a buffer, is added to the scores when experts are chosen, and is no part of the weights. Experts
+    stand in ``groups``; only those of the ``top_groups`` whose two best have the highest sum are chosen from.
+    """
+
+    correction_bias: Tensor
+
+    def __init__(self, dim: int, count: int, top: int, *, groups: int = 1, top_groups: int = 1, **options: Any) -> None:
+        super().__init__(dim, count, top, **options)
+        self.groups, self.top_groups = groups, top_groups
+        self.register_buffer("correction_bias", torch.zeros(count))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return F.linear(wide(x), wide(self.weight))
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        scores = logits.sigmoid()
+        experts = torch.topk(self.eligible(scores + self.correction_bias), self.top, dim=-1).indices
+        return self.weigh(scores.gather(1, experts)), experts
+
+    def eligible(self, scores: Tensor) -> Tensor:
+        """The scores (N, E), without those of experts outside the best groups."""
+        if self.groups == self.top_groups:
+            return scores
+        grouped = scores.view(len(scores), self.groups, -1)
+        best = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(self.top_groups, dim=-1).indices
+        left_out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
+        return grouped.masked_fill(left_out[..., None], -torch.inf).flatten(1)
 
 
 class SparseMLP(Linked):
-    """A feed-forward layer in which a router chooses the experts of each token.
+    """A feed-forward layer in which a router chooses the experts of each token, beside ``shared`` ones that all tokens have.
 
     In training the tokens are multiplied by noise that is so far from one (``jitter``) at most; ``chunk_size`` is tokens at a
     time, 0 for all at once.
     """
 
     def __init__(
-        self, dim: int, hidden: int, act: str, *, experts: int, route: Route, jitter: float = 0.0, chunk_size: int = 0
+        self,
+        router: Router,
+        experts: Experts,
+        *,
+        shared: nn.Module | None = None,
+        jitter: float = 0.0,
+        chunk_size: int = 0,
     ) -> None:
         super().__init__()
-        self.router, self.experts = Router(dim, experts), Experts(experts, dim, hidden, act)
-        self.route, self.jitter, self.chunk_size = route, jitter, chunk_size
+        self.router, self.experts, self.shared = router, experts, shared
+        self.jitter, self.chunk_size = jitter, chunk_size
 
     def forward(self, x: Tensor, ctx: Context) -> Tensor:
         rows = x.flatten(0, 1)
         if self.training and self.jitter > 0:
             rows = rows * torch.empty_like(rows).uniform_(1 - self.jitter, 1 + self.jitter)
-        logits = self.router(rows)
+        logits, weights, experts = self.router(rows)
         if ctx.router_logits is not None:
             ctx.router_logits.append(logits)
-        return apply_chunking_to_forward(self.experts, self.chunk_size, 0, rows, *self.route(logits)).view_as(x)
+        out = apply_chunking_to_forward(self.experts, self.chunk_size, 0, rows, weights, experts).view_as(x)
+        return out if self.shared is None else out + self.shared(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 from transept.checkpoint.names import Names
@@ -9,6 +11,7 @@ from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import SparseConfig, SwitchedConfig, sparse_mlp
 from transept.layers import RMSNorm
+from transept.layers.moe import Router
 from transept.models import llama
 from transept.models.mixtral import MixtralModel, experts_files
 
@@ -47,7 +50,8 @@ class Qwen3MoeModel(MixtralModel):
     config: Qwen3MoeConfig
 
     def experts(self) -> nn.Module:
-        return sparse_mlp(self.config, self.config.moe_intermediate_size, normalize=self.config.norm_topk_prob)
+        router = partial(Router, normalize=self.config.norm_topk_prob)
+        return sparse_mlp(self.config, self.config.moe_intermediate_size, router)
 
 
 class Qwen3MoeForCausalLM(ForSparseCausalLM[Qwen3MoeModel]): ...
