@@ -147,22 +147,11 @@ class TextBackbone(PackableBackbone):
         return self.embed_tokens(ids)  # type: ignore[no-any-return]
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        """What goes into the first layer, from the embeddings (B, T, D) of the tokens.
+        """What goes into the first layer, made of the embeddings (B, T, D) of the tokens; a family says here what it adds.
 
-        Of these parts a family makes those that it has: ``rotary_emb``, which makes tables by kind of layer, ``embed_types``
-        for the token ``types`` (B, T) that the caller gave, ``embed_positions`` for the ``positions`` (1 or B, T),
-        ``embed_norm`` and ``dropout``. A family that does otherwise, or puts biases for distances into the context, overrides
-        this.
+        ``types`` (B, T) are the token types that the caller gave, ``positions`` (1 or B, T) the positions. Rotary tables, and
+        biases for distances, are put into the context.
         """
-        names = ("rotary_emb", "embed_types", "embed_positions", "embed_norm", "dropout")
-        tables, embed_types, embed_positions, *last = (getattr(self, name, None) for name in names)
-        ctx.rotary = {} if tables is None else tables.tables(positions, x.dtype)
-        if embed_types is not None:
-            x = x + self.segments(types, x, embed_types)
-        if embed_positions is not None:
-            x = x + embed_positions(positions).to(x.dtype)
-        for part in filter(None, last):
-            x = part(x)
         return x
 
     def start(self, ids: Tensor | None, embeds: Tensor | None, mask: Any, **options: Unpack[DecoderOptions]) -> Context:

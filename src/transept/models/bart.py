@@ -17,7 +17,7 @@ from transept.config.fields import Deviation, Layers, Multiple, PaddingId, Share
 from transept.config.model import Config
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.kinds.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
-from transept.layers import MLP, Attention, Block, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
+from transept.layers import MLP, Attention, Block, Context, OffsetPositions, Pattern, PostNorm, PreNorm, standard_layers
 
 
 class BartConfig(Seq2SeqConfig):
@@ -112,6 +112,10 @@ class BartStack(Stack):
         )
         self.norm = nn.LayerNorm(config.d_model) if issubclass(self.block_class, PreNorm) else None
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        x = x + self.embed_positions(positions).to(x.dtype)
+        return self.dropout(self.embed_norm(x))
+
     @property
     def cross(self) -> bool | int:
         """Whether layers attend to the encoder's states, or the size of these where it is another."""
@@ -124,7 +128,7 @@ class BartStack(Stack):
     def make_embeddings(self, c: Config) -> None:
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
         self.embed_positions: nn.Module = OffsetPositions(c.max_position_embeddings, c.d_model)
-        self.embed_norm = nn.LayerNorm(c.d_model)
+        self.embed_norm: nn.Module = nn.LayerNorm(c.d_model)
 
 
 class BartEncoder(BartStack, EncoderStack):

@@ -76,18 +76,14 @@ class BloomModel(CausalBackbone):
         self.embed_norm = norm()
         kind = NormedResidual if c.apply_residual_connection_post_layernorm else BloomBlock
         heads, pattern = c.num_attention_heads, Pattern(causal=True)
-        self.layers = standard_layers(
-            c,
-            partial(kind, dropout=c.hidden_dropout),
-            partial(ByHeadAttention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout),
-            partial(MLP, c.hidden_size, 4 * c.hidden_size, "gelu_new"),  # exact to 1e-9: BLOOM rounds the root of 2 / pi
-            norm,
-        )
+        attention = partial(ByHeadAttention, c.hidden_size, heads, pattern=pattern, dropout=c.attention_dropout)
+        mlp = partial(MLP, c.hidden_size, 4 * c.hidden_size, "gelu_new")  # exact to 1e-9: BLOOM rounds the root of 2 / pi
+        self.layers = standard_layers(c, partial(kind, dropout=c.hidden_dropout), attention, mlp, norm)
         self.norm = norm()
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = alibi(self.config.n_head, ctx.keys, ctx.padding, x)
-        return super().embed(x, types, positions, ctx)
+        return self.embed_norm(x)
 
 
 class BloomForCausalLM(language.ForCausalLM[BloomModel]): ...

@@ -6,18 +6,18 @@ A part of each head turns with its position. Pythia is this too.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
-from transept.config.rotary import RotaryConfig
+from transept.config.rotary import FOR_ALL, RotaryConfig
 from transept.core.inputs import PER_TOKEN
 from transept.heads import classify, language, span
 from transept.kinds.text import CausalBackbone
-from transept.layers import MLP, ByHeadAttention, Parallel, Pattern, PreNorm, standard_layers
+from transept.layers import MLP, ByHeadAttention, Context, Parallel, Pattern, PreNorm, standard_layers
 from transept.layers.rotary import rotary_tables
 
 
@@ -77,24 +77,17 @@ class GPTNeoXModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.dropout = nn.Dropout(c.hidden_dropout)
         norm = partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps)
-        kind = Parallel if c.use_parallel_residual else PreNorm
-        self.layers = standard_layers(
-            c,
-            partial(kind, dropout=c.hidden_dropout),
-            partial(
-                ByHeadAttention,
-                c.hidden_size,
-                c.num_attention_heads,
-                pattern=Pattern(causal=True),
-                bias=c.attention_bias,
-                dropout=c.attention_dropout,
-                rotary="default",
-            ),
-            partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
-            norm,
-        )
+        block = partial(Parallel if c.use_parallel_residual else PreNorm, dropout=c.hidden_dropout)
+        options: dict[str, Any] = {"bias": c.attention_bias, "dropout": c.attention_dropout, "rotary": FOR_ALL}
+        attention = partial(ByHeadAttention, c.hidden_size, c.num_attention_heads, pattern=Pattern(causal=True), **options)
+        mlp = partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act)
+        self.layers = standard_layers(c, block, attention, mlp, norm)
         self.norm = norm()
         self.rotary_emb = rotary_tables(c)
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        ctx.rotary = self.rotary_emb.tables(positions, x.dtype)
+        return self.dropout(x)
 
 
 class GPTNeoXForCausalLM(language.ForCausalLM[GPTNeoXModel]):

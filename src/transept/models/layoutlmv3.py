@@ -190,6 +190,10 @@ class LayoutLMv3Model(TextBackbone):
             self.x_bias, self.y_bias = DistanceBias(*table), DistanceBias(*table)
         self.layers = encoder_layers(c)
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        x = x + self.segments(types, x, self.embed_types) + self.embed_positions(positions)
+        return self.dropout(self.embed_norm(x))
+
     def finalize(self, x: Tensor) -> Tensor:
         return x
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.heads import classify, language, span
 from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
 from transept.kinds.text import CausalBackbone
-from transept.layers import Attention, Block, PreNorm, RMSNorm
+from transept.layers import Attention, Block, Context, PreNorm, RMSNorm
 from transept.layers.rotary import RotaryTables, rotary_tables
 
 
@@ -65,6 +65,10 @@ class LlamaModel(CausalBackbone):
 
     def make_rotary(self) -> RotaryTables:
         return rotary_tables(self.config)
+
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        ctx.rotary = self.rotary_emb.tables(positions, x.dtype)
+        return x
 
     def attention(self, layer: int, **more: Any) -> Attention:
         norm = self.qk_norm_class and partial(self.qk_norm_class, eps=self.config.rms_norm_eps)

@@ -69,6 +69,9 @@ class MarianStack(BartStack):
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
         self.embed_positions = SinusoidalPositions(c.max_position_embeddings, c.d_model)
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        return self.dropout(x + self.embed_positions(positions))
+
 
 class MarianEncoder(MarianStack, EncoderStack):
     base_model_prefix = "model.encoder"

@@ -72,21 +72,11 @@ class OPTModel(CausalBackbone):
         self.embed_tokens = nn.Embedding(c.vocab_size, narrow, padding_idx=c.pad_token_id)
         self.embed_positions = OffsetPositions(c.max_position_embeddings, c.hidden_size)
         norm = partial(nn.LayerNorm, c.hidden_size, elementwise_affine=c.layer_norm_elementwise_affine)
-        kind = PreNorm if c.do_layer_norm_before else PostNorm
-        self.layers = standard_layers(
-            c,
-            partial(kind, dropout=c.dropout, layerdrop=c.layerdrop),
-            partial(
-                Attention,
-                c.hidden_size,
-                c.num_attention_heads,
-                pattern=Pattern(causal=True),
-                bias=c.enable_bias,
-                dropout=c.attention_dropout,
-            ),
-            partial(MLP, c.hidden_size, c.ffn_dim, c.activation_function, bias=c.enable_bias),
-            norm,
-        )
+        block = partial(PreNorm if c.do_layer_norm_before else PostNorm, dropout=c.dropout, layerdrop=c.layerdrop)
+        options: dict[str, Any] = {"pattern": Pattern(causal=True), "bias": c.enable_bias, "dropout": c.attention_dropout}
+        attention = partial(Attention, c.hidden_size, c.num_attention_heads, **options)
+        mlp = partial(MLP, c.hidden_size, c.ffn_dim, c.activation_function, bias=c.enable_bias)
+        self.layers = standard_layers(c, block, attention, mlp, norm)
         project: Any = nn.Identity if narrow == c.hidden_size else partial(nn.Linear, bias=False)
         self.project_in, self.project_out = project(narrow, c.hidden_size), project(c.hidden_size, narrow)
         self.norm = norm() if c.do_layer_norm_before and not c._remove_final_layer_norm else None
@@ -106,7 +96,8 @@ class OPTModel(CausalBackbone):
         return counted.index_select(1, ctx.places(x.device))
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        return super().embed(self.project_in(x), types, positions, ctx)
+        x = self.project_in(x)
+        return x + self.embed_positions(positions).to(x.dtype)
 
     def finalize(self, x: Tensor) -> Tensor:
         return self.project_out(super().finalize(x))

@@ -240,7 +240,7 @@ class T5Stack(Stack):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **self.distances)
-        return super().embed(x, types, positions, ctx)
+        return self.dropout(x)
 
     def finalize(self, x: Tensor) -> Tensor:
         return self.dropout(super().finalize(x))

@@ -190,6 +190,9 @@ class BlipTextModel(TextBackbone):
     def step_classes(self) -> Mapping[str, type[Step]]:
         return {"encoder": LayersStep}
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        return self.dropout(self.embed_norm(x + self.embed_positions(positions)))
+
     @property
     def causal(self) -> bool:
         return self.is_decoder

@@ -89,14 +89,9 @@ class GPT2Model(CausalBackbone):
         norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
         inner, scale = 4 * c.n_embd if c.n_inner is None else c.n_inner, None if c.scale_attn_weights else 1.0
         attention = partial(GPT2Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
-        self.layers = standard_layers(
-            c,
-            partial(PreNorm, dropout=c.resid_pdrop),
-            partial(attention, pattern=Pattern(causal=True)),
-            partial(GPT2MLP, c.n_embd, inner, c.activation_function),
-            norm,
-            cross=partial(attention, cross=True) if c.add_cross_attention else None,
-        )
+        block, mlp = partial(PreNorm, dropout=c.resid_pdrop), partial(GPT2MLP, c.n_embd, inner, c.activation_function)
+        cross = partial(attention, cross=True) if c.add_cross_attention else None
+        self.layers = standard_layers(c, block, partial(attention, pattern=Pattern(causal=True)), mlp, norm, cross=cross)
         self.norm = norm()
         for index, layer in enumerate(self.layers if c.scale_attn_by_inverse_layer_idx else ()):
             for part in (part for part in layer.modules() if isinstance(part, Attention)):

@@ -191,6 +191,9 @@ class WhisperDecoder(DecoderStack):
         self.dropout, self.norm = nn.Dropout(config.dropout), nn.LayerNorm(config.d_model)
         self.layers = make_layers(config, "decoder")
 
+    def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
+        return self.dropout(x + self.embed_positions(positions))
+
 
 class WhisperModel(EncoderDecoderBackbone):
     """Whisper without a head; in training it hides parts of the spectrograms where ``apply_spec_augment`` says so."""
