@@ -191,6 +191,7 @@ def test_models_tell_their_vocabulary_and_configs_have_no_plans() -> None:
     config = transept.T5Config(vocab_size=30, d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, decoder_start_token_id=0)
     model = transept.T5Model(config)
     assert model.vocab_size == 30
+    assert model(**model.dummy_inputs, attention_mask=torch.ones(3, 5)).last_hidden_state.shape == (3, 5, 16)
     assert model._shift_right(torch.tensor([[5, 6, 7]])).tolist() == [[0, 5, 6]]
     assert config.base_model_tp_plan is config.base_model_pp_plan is None
     sizes = {"hidden_sizes": [8], "depths": [1], "embedding_size": 8}

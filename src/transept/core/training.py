@@ -77,6 +77,12 @@ class ForLibraries(Loadable):
     _tied_weights_keys = property(lambda self: dict(self.checkpoint_names().tied))
 
     @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Token ids that any model of texts can read, to try it out."""
+        ids = torch.tensor([[7, 6, 0, 0, 1], [1, 2, 3, 0, 0], [0, 0, 0, 4, 5]], device=self.device)
+        return {"input_ids": ids} | ({"decoder_input_ids": ids} if self.config.is_encoder_decoder else {})
+
+    @property
     def _no_split_modules(self: Any) -> list[str]:
         """The names of the classes whose modules stay on one device as wholes: layers."""
         return sorted({type(layer).__name__ for stack in self.stacks for layer in getattr(stack, "layers", ())})
