@@ -133,3 +133,15 @@ def test_what_a_config_does_not_lead_to_is_said() -> None:
         BertIntermediate(transept.LlamaConfig(**TEXT))
     with torch.device("meta"):
         assert next(BertIntermediate(transept.BertConfig(**TEXT)).parameters()).is_meta
+
+
+def test_what_all_families_share_is_not_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transept.models.llama import modeling_llama  # type: ignore[attr-defined]
+
+    with pytest.raises(UnsupportedError, match="`forward` cannot be replaced for all of them"):
+        modeling_llama.LlamaAttention.forward = lambda *args: None
+    for name in ("LlamaRMSNorm", "LlamaAttention", "apply_rotary_pos_emb"):
+        with pytest.raises(UnsupportedError, match=f"do not look for '{name}' in transept.models.llama.modeling_llama"):
+            setattr(modeling_llama, name, nn.Identity)
+    monkeypatch.setattr(modeling_llama, "of_my_own", 3, raising=False)
+    assert modeling_llama.of_my_own == 3

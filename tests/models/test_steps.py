@@ -131,3 +131,26 @@ def test_steps_of_a_layer_that_processes_share_are_refused() -> None:
     model.encoder.layer[0].output.register_forward_hook(lambda *given: None)
     with pytest.raises(UnsupportedError, match="that processes share cannot have hooks"):
         model(IDS)
+
+
+def test_dropout_of_attention_is_turned_off_by_its_module() -> None:
+    model = bert(attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.5).train()
+    attention = model.encoder.layer[0].self_attn
+    assert model.encoder.layer[0].attention.self.dropout.p == attention.dropout == 0.5
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    assert attention.dropout == 0.0
+    assert torch.equal(model(IDS)[0], model.eval()(IDS)[0])
+    twin = copy.deepcopy(model)
+    twin.encoder.layer[0].attention.self.dropout.p = 0.25
+    assert (attention.dropout, twin.encoder.layer[0].self_attn.dropout) == (0.0, 0.25)
+
+
+def test_hooks_on_all_modules_may_be_registered() -> None:
+    model = transept.T5Model(transept.T5Config(d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, vocab_size=40)).eval()
+    before, seen = model(IDS, decoder_input_ids=IDS)[0], []
+    for module in model.modules():
+        module.register_forward_hook(lambda module, given, out: seen.append(type(module)))
+    assert torch.equal(model(IDS, decoder_input_ids=IDS)[0], before)
+    assert any(issubclass(kind, Step) for kind in seen)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec, spec_from_file_location
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from transept.compat.table import ABSENT, FAMILY_FILE, FRAMEWORKS, MODULES, PARTS
+from transept.errors import UnsupportedError
 
 PACKAGE = __name__.partition(".")[0]
 # What names of a family's models and of its preprocessing end in.
@@ -67,6 +68,23 @@ def _is_layer(value: Any) -> bool:
 def attribute(place: str, name: str) -> Any:
     """What one of our modules has under a name."""
     return getattr(importlib.import_module(f"{PACKAGE}.{place}"), name)
+
+
+class FamilyModule(ModuleType):
+    """A module of a family, whose functions and classes of parts cannot be replaced in it: models would not look there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and not isinstance(value, ModuleType) and _is_inner(getattr(self, name, None)):
+            what = f"models do not look for {name!r} in {self.__name__}, and what takes its place there would not be used."
+            raise UnsupportedError(what, hint="Put modules of your own in the places of those of a model.")
+        super().__setattr__(name, value)
+
+
+def _is_inner(value: Any) -> bool:
+    """Whether a name of a family's module is a function or a class of parts, and no model."""
+    if not isinstance(value, type):
+        return isinstance(value, FunctionType)
+    return issubclass(value, attribute("layers.links", "nn").Module) and not issubclass(value, attribute("core.model", "Model"))
 
 
 class ModuleFinder(MetaPathFinder, Loader):
@@ -131,6 +149,8 @@ class ModuleFinder(MetaPathFinder, Loader):
             return self.get(name, module.__name__, places)
 
         module.__getattr__ = get  # type: ignore[method-assign]
+        if places is PARTS:
+            module.__class__ = FamilyModule
 
     def _inner(self, name: str, at: int) -> Any:
         """A family's class to derive from, or that of a kind of its parts; ``at`` is where the family's name ends."""

@@ -16,7 +16,7 @@ from transept.checkpoint.load import put
 from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.model import Model
-from transept.errors import UnsupportedError
+from transept.errors import UnsupportedError, refuse
 from transept.layers.links import Container, Step, links
 
 # What the name of a class ends in -> where a model may have such a part: the end of the model's name, and a path of attributes,
@@ -62,6 +62,12 @@ class PartClass(type):
         if any(isinstance(value, Config) for value in (*args, *kwargs.values())):
             return cls.taken(args, kwargs)[1]
         return cls.__dict__["kind"](*args, **kwargs)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        what = f"{cls.__name__} is shared by families and layers, and `{name}` cannot be replaced for all of them."
+        hint = f"Give `{name}` to the modules of your model, or put your own in their places."
+        refuse("kind" in cls.__dict__ and not name.startswith("__"), what, hint, UnsupportedError)
+        super().__setattr__(name, value)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.__dict__.get("kind", ())) or super().__instancecheck__(instance)

@@ -16,7 +16,7 @@ from transept.core.model import Backbone
 from transept.errors import UnsupportedError, refuse
 from transept.layers import MLP, Attention, Block, Context, Pattern, PostNorm, standard_layers
 from transept.layers.context import Attended, context_of_call
-from transept.layers.links import Step
+from transept.layers.links import Linked, Step
 from transept.layers.mlp import apply_chunking_to_forward
 from transept.outputs import BackboneOutput
 
@@ -35,6 +35,24 @@ class EncoderConfig(Config):
     layer_norm_eps: float = 1e-12
 
 
+class WeightDropout(nn.Dropout):
+    """The dropout of an attention layer's weights, which that layer applies: its share is the layer's."""
+
+    def __init__(self, attention: Attention) -> None:
+        nn.Module.__init__(self)
+        self.__dict__["attention"] = attention  # which is no part of it
+        self.inplace = False
+
+    @property
+    def p(self) -> float:
+        share: float = self.__dict__["attention"].dropout
+        return share
+
+    @p.setter
+    def p(self, share: float) -> None:
+        self.__dict__["attention"].dropout = share
+
+
 class GatherStep(Step):
     """What attention gathers, before its output projection: (B, T, D) -> (B, T, D), and its weights."""
 
@@ -46,6 +64,10 @@ class GatherStep(Step):
         "all_head_size": "self_attn.q_proj.out_features",
         "scaling": "self_attn.scale",
     }
+
+    def __init__(self, owner: Linked) -> None:
+        super().__init__(owner)
+        self.dropout = WeightDropout(getattr(owner, self.part))
 
     def forward(self, hidden_states: Tensor, attention_mask: Context | Tensor | None = None, **given: Any) -> Attended:
         attention: Attention = getattr(self.owner, self.part)

@@ -162,6 +162,12 @@ class ContainerList(Container, nn.ModuleList):
         names = [*self._modules]
         return str(idx) if str(idx) in names else names[idx if idx < 0 else len(names)]
 
+    # A list is never called, here and in the reference, whose hooks on it never run.
+    register_forward_hook = nn.Module.register_forward_hook
+    register_forward_pre_hook = nn.Module.register_forward_pre_hook
+    register_full_backward_hook = nn.Module.register_full_backward_hook
+    register_full_backward_pre_hook = nn.Module.register_full_backward_pre_hook
+
 
 class Step(Container):
     """A place in the tree that holds parts of its ``owner``, and computes one step of the owner's work.
