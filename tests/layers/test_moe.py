@@ -83,6 +83,8 @@ def test_a_correction_changes_the_choice_and_no_weight() -> None:
     weights, experts = router.choose(torch.tensor([[-2.0, 3.0, 2.0, 0.0]]))
     assert experts.tolist() == [[0, 1]]
     torch.testing.assert_close(weights, torch.tensor([[-2.0, 3.0]]).sigmoid())
+    router.reset_parameters()
+    assert not router.correction_bias.any()
 
 
 def test_experts_are_of_the_best_groups() -> None:

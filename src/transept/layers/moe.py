@@ -153,6 +153,11 @@ class SigmoidRouter(Router):
         self.groups, self.top_groups = groups, top_groups
         self.register_buffer("correction_bias", torch.zeros(count))
 
+    def reset_parameters(self, std: float = 0.02) -> None:
+        super().reset_parameters(std)
+        if "correction_bias" in self._buffers:  # is made behind the weights
+            nn.init.zeros_(self.correction_bias)
+
     def logits(self, x: Tensor) -> Tensor:
         return F.linear(wide(x), wide(self.weight))
 

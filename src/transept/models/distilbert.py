@@ -85,13 +85,9 @@ class DistilBertModel(TextBackbone):
         self.embeddings = Embeddings(c)
         for stored in ("word_embeddings", "position_embeddings", "LayerNorm"):
             self.alias(str(BERT_EMBEDDINGS[stored]), f"embeddings.{stored}")
-        self.layers = standard_layers(
-            c,
-            partial(PostNorm, mlp_dropout=c.dropout),  # there is none behind attention
-            partial(Attention, c.dim, c.n_heads, dropout=c.attention_dropout),
-            partial(MLP, c.dim, c.hidden_dim, c.activation),
-            norm,
-        )
+        block = partial(PostNorm, mlp_dropout=c.dropout)  # there is none behind attention
+        attention = partial(Attention, c.dim, c.n_heads, dropout=c.attention_dropout)
+        self.layers = standard_layers(c, block, attention, partial(MLP, c.dim, c.hidden_dim, c.activation), norm)
 
     def step_classes(self) -> Mapping[str, type[Step]]:
         return {"transformer": LayersStep}
