@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.layers.conv import PositionalConv, TimeDelay, conv_length, receptive_field, wave_encoder
+from transept.layers.conv import PositionalConv, TimeDelay, WaveEncoder, conv_length, receptive_field
 from transept.layers.pool import mean_and_deviation
 
 
 @pytest.mark.parametrize("sizes", [([10, 3, 3, 3, 3, 2, 2], [5, 2, 2, 2, 2, 2, 2]), ([4, 1], [3, 2]), ([1], [1])])
 def test_lengths_are_those_of_the_convolutions(sizes: tuple[list[int], list[int]]) -> None:
     kernels, strides = sizes
-    encoder = wave_encoder([2] * len(kernels), kernels, strides, norm="layer", bias=True, act="gelu")
+    encoder = WaveEncoder([2] * len(kernels), kernels, strides, norm="layer", bias=True, act="gelu")
     field = receptive_field(kernels, strides)
     for samples in (field, field + 1, field + 57, 3 * field + 100):
         length = samples
         for kernel, stride in zip(kernels, strides, strict=True):
             length = conv_length(length, kernel, stride)
-        assert encoder(torch.zeros(1, 1, samples)).shape[2] == length
+        assert encoder(torch.zeros(1, samples)).shape[2] == length
     with pytest.raises(RuntimeError, match="Kernel size"):
-        encoder(torch.zeros(1, 1, field - 1)) if field > 1 else encoder(torch.zeros(1, 1, 0))
+        encoder(torch.zeros(1, field - 1)) if field > 1 else encoder(torch.zeros(1, 0))
 
 
 @pytest.mark.parametrize("kernel", [1, 4, 5])

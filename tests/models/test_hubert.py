@@ -77,7 +77,7 @@ def test_norms_over_the_batch_learn_in_training_alone() -> None:
 def test_convolutions_are_frozen_and_bad_sound_is_an_error() -> None:
     ours = HubertForCTC(HubertConfig(**FAMILY.tiny)).eval()
     ours.freeze_feature_encoder()
-    assert not any(each.requires_grad for each in ours.backbone.feature_encoder.parameters())
+    assert not any(each.requires_grad for each in ours.backbone.feature_extractor.parameters())
     with pytest.raises(InputError, match="has 0 samples"):
         ours(torch.zeros(1, 0))
     with pytest.raises(InputError, match=r"nan at \[0, 0\]"):

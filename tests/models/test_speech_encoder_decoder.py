@@ -61,7 +61,7 @@ def test_inputs_have_three_names_and_checkpoints_come_back(tmp_path: Path) -> No
     with pytest.raises(InputError, match="passed twice, as `inputs` and `input_values`"):
         ours(wave, input_values=wave, decoder_input_ids=ids)
     ours.freeze_feature_encoder()
-    assert not any(each.requires_grad for each in ours.encoder.feature_encoder.parameters())  # type: ignore[union-attr]
+    assert not any(each.requires_grad for each in ours.encoder.feature_extractor.parameters())  # type: ignore[union-attr]
     ours.save_pretrained(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

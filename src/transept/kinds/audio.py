@@ -105,9 +105,9 @@ class SoundBackbone(Backbone):
 
 
 class AudioBackbone(SoundBackbone):
-    """A network over frames of waveforms, which ``feature_encoder`` makes as ``conv_kernel`` and ``conv_stride`` say."""
+    """A network over frames of waveforms, which ``feature_extractor`` makes as ``conv_kernel`` and ``conv_stride`` say."""
 
-    feature_encoder: nn.Module
+    feature_extractor: nn.Module
 
     @property
     def receptive_field(self) -> int:
@@ -124,7 +124,7 @@ class AudioBackbone(SoundBackbone):
         return self.feature_lengths(samples)
 
     def freeze_feature_encoder(self) -> None:
-        self.feature_encoder.requires_grad_(False)
+        self.feature_extractor.requires_grad_(False)
 
     def check_samples(self, values: Tensor | None, mask: Tensor | None) -> Tensor:
         """Waveforms (B, S) in the model's type, checked together with their mask (B, S)."""

@@ -51,26 +51,38 @@ class ConvBlock(Linked):
         return self.act(self.norm(self.conv(x)))
 
 
-def wave_encoder(
-    channels: Sequence[int],
-    kernels: Sequence[int],
-    strides: Sequence[int],
-    *,
-    norm: Literal["group", "layer"],
-    bias: bool,
-    act: str,
-) -> nn.Sequential:
-    """Convolutions that turn a waveform into a sequence of features (Baevski et al. 2020): (B, 1, S) -> (B, C, T).
+class WaveEncoder(nn.Module):
+    """Convolutions that turn a waveform (B, S) into a sequence of features (B, C, T) (Baevski et al. 2020).
 
     ``channels``, ``kernels`` and ``strides`` are one for each convolution. The norm ``layer`` is over the channels after each
     convolution, ``group`` over all positions, padded ones too, of each channel after the first one only.
     """
-    blocks: list[ConvBlock] = []
-    for before, after, kernel, stride in zip((1, *channels[:-1]), channels, kernels, strides, strict=True):
-        conv = nn.Conv1d(before, after, kernel, stride, bias=bias)
-        first = nn.Identity() if blocks else nn.GroupNorm(after, after)
-        blocks.append(ConvBlock(conv, ChannelNorm(after) if norm == "layer" else first, act))
-    return nn.Sequential(*blocks)
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        kernels: Sequence[int],
+        strides: Sequence[int],
+        *,
+        norm: Literal["group", "layer"],
+        bias: bool,
+        act: str,
+    ) -> None:
+        super().__init__()
+        blocks: list[ConvBlock] = []
+        for before, after, kernel, stride in zip((1, *channels[:-1]), channels, kernels, strides, strict=True):
+            conv = nn.Conv1d(before, after, kernel, stride, bias=bias)
+            first = nn.Identity() if blocks else nn.GroupNorm(after, after)
+            blocks.append(ConvBlock(conv, ChannelNorm(after) if norm == "layer" else first, act))
+        self.conv_layers = nn.Sequential(*blocks)
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        features: Tensor = self.conv_layers(input_values[:, None])
+        return features
+
+    def _freeze_parameters(self) -> None:
+        """Stop the training of the convolutions; the reference's name for that."""
+        self.requires_grad_(False)
 
 
 class PositionalConv(Linked):

@@ -144,10 +144,6 @@ class Container(nn.Module):
         check_replaced(self, name)
         super().__setattr__(name, value)
 
-    def _freeze_parameters(self) -> None:
-        """Stop the training of what it holds; the reference's name for that at the feature encoders of sounds."""
-        self.requires_grad_(False)
-
     def _refused(self, what: str) -> UnsupportedError:
         names = ", ".join((*self._modules, *self._parameters))
         message = f"this part of the model only holds others ({names}), and computes nothing that {what}."

@@ -26,7 +26,7 @@ from transept.kinds.audio import AudioBackbone, WaveConfig
 from transept.kinds.augment import SpecAugment
 from transept.layers import MLP, Attention, PostNorm, PreNorm, standard_layers
 from transept.layers.context import Context, within
-from transept.layers.conv import N, PositionalConv, conv_length, wave_encoder
+from transept.layers.conv import N, PositionalConv, WaveEncoder, conv_length
 from transept.layers.links import Linked
 from transept.models.wav2vec2.pretraining import ForContrastivePreTraining
 from transept.outputs import AudioOutput, ModelOutput
@@ -134,7 +134,7 @@ class Wav2Vec2Model(AudioBackbone):
     names = Names(
         {
             "masked_spec_embed": "mask_embed",
-            "feature_extractor.conv_layers": ("feature_encoder", {"*": ("*", {"layer_norm": "norm"})}),
+            "feature_extractor.conv_layers.*": ("feature_extractor.conv_layers.*", {"layer_norm": "norm"}),
             "feature_projection": ("feature_projection", {"layer_norm": "norm", "projection": "projection"}),
             POSITIONS: WEIGHTED,
             "encoder.layer_norm": lambda c: "norm" if c.do_stable_layer_norm else "embed_norm",
@@ -149,7 +149,7 @@ class Wav2Vec2Model(AudioBackbone):
     def __init__(self, config: WaveConfig) -> None:
         super().__init__(config)
         c, stable = config, config.do_stable_layer_norm
-        self.feature_encoder = wave_encoder(
+        self.feature_extractor = WaveEncoder(
             c.conv_dim,
             c.conv_kernel,
             c.conv_stride,
@@ -230,7 +230,7 @@ class Wav2Vec2Model(AudioBackbone):
         """
         values = self.check_samples(input_values, attention_mask)
         ctx = self.context(**options)
-        x, ctx.features = self.feature_projection(self.feature_encoder(values[:, None]).transpose(1, 2))
+        x, ctx.features = self.feature_projection(self.feature_extractor(values).transpose(1, 2))
         if mask_time_indices is not None and mask_time_indices.shape != x.shape[:2]:
             given, right = tuple(mask_time_indices.shape), tuple(x.shape[:2])
             raise InputError(f"`mask_time_indices` has the shape {given}, but must be {right}: batch and frames.")
