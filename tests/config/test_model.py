@@ -610,3 +610,25 @@ def test_the_kernel_of_a_config_that_names_none_is_the_one_that_models_have() ->
     assert config.attn_implementation == "eager"
     assert transept.BertConfig(_attn_implementation="eager").attn_implementation == "eager"
     assert "attn_implementation" not in config.to_json_string()
+
+
+def test_parts_are_read_out_of_the_config_of_the_whole(tmp_path: Path) -> None:
+    config = transept.Qwen2VLConfig(text_config={"hidden_size": 64}, vision_config={"embed_dim": 32, "num_heads": 4})
+    config.save_pretrained(tmp_path)
+    assert transept.Qwen2VLVisionConfig.from_pretrained(tmp_path).embed_dim == 32
+    assert transept.Qwen2VLTextConfig.from_pretrained(tmp_path).hidden_size == 64
+
+
+def test_classes_and_configs_name_their_nested_configs() -> None:
+    assert transept.BertConfig.sub_configs == transept.BertConfig().sub_configs == {}
+    expected = {"text_config": transept.CLIPTextConfig, "vision_config": transept.CLIPVisionConfig}
+    assert transept.CLIPConfig.sub_configs == transept.CLIPConfig().sub_configs == expected
+    assert transept.LlavaConfig.sub_configs.keys() == expected.keys()
+    assert transept.LlavaConfig().sub_configs["text_config"] is transept.LlamaConfig
+
+
+def test_names_of_settings_are_iterated_over() -> None:
+    config = transept.BertConfig.from_dict({"mine": 3})
+    assert {"hidden_size", "pad_token_id", "mine"} <= {*config}
+    assert "hidden_size" in config
+    assert "hidden_sise" not in config

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, specs
@@ -52,6 +52,16 @@ class _TypeName:
         if value is not None and not isinstance(value, str) and type(value).__name__ != "dtype":
             raise ConfigError(f"`dtype` of {type(instance).__name__} must be a type of weights, but is {str(value)[:80]!r}.")
         instance.__dict__["dtype"] = None if value is None else str(value).removeprefix("torch.")
+
+
+class SubConfigs:
+    """The classes of nested configs by their names: of a config those that it has, of its class those that it states."""
+
+    def __get__(self, config: Config | None, cls: type[Config]) -> dict[str, type[Config]]:
+        if config is None:
+            stated: Mapping[str, Any] = getattr(cls, "parts", {})
+            return {name: part if isinstance(part, type) else Config for name, part in stated.items()}
+        return {name: type(value) for name, value in vars(config).items() if isinstance(value, Config)}
 
 
 class Config(Settings):
@@ -258,10 +268,11 @@ class Config(Settings):
     # The older name of ``return_dict``, which can only be read.
     use_return_dict = property(lambda self: self.return_dict)
 
-    @property
-    def sub_configs(self) -> dict[str, type[Config]]:
-        """The classes of the nested configs, by their names."""
-        return {name: type(value) for name, value in vars(self).items() if isinstance(value, Config)}
+    sub_configs: ClassVar = SubConfigs()
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of all settings, and of attributes that were added."""
+        yield from {**specs(type(self)), **self.extra}
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Config:
         """The config of the part that reads or writes text: a nested one, or this; of one side where one is asked for.

@@ -21,7 +21,7 @@ from transept.config.fields import Count, Deviation, Layers, Multiple, specs
 from transept.config.model import Config
 from transept.core.inputs import INTEGERS, RecordOptions, check_finite, check_tensor
 from transept.core.model import Backbone
-from transept.core.parts import Part
+from transept.core.parts import Part, PartConfig
 from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
@@ -36,9 +36,10 @@ from transept.outputs import BackboneOutput, ModelOutput
 _PROCESS = "Use the processor of this model: processor(text=..., images=...)."
 
 
-class VisionConfig(Config):
+class VisionConfig(PartConfig):
     """What the vision models of this kind have in common."""
 
+    section = "vision_config"
     attribute_map = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"}
 
     depth: Layers = 32
@@ -87,10 +88,11 @@ class Qwen2VLVisionConfig(VisionConfig):
     text_width = property(lambda self: self.hidden_size)
 
 
-class Qwen2VLTextConfig(Qwen2Config):
+class Qwen2VLTextConfig(Qwen2Config, PartConfig):
     """Settings of the text model; the defaults are those of Qwen2-VL with 72 billion parameters."""
 
     model_type = "qwen2_vl_text"
+    section = "text_config"
     default_theta = 1000000.0
 
     vocab_size: int = 152064
