@@ -48,11 +48,8 @@ def seen(model: nn.Module, paths: list[str], inputs: dict[str, Tensor]) -> list[
     return found
 
 
-WITH_STEPS = [
-    case
-    for case in EVERY
-    if case.id.startswith(("Bert", "Roberta", "Electra", "DistilBert", "MPNet", "T5", "CLIP", "BlipText", "Siglip"))
-]
+_FAMILIES = ("Bert", "Roberta", "Electra", "DistilBert", "MPNet", "T5", "CLIP", "Siglip", "BlipText", "Dinov2", "DPTModel")
+WITH_STEPS = [case for case in EVERY if case.id.startswith(_FAMILIES)]
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(WITH_STEPS, whole=FIRST))

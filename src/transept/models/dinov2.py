@@ -6,7 +6,7 @@ T = N + 1 positions, D hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -20,12 +20,14 @@ from transept.config.fields import Count, Deviation, Layers, Multiple, Positive,
 from transept.config.model import Config
 from transept.heads.classify import Classifier
 from transept.heads.image import ForImageClassification
+from transept.kinds.encoder import LayersStep
 from transept.kinds.feature_maps import PatchFeatureMaps, StagedConfig
 from transept.kinds.image import PatchBackbone, check_patches
 from transept.layers import MLP, Attention, GatedMLP, PreNorm
 from transept.layers.context import Context
 from transept.layers.conv import ScaledBranch
 from transept.layers.grids import GridPositions, MaskedPatchEmbeddings, PatchEmbeddings, Patches, learned_tokens
+from transept.layers.links import Step
 from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS
 from transept.objectives.classification import widened
 from transept.outputs import BackboneOutput, ModelOutput
@@ -127,6 +129,9 @@ class Dinov2Model(PatchBackbone):
         self.embeddings = self.make_embeddings(c)
         self.layers = nn.ModuleList(block(c) for _ in range(c.num_hidden_layers))
         self.norm = nn.LayerNorm(c.hidden_size, c.layer_norm_eps)
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": LayersStep}
 
     def make_embeddings(
         self,

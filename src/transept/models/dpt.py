@@ -6,7 +6,7 @@ the image, or another family's. Shapes: B batch, C channels, H height, W width, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
@@ -23,11 +23,11 @@ from transept.errors import ConfigError, UnsupportedError
 from transept.heads.depth import DepthHead, ForDepthEstimation
 from transept.heads.segment import ForSemanticSegmentation
 from transept.heads.task import Task
-from transept.kinds.encoder import EncoderConfig
+from transept.kinds.encoder import EncoderConfig, LayersStep
 from transept.kinds.feature_maps import FeatureMaps
 from transept.kinds.image import check_patches
 from transept.layers.grids import GridPositions, PatchEmbeddings, Patches, learned_tokens
-from transept.layers.links import Linked
+from transept.layers.links import Linked, Step
 from transept.layers.reassemble import Neck, stretched
 from transept.models.vit import VIT_ATTENTION_FILES, VIT_EMBEDDINGS, ViTConfig, ViTModel
 
@@ -178,6 +178,9 @@ class DPTModel(ViTModel):
 
     def __init__(self, config: DPTConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer)  # type: ignore[arg-type]
+
+    def step_classes(self) -> Mapping[str, type[Step]]:
+        return {"encoder": LayersStep}
 
     def make_embeddings(self, c: ViTConfig, mask_token: nn.Parameter | None) -> PatchEmbeddings:
         """Patches of images of any size, a class token before them, learned positions, dropout."""
