@@ -155,3 +155,10 @@ def test_a_loss_alone_needs_no_logits_of_the_rest(writer: str) -> None:
     for one, other in zip(found, wanted, strict=True):
         assert (one is None) == (other is None)
         assert one is None or float((one - other).abs().max()) <= DOUBLE * largest
+
+
+def test_decoders_of_any_family_are_told_so() -> None:
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(), GPT2Config())
+    assert config.decoder is not None
+    assert [config.decoder.is_decoder, config.decoder.add_cross_attention] == [True, True]
+    assert EncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()

@@ -89,6 +89,8 @@ def test_both_layouts_mean_the_same() -> None:
         LOCAL: 10000.0,
     }
     assert (old.local_attention, old.sliding_window) == (128, 64)
+    old.sliding_window = 2
+    assert (old.local_attention, old.sliding_window) == (4, 2)
     assert ModernBertConfig.from_dict(old.to_dict()) == old
     assert ModernBertConfig().rope_parameters == old.rope_parameters
     one = ModernBertConfig.from_dict(PUBLISHED | {"local_rope_theta": None}).rope_parameters or {}

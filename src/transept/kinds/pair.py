@@ -43,7 +43,8 @@ class PairConfig(Seq2SeqConfig, CompositeConfig):
 
 
 def _role(config: Config, *, decoder: bool) -> Config:
-    names = specs(type(config)).keys() & {"is_decoder", "add_cross_attention"}
+    names = {"is_decoder", "add_cross_attention"}  # a decoder of any family says so, as in files of the reference
+    names = names if decoder else names & specs(type(config)).keys()
     return config.with_settings(**dict.fromkeys(names, decoder))
 
 

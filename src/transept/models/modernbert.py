@@ -92,6 +92,10 @@ class ModernBertConfig(RotaryConfig):
         """How far a local layer sees on either side."""
         return self.local_attention // 2
 
+    @sliding_window.setter
+    def sliding_window(self, value: int) -> None:
+        self.local_attention = 2 * value
+
     def norm(self) -> nn.LayerNorm:
         return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.norm_bias)
 
