@@ -58,6 +58,7 @@ def test_inputs_have_three_names_and_checkpoints_come_back(tmp_path: Path) -> No
     expected = seen(ours, wave, decoder_input_ids=ids).logits
     for name in ("inputs", "input_values", "input_features"):
         assert torch.equal(seen(ours, **{name: wave}, decoder_input_ids=ids).logits, expected)
+    assert torch.equal(seen(ours, input_values=wave, input_features=None, decoder_input_ids=ids).logits, expected)
     with pytest.raises(InputError, match="passed twice, as `inputs` and `input_values`"):
         ours(wave, input_values=wave, decoder_input_ids=ids)
     ours.freeze_feature_encoder()

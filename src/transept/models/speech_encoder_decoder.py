@@ -44,9 +44,8 @@ class SpeechEncoderDecoderModel(Pair):
         self.encoder.freeze_feature_encoder()
 
     def to_encoder(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        given = {
-            name: inputs.pop(name) for name in ("inputs", "input_values", "input_features") if inputs.get(name) is not None
-        }
+        named = {name: inputs.pop(name, None) for name in ("inputs", "input_values", "input_features")}
+        given = {name: sound for name, sound in named.items() if sound is not None}
         if len(given) > 1:
             raise InputError(f"the sound was passed twice, as `{'` and `'.join(given)}`.", hint="Pass one of them.")
         return inputs | {self.encoder.main_input_name: next(iter(given.values()), None)}
