@@ -162,3 +162,13 @@ def test_decoders_of_any_family_are_told_so() -> None:
     assert config.decoder is not None
     assert [config.decoder.is_decoder, config.decoder.add_cross_attention] == [True, True]
     assert EncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+
+
+def test_models_that_were_loaded_keep_their_weights_in_a_pair(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 20}
+    writer = BertLMHeadModel(BertConfig(**sizes, is_decoder=True, add_cross_attention=True))
+    BertModel(BertConfig(**sizes)).save_pretrained(tmp_path)
+    reader = BertModel.from_pretrained(tmp_path)
+    before = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
+    pair = EncoderDecoderModel(encoder=reader, decoder=writer)
+    assert all(torch.equal(tensor, pair.state_dict()[f"encoder.{name}"]) for name, tensor in before.items())

@@ -111,10 +111,10 @@ class Model(Linked, Pretrained):
 
     def ready(self) -> None:
         """Initialise what is new, unless it waits for a checkpoint on the meta device, and put all parts in their places."""
-        if self.device.type != "meta":
-            for module in [module for module in self.modules() if _READY not in module.__dict__]:
+        for module in [module for module in self.modules() if _READY not in module.__dict__]:
+            module.__dict__[_READY] = True  # what a checkpoint fills is not initialised later, within another model
+            if self.device.type != "meta":
                 self._init_weights(module)
-                module.__dict__[_READY] = True
         self.place_parts()
 
     @classmethod
