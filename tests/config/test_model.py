@@ -619,6 +619,18 @@ def test_parts_are_read_out_of_the_config_of_the_whole(tmp_path: Path) -> None:
     assert transept.Qwen2VLTextConfig.from_pretrained(tmp_path).hidden_size == 64
 
 
+def test_a_mapping_for_a_part_replaces_the_settings_that_it_names(tmp_path: Path) -> None:
+    reference.CLIPConfig(text_config={"hidden_size": 24, "num_attention_heads": 2}).save_pretrained(tmp_path)
+    changes = {"text_config": {"vocab_size": 20}}
+    own, theirs = (library.CLIPConfig.from_pretrained(tmp_path, **changes).text_config for library in (transept, reference))
+    for config in (own, theirs):
+        assert [config.vocab_size, config.hidden_size, config.num_attention_heads] == [20, 24, 2]
+    with pytest.raises(ConfigError, match="vocab_sise"):
+        CLIPConfig.from_pretrained(tmp_path, text_config={"vocab_sise": 20})
+    with pytest.raises(ConfigError, match="`encoder` of EncoderDecoderConfig must be"):
+        EncoderDecoderConfig.from_dict(EncoderDecoderConfig().to_dict(), encoder={"model_type": "roberta"})
+
+
 def test_classes_and_configs_name_their_nested_configs() -> None:
     assert transept.BertConfig.sub_configs == transept.BertConfig().sub_configs == {}
     expected = {"text_config": transept.CLIPTextConfig, "vision_config": transept.CLIPVisionConfig}

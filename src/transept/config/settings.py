@@ -213,7 +213,7 @@ class Settings(Pushable):
             config_dict: the content.
             path: the file, for messages.
             return_unused_kwargs: return a pair of the settings and the overrides that are not known, in place of an error.
-            overrides: settings that replace the file's.
+            overrides: settings that replace the file's; a mapping for settings within these replaces those that it names.
 
         Raises:
             ConfigError: naming the setting and its value, and the file where that is the file's.
@@ -232,8 +232,18 @@ class Settings(Pushable):
         for name in overrides:
             settings.need_known(name)
         if overrides or unused:
-            settings.change(overrides)
+            settings.change({name: settings._within(name, value) for name, value in overrides.items()})
         return (settings, unused) if return_unused_kwargs else settings  # type: ignore[return-value]
+
+    def _within(self, name: str, value: Any) -> Any:
+        """A new value of a setting; of settings within these, a mapping of the same type replaces those that it names."""
+        inner = getattr(self, name, None)
+        if not isinstance(inner, Settings) or not isinstance(value, Mapping):
+            return value
+        kind = getattr(inner, "model_type", None)
+        if value.get("model_type", kind) != kind:
+            return value
+        return inner.with_settings(**{key: each for key, each in value.items() if key != "model_type"})
 
     @classmethod
     def read_values(cls, values: Mapping[str, Any]) -> Self:
