@@ -112,6 +112,7 @@ from transept.errors import (
     refuse as refuse,
 )
 from transept.generation.config import (
+    CompileConfig as CompileConfig,
     GenerationConfig as GenerationConfig,
     GenerationMode as GenerationMode,
 )

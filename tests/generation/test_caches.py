@@ -18,7 +18,7 @@ from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.generation.compiled import CACHES, make_cache
-from transept.generation.config import GenerationConfig
+from transept.generation.config import CompileConfig, GenerationConfig
 from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
 from transept.layers.caches import OffloadedCache, StaticCache
 from transept.layers.quantized_cache import QuantizedCache
@@ -159,7 +159,9 @@ def test_a_position_of_embeddings_is_not_compiled() -> None:
     kept = StaticCache(model.config, 16)
     with torch.no_grad():
         model(prompt[:, :5], past_key_values=kept)
-    found = model.generate(inputs_embeds=embeds, cache=kept, max_new_tokens=5, compile_config={"backend": counted})
+    settings = CompileConfig(backend=counted)
+    assert settings == {"backend": counted, "fullgraph": False}
+    found = model.generate(inputs_embeds=embeds, cache=kept, max_new_tokens=5, compile_config=settings)
     assert torch.equal(found, model.generate(prompt, max_new_tokens=5)[:, 6:])
     assert counted.frame_count == 1
 
@@ -283,7 +285,7 @@ def test_kinds_are_made_as_the_settings_say() -> None:
     def made(length: int | None = 9, **settings: Any) -> Cache | None:
         return make_cache(GenerationConfig(**settings), config, length)
 
-    assert made() is made(cache_implementation="dynamic") is made(cache_implementation="dynamic_full") is None
+    assert made() is made(cache_implementation="dynamic") is None
     static = made(cache_implementation="static")
     assert isinstance(static, StaticCache)
     assert static.max_cache_len == 9

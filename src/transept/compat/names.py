@@ -71,10 +71,11 @@ def attribute(place: str, name: str) -> Any:
 
 
 class FamilyModule(ModuleType):
-    """A module of a family, whose functions and classes of parts cannot be replaced in it: models would not look there."""
+    """A module of a family; what it shows of other files cannot be replaced in it, since models look for it in those files."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and not isinstance(value, ModuleType) and _is_inner(getattr(self, name, None)):
+        elsewhere = not name.startswith("_") and name not in vars(self) and not isinstance(value, ModuleType)
+        if elsewhere and _is_inner(getattr(self, name, None)):
             what = f"models do not look for {name!r} in {self.__name__}, and what takes its place there would not be used."
             raise UnsupportedError(what, hint="Put modules of your own in the places of those of a model.")
         super().__setattr__(name, value)
@@ -140,12 +141,12 @@ class ModuleFinder(MetaPathFinder, Loader):
 
         def get(name: str) -> Any:
             if family is not None and not name.startswith("__"):
-                config = attribute("core.auto", "config_class")(family)  # of parts without the family's name before them
-                if (part := attribute("core.part_classes", "part_class")(name, config)) is not None:
-                    return part
                 source = attribute("core.auto", "family")(family)
                 if hasattr(source, name) and not _is_layer(getattr(source, name)):
                     return getattr(source, name)
+                config = attribute("core.auto", "config_class")(family)  # of parts without the family's name before them
+                if (part := attribute("core.part_classes", "part_class")(name, config)) is not None:
+                    return part
             return self.get(name, module.__name__, places)
 
         module.__getattr__ = get  # type: ignore[method-assign]

@@ -38,7 +38,7 @@ _FASTEST |= {"cpp_wrapper": True, "autotune_num_choices_displayed": 0, "max_auto
 # Graphs that are kept of a model, each with weights of its own.
 _KEPT = 2
 
-CACHES: dict[str, type[Cache] | None] = {"dynamic": None, "dynamic_full": None, "static": StaticCache}
+CACHES: dict[str, type[Cache] | None] = {"dynamic": None, "static": StaticCache}
 CACHES |= {"sliding_window": SlidingWindowCache, "hybrid": SlidingWindowCache}
 CACHES |= {"offloaded": OffloadedCache, "quantized": QuantizedCache}
 # Positions that a cache for compiled graphs is made larger by at a time.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import enum
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from transept.config.fields import Range, checked, plain, specs
@@ -47,6 +47,24 @@ class GenerationMode(enum.StrEnum):
     GREEDY_SEARCH, SAMPLE = enum.auto(), enum.auto()
     BEAM_SEARCH, BEAM_SAMPLE, GROUP_BEAM_SEARCH = enum.auto(), enum.auto(), enum.auto()
     CONTRASTIVE_SEARCH, ASSISTED_GENERATION = enum.auto(), enum.auto()
+
+
+class CompileConfig(dict[str, Any]):
+    """Arguments of ``torch.compile`` for the setting ``compile_config``; what is ``None`` is left to the library."""
+
+    def __init__(
+        self,
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        backend: str | Callable[..., Any] = "inductor",
+        mode: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        given = {"fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options}
+        super().__init__({name: value for name, value in given.items() if value is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self)
 
 
 class GenerationConfig(Settings):

@@ -121,7 +121,7 @@ MORE: tuple[str, ...] = ("logits_processor", "stopping_criteria", "assistant_mod
 MORE += ("prefix_allowed_tokens_fn", "negative_prompt_ids", "negative_prompt_attention_mask")
 NOT_SETTINGS = frozenset((*MORE, "streamer", "synced_gpus"))
 STATIC_CACHES = ("static", "offloaded_static", "sliding_window", "hybrid", "hybrid_chunked")
-_CACHES = (*STATIC_CACHES, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "dynamic_full", "offloaded", "quantized")
+_CACHES = (*STATIC_CACHES, "offloaded_hybrid", "offloaded_hybrid_chunked", "dynamic", "offloaded", "quantized")
 _COMPILE: dict[str, Any] = {"fullgraph": bool, "dynamic": bool, "backend": (str, Callable), "mode": str, "options": dict}
 
 
