@@ -22,7 +22,6 @@ from transept.config.model import (
     Config as Config,
     PreTrainedConfig as PreTrainedConfig,
     PretrainedConfig as PretrainedConfig,
-    SubConfigs as SubConfigs,
 )
 from transept.config.rotary import RotaryConfig as RotaryConfig
 from transept.core.auto import (

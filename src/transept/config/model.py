@@ -54,7 +54,7 @@ class _TypeName:
         instance.__dict__["dtype"] = None if value is None else str(value).removeprefix("torch.")
 
 
-class SubConfigs:
+class _SubConfigs:
     """The classes of nested configs by their names: of a config those that it has, of its class those that it states."""
 
     def __get__(self, config: Config | None, cls: type[Config]) -> dict[str, type[Config]]:
@@ -268,7 +268,7 @@ class Config(Settings):
     # The older name of ``return_dict``, which can only be read.
     use_return_dict = property(lambda self: self.return_dict)
 
-    sub_configs: ClassVar = SubConfigs()
+    sub_configs: ClassVar = _SubConfigs()
 
     def __iter__(self) -> Iterator[str]:
         """The names of all settings, and of attributes that were added."""

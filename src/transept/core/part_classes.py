@@ -17,7 +17,7 @@ from transept.config.model import Config
 from transept.core.auto import resolve
 from transept.core.model import Model
 from transept.errors import UnsupportedError, refuse
-from transept.layers.links import Container, Step, links
+from transept.layers.links import Container, Step, attribute, links
 
 # What the name of a class ends in -> where a model may have such a part: the end of the model's name, and a path of attributes,
 # of which "@" is a layer.
@@ -125,7 +125,7 @@ def find(config: Config, kind: str, index: int = 0) -> tuple[Model, nn.Module] |
         except UnsupportedError:
             continue
         if path.partition(".")[0] != "@":
-            parts = [_attribute(model, path)]
+            parts = [attribute(model, path, None)]
         else:
             stacks = model.stacks
             if config.is_encoder_decoder:
@@ -134,17 +134,11 @@ def find(config: Config, kind: str, index: int = 0) -> tuple[Model, nn.Module] |
             layers = [layer[0] for layer in lists if layer]
             if any(type(child) is nn.ModuleList for layer in layers for child in layer.children()):  # stages
                 return None
-            parts = [_attribute(layer, path.removeprefix("@").removeprefix(".")) for layer in layers]
+            parts = [attribute(layer, path.removeprefix("@").removeprefix("."), None) for layer in layers]
         parts = [part for part in parts if _computes(part)]
         if parts and len({type(part) for part in parts}) == 1:
             return model, parts[0]
     return None
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in path.split(".") if path else ():
-        module = getattr(module, name, None)
-    return module
 
 
 def _computes(part: Any) -> bool:

@@ -32,6 +32,9 @@ class Classifier(Linked):
     Where ``act`` names an activation, it and a dense layer come before, with another dropout; ``bias`` is the last layer's.
     """
 
+    # Whether a task on the first state hands it all of them, as hooks and heads that take its place expect.
+    takes_all_states: ClassVar[bool] = False
+
     def __init__(self, dim: int, classes: int, *, act: str | None = None, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
@@ -56,7 +59,9 @@ class DenseClassifier(Classifier):
 
 
 class FirstClassifier(Classifier):
-    """The same on the first of the states of each sequence: (B, D), or of all (B, T, D) -> (B, C)."""
+    """A classifier of the first state of each sequence, which takes that alone, (B, D), or all, (B, T, D) -> (B, C)."""
+
+    takes_all_states = True
 
     def forward(self, x: Tensor, **others: Any) -> Tensor:
         return super().forward(x[:, 0] if x.ndim == 3 else x)
@@ -107,7 +112,7 @@ class PooledTask(HeadedTask[B]):
         return self.how == "pooler"
 
     def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
-        if not isinstance(states, Tensor) and self.how == "first" and self.head_class is FirstClassifier:
+        if not isinstance(states, Tensor) and self.how == "first" and self.head_class.takes_all_states:
             return self.output_class(logits=self.head(states.last_hidden_state))
         state = states if isinstance(states, Tensor) else self.features(states, inputs)
         return self.output_class(logits=self.head(state))

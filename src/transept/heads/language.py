@@ -66,7 +66,7 @@ class VocabularyHead(Linked):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
-        step = self.step_at("transform") if self.by_steps else None
+        step = self.step_at("transform")
         logits: Tensor = self.decoder(self.transformed(x) if step is None else step(x))
         return logits
 
@@ -150,7 +150,7 @@ class VocabularyTask(LanguageTask[TextB]):
 
     def score(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of states (B, T, D)."""
-        step = self.step_at("cls") if self.by_steps else None
+        step = self.step_at("cls")
         return self.lm_head(hidden) if step is None else step(hidden)  # type: ignore[no-any-return]
 
     def vocabulary_layers(self) -> list[nn.Module]:
@@ -255,7 +255,7 @@ class ForNextSentencePrediction(PooledTask[TextB]):
         return {"cls": OrderStep}
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        step = self.step_at("cls") if self.by_steps else None
+        step = self.step_at("cls")
         return super().predict(states, inputs) if step is None else self.output_class(logits=step(states.pooler_output))
 
     @property
@@ -287,7 +287,7 @@ class ForPreTraining(VocabularyTask[TextB]):
         self.head = Classifier(self.backbone.dim, 2)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        step = self.step_at("cls") if self.by_steps else None
+        step = self.step_at("cls")
         if step is not None:
             logits, order = step(states.last_hidden_state, states.pooler_output)
         else:

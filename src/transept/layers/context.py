@@ -53,6 +53,8 @@ class Pattern(NamedTuple):
 
         ``same_block`` (1 or B, T, S) is true for pairs of positions of one block; the result has as many rows.
         """
+        if not self.causal and self.window is None:
+            return None
         distance = queries[None, :, None] - keys
         allowed = distance >= 0 if self.causal else None
         if allowed is not None and same_block is not None and self.bounds_blocks:
@@ -60,9 +62,8 @@ class Pattern(NamedTuple):
         if self.window is not None:
             near = distance < self.window if self.causal else distance.abs() < self.window
             allowed = near if allowed is None else allowed & near
-        if allowed is not None and same_block is not None and not self.bounds_blocks:
-            allowed = allowed | same_block
-        return allowed
+        assert allowed is not None
+        return allowed if same_block is None or self.bounds_blocks else allowed | same_block
 
 
 @dataclass(frozen=True)
@@ -337,8 +338,8 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
     mask = _last(ctx.full_mask, keys)
     if mask is None:
         past = ctx.past if isinstance(ctx.past, Tensor) else None
-        numbers = {"blocks": None if ctx.blocks is None else _last(ctx.blocks, keys), "texts": ctx.texts}
-        mask = lower(pattern, _last(ctx.padding, keys), queries, keys, like.device, past, **numbers)
+        padding, blocks = _last(ctx.padding, keys), _last(ctx.blocks, keys)
+        mask = lower(pattern, padding, queries, keys, like.device, past, blocks=blocks, texts=ctx.texts)
     else:
         mask = _finite(mask, like)
     if ctx.position_bias is None:

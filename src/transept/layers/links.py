@@ -6,7 +6,7 @@ A compute module is written in one vocabulary (``self.q_proj``), while PyTorch's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ class Linked(nn.Module):
         return {}
 
     def step_at(self, path: str) -> nn.Module | None:
-        """What the tree has at the place of a step now; ``None`` where it has no such place."""
-        module: nn.Module | None = self
+        """What the tree has at the place of a step, if it computes by steps and has such a place."""
+        module: nn.Module | None = self if self.by_steps else None
         for name in path.split("."):
             module = None if module is None else module._modules.get(name)
         return module
@@ -165,6 +165,16 @@ class ContainerList(Container, nn.ModuleList):
     register_full_backward_pre_hook = nn.Module.register_full_backward_pre_hook
 
 
+def _taking_part(register: Callable[..., Any]) -> Any:
+    """The registration of a hook on a step, which its owner calls from then on."""
+
+    def call(self: Step, *args: Any, **options: Any) -> Any:
+        self.takes_part()
+        return register(self, *args, **options)
+
+    return call
+
+
 class Step(Container):
     """A place in the tree that holds parts of its ``owner``, and computes one step of the owner's work.
 
@@ -187,21 +197,10 @@ class Step(Container):
         """Let the owner call what is at this place."""
         self.owner.by_steps = True
 
-    def register_forward_hook(self, *args: Any, **options: Any) -> Any:
-        self.takes_part()
-        return nn.Module.register_forward_hook(self, *args, **options)
-
-    def register_forward_pre_hook(self, *args: Any, **options: Any) -> Any:
-        self.takes_part()
-        return nn.Module.register_forward_pre_hook(self, *args, **options)
-
-    def register_full_backward_hook(self, *args: Any, **options: Any) -> Any:
-        self.takes_part()
-        return nn.Module.register_full_backward_hook(self, *args, **options)
-
-    def register_full_backward_pre_hook(self, *args: Any, **options: Any) -> Any:
-        self.takes_part()
-        return nn.Module.register_full_backward_pre_hook(self, *args, **options)
+    register_forward_hook = _taking_part(nn.Module.register_forward_hook)
+    register_forward_pre_hook = _taking_part(nn.Module.register_forward_pre_hook)
+    register_full_backward_hook = _taking_part(nn.Module.register_full_backward_hook)
+    register_full_backward_pre_hook = _taking_part(nn.Module.register_full_backward_pre_hook)
 
     def __getattr__(self, name: str) -> Any:
         if name in type(self).lends and name not in self._modules:
@@ -225,10 +224,10 @@ class Step(Container):
         return super().train(mode)
 
 
-def attribute(module: Any, path: str) -> Any:
-    """What a dotted path of attributes leads to."""
+def attribute(module: Any, path: str, *default: Any) -> Any:
+    """What a dotted path of attributes leads to, or the default, where there is one."""
     for name in path.split(".") if path else ():
-        module = getattr(module, name)
+        module = getattr(module, name, *default)
     return module
 
 
