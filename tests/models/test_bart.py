@@ -22,7 +22,8 @@ from transept.models.bart import (
 from transept.models.marian import MarianConfig, MarianMTModel
 from transept.models.mbart import MBartConfig, MBartForConditionalGeneration, MBartModel
 
-from .families import FAMILIES, SEQ2SEQ
+from .families import FAMILIES
+from .families.settings import STACKS
 from .harness import SINGLE, batch, check_config_file, check_same, compare, error, pair, stored
 
 FAMILY = {family.model_type: family for family in FAMILIES}
@@ -89,7 +90,7 @@ IDS = torch.randint(5, 99, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
 def tiny(**more: Any) -> BartConfig:
-    return BartConfig(**SEQ2SEQ, init_std=0.25, **more)
+    return BartConfig(**STACKS, init_std=0.25, **more)
 
 
 def seen(model: Any, **inputs: Any) -> Any:
@@ -173,7 +174,7 @@ def test_what_the_decoder_is_given() -> None:
 
 
 def test_languages_are_moved_to_the_front() -> None:
-    model = MBartForConditionalGeneration(MBartConfig(**SEQ2SEQ))
+    model = MBartForConditionalGeneration(MBartConfig(**STACKS))
     labels = torch.tensor([[5, 6, 2, 90], [7, 2, 91, -100]])
     assert model.prepare_decoder_input_ids_from_labels(labels).tolist() == [[90, 5, 6, 2], [91, 7, 2, 91]]
 
@@ -208,7 +209,7 @@ def test_vocabularies_are_resized_together(tied: bool) -> None:
 
 
 def test_two_languages_with_vocabularies_of_their_own() -> None:
-    settings = SEQ2SEQ | {"pad_token_id": 0, "decoder_start_token_id": 0, "init_std": 0.25}
+    settings = STACKS | {"pad_token_id": 0, "decoder_start_token_id": 0, "init_std": 0.25}
     model = MarianMTModel(MarianConfig(**settings, decoder_vocab_size=60, share_encoder_decoder_embeddings=False)).eval()
     assert model.get_decoder().vocab_size == 60
     assert model.lm_head.weight is model.backbone.decoder.embed_tokens.weight
@@ -232,7 +233,7 @@ def test_two_languages_with_vocabularies_of_their_own() -> None:
 def test_two_vocabularies_equal_the_reference(tmp_path: Path) -> None:
     import transformers
 
-    settings = SEQ2SEQ | {"pad_token_id": 0, "decoder_start_token_id": 0, "init_std": 0.25, "scale_embedding": True}
+    settings = STACKS | {"pad_token_id": 0, "decoder_start_token_id": 0, "init_std": 0.25, "scale_embedding": True}
     config = transformers.MarianConfig(**settings, decoder_vocab_size=60, share_encoder_decoder_embeddings=False)
     torch.manual_seed(0)
     theirs = transformers.MarianMTModel(config).eval()
@@ -252,6 +253,6 @@ def test_two_vocabularies_equal_the_reference(tmp_path: Path) -> None:
 def test_settings_that_cannot_be() -> None:
     for name, value in {"encoder_attention_heads": 5, "decoder_layerdrop": 2.0, "init_std": -1.0, "pad_token_id": 99}.items():
         with pytest.raises(ConfigError, match=name if name != "encoder_attention_heads" else "d_model"):
-            BartForConditionalGeneration(BartConfig(**(SEQ2SEQ | {name: value})))
+            BartForConditionalGeneration(BartConfig(**(STACKS | {name: value})))
     with pytest.raises(InputError, match="decoder_input_ids"):
-        MarianMTModel(MarianConfig(**SEQ2SEQ, pad_token_id=0))(IDS)
+        MarianMTModel(MarianConfig(**STACKS, pad_token_id=0))(IDS)

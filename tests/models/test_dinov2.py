@@ -19,7 +19,7 @@ from transept.models.dinov2_with_registers import (
     Dinov2WithRegistersModel,
 )
 
-from .families import DINO
+from .families.settings import DINO
 from .harness import check_config_file, compare
 
 pytestmark = pytest.mark.reference

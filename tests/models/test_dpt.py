@@ -19,7 +19,8 @@ from transept.models.dinov2_with_registers import Dinov2WithRegistersBackbone
 from transept.models.dpt import DPTConfig, DPTForDepthEstimation, DPTForSemanticSegmentation, DPTModel
 from transept.objectives.depth import scale_invariant
 
-from .families import DINO, FAMILIES
+from .families import FAMILIES
+from .families.settings import DINO
 from .harness import check_config_file, compare
 
 pytestmark = pytest.mark.reference

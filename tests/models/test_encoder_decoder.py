@@ -19,7 +19,7 @@ from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.t5 import T5Config, T5Model
 
-from .families import SEQ2SEQ, TEXT
+from .families.settings import STACKS, TEXT
 from .harness import DOUBLE, SINGLE, check_same, compare, error, stored
 
 BERT = BertConfig(**TEXT, intermediate_size=37)
@@ -120,7 +120,7 @@ def test_who_cannot_be_a_half() -> None:
 
 
 def test_the_decoder_of_an_encoder_decoder_is_a_half_too() -> None:
-    config = BartConfig(**SEQ2SEQ)
+    config = BartConfig(**STACKS)
     pair = EncoderDecoderModel(encoder=BertModel(BERT), decoder=BartForCausalLM(config)).eval()
     assert seen(pair, input_ids=IDS, decoder_input_ids=IDS[:, :3]).logits.shape == (2, 3, 99)
     joined = EncoderDecoderConfig.from_encoder_decoder_configs(BERT, BertConfig(**TEXT, intermediate_size=37))
@@ -134,7 +134,7 @@ def test_a_loss_alone_needs_no_logits_of_the_rest(writer: str) -> None:
     decoders: dict[str, Any] = {
         "bert": lambda: BertLMHeadModel(READER),
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**TEXT, add_cross_attention=True)),
-        "bart": lambda: BartForCausalLM(BartConfig(**SEQ2SEQ | {"is_decoder": True})),
+        "bart": lambda: BartForCausalLM(BartConfig(**STACKS | {"is_decoder": True})),
     }
     encoder, decoder = BertModel(BERT), decoders[writer]()
     config = EncoderDecoderConfig(encoder=encoder.config, decoder=decoder.config, decoder_start_token_id=1, pad_token_id=0)

@@ -13,7 +13,8 @@ from transept.errors import CheckpointError, ConfigError, TranseptWarning
 from transept.models.mixtral import MixtralConfig, MixtralForCausalLM, MixtralModel
 from transept.models.qwen3_moe import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from .families import FAMILIES, SHARP
+from .families import FAMILIES
+from .families.settings import SHARP
 from .harness import SINGLE, batch, check_config_file, check_steps, error, gradients, labels, pair
 
 TINY: dict[str, Any] = {

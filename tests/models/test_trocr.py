@@ -13,10 +13,10 @@ from transept.core.auto import AutoModelForCausalLM
 from transept.errors import ConfigError, InputError
 from transept.models.trocr import TrOCRConfig, TrOCRForCausalLM
 
-from .families import SEQ2SEQ, SHARP
+from .families.settings import SHARP, STACKS
 from .harness import ROUNDED, SINGLE, compare, error, stored
 
-TINY: dict[str, Any] = {name: value for name, value in SEQ2SEQ.items() if not name.startswith("encoder_")}
+TINY: dict[str, Any] = {name: value for name, value in STACKS.items() if not name.startswith("encoder_")}
 TINY |= {"init_std": SHARP}
 WAVES = TINY | {"use_learned_position_embeddings": False, "layernorm_embedding": False, "scale_embedding": True}
 STATES = torch.randn(2, 5, 20, generator=torch.Generator().manual_seed(1))

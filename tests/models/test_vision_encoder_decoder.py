@@ -16,7 +16,8 @@ from transept.models.trocr import TrOCRConfig, TrOCRForCausalLM
 from transept.models.vision_encoder_decoder import VisionEncoderDecoderConfig, VisionEncoderDecoderModel
 from transept.models.vit import ViTConfig, ViTModel
 
-from .families import BLOCK, FAMILIES, TEXT, WRITER
+from .families import FAMILIES
+from .families.settings import BLOCK, TEXT, WRITER
 from .harness import SINGLE, check_same, compare, error, originals, stored
 
 FAMILY = next(family for family in FAMILIES if family.model_type == "vision_encoder_decoder")

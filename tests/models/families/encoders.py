@@ -1,0 +1,109 @@
+"""Encoders of texts, and what reads them in other ways."""
+
+from __future__ import annotations
+
+from .settings import ALL, SHARP, TEXT, Family
+
+ENCODERS = [
+    Family(
+        "bert",
+        TEXT | {"intermediate_size": 37},
+        token_types=True,
+        decoder={"is_decoder": True},
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "roberta",
+        TEXT | {"intermediate_size": 37},
+        token_types=True,
+        decoder={"is_decoder": True},
+        left_padded_alone=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "xlm_roberta",
+        TEXT | {"intermediate_size": 37, "type_vocab_size": 1},
+        decoder={"is_decoder": True},
+        left_padded_alone=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "distilbert",
+        {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37, "max_position_embeddings": 64},
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "relu": {"activation": "relu"},
+            "sinusoidal": {"sinusoidal_pos_embds": True},
+        },
+    ),
+    Family(
+        "electra",
+        TEXT | {"intermediate_size": 37, "embedding_size": 12},
+        token_types=True,
+        decoder={"is_decoder": True},
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "relu": {"hidden_act": "relu"},
+            "unfactorised": {"embedding_size": 32},
+            "summary": {"summary_type": "mean", "summary_use_proj": False, "summary_activation": ""},
+        },
+    ),
+    Family(
+        "mpnet",
+        TEXT | {"intermediate_size": 37},
+        left_padded_alone=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "modernbert",
+        TEXT
+        | {"intermediate_size": 37, "local_attention": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        | {"cls_token_id": 1, "sep_token_id": 2, "initializer_range": SHARP},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "biases": {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True},
+            "mean": {"classifier_pooling": "mean", "decoder_bias": False, "classifier_activation": "relu"},
+            "local": {"global_attn_every_n_layers": 4, "num_hidden_layers": 6, "local_attention": 3},
+        },
+    ),
+    Family(
+        "xlnet",
+        {"vocab_size": 99, "d_model": 32, "num_hidden_layers": 2, "n_head": 4, "d_inner": 37, "initializer_range": SHARP},
+        token_types=True,
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "relu": {"ff_activation": "relu"},
+            "clamped": {"clamp_len": 5, "use_mems_eval": False},
+            "short": {"mem_len": 4, "reuse_len": 6},
+            "summary": {"summary_type": "mean", "summary_use_proj": False, "summary_activation": ""},
+        },
+    ),
+    Family(
+        "reformer",
+        {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "attention_head_size": 8, "feed_forward_size": 37}
+        | {"attn_layers": ["local", "lsh", "lsh"], "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 6}
+        | {"axial_pos_shape": [4, 16], "axial_pos_embds_dim": [12, 20], "max_position_embeddings": 64}
+        | {"num_buckets": 4, "num_hashes": 2, "hash_seed": 0, "initializer_range": SHARP, "use_cache": False},
+        decoder={"is_decoder": True, "use_cache": True},
+        variants={
+            "fitted": {"num_buckets": None, "num_hashes": 1},
+            "factors": {"num_buckets": [2, 4], "num_hashes": 3, "lsh_attn_chunk_length": 2},
+            "table": {"axial_pos_embds": False, "hidden_act": "gelu", "attn_layers": ["lsh"]},
+            "local": {"attn_layers": ["local", "local"], "local_num_chunks_before": 2},
+            "wide": {"lsh_num_chunks_before": 0, "local_attn_chunk_length": 16, "lsh_attn_chunk_length": 4},
+            "chunks": {"chunk_size_lm_head": 3, "chunk_size_feed_forward": 3},
+        },
+        exempt={
+            **dict.fromkeys(
+                ("test_compiles_whole", "test_compiles_with_inductor", "test_exports"),
+                "the global random numbers, the choice of buckets and the backward pass of reversible layers break graphs",
+            ),
+            "test_padded_equals_alone": "which positions share a chunk of sorted ones depends on how many there are",
+            "test_cached_equals_uncached": "a hashed step sees other chunks; for local attention see test_reformer.py",
+            "test_gradients_equal_reference": "the reference's layers are run backwards in training only: see test_reformer.py",
+        },
+    ),
+]
