@@ -16,6 +16,7 @@ from transept.environment import tiles
 from . import failures
 from .hub_server import HubServer
 from .report import record
+from .thorough import is_taken, turn_of_commit
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # with a core each, workers that start more threads wait for one another's
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,9 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--kills", type=int, default=12, help="how many runs are killed, half of them while they save")
     parser.addoption("--failures", type=int, default=2, help="how many writes of each kind fail in saves")
-    parser.addoption(
-        "--thorough", action="store_true", help="every family in every form, where some of each are tested otherwise"
-    )
+    parser.addoption("--thorough", action="store_true", help="every case, where a share of them is tested otherwise")
+    parser.addoption("--turn", type=int, help="which share is tested, a number; otherwise the commit says it")
     parser.addoption("--report", type=Path, help="write the worst errors against the reference to this file")
 
 
@@ -45,18 +45,31 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     failures.pytest_configure(config)
+    if config.option.turn is None:
+        config.option.turn = turn_of_commit()
     path = config.getoption("--report")
     if path is not None:
         record(path, config)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("--thorough"):
+        return "cases: all"
+    return f"cases: a share of what is tested in turns; --turn {config.option.turn} takes the same share"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    if exitstatus and config.get_verbosity() < 0:  # which leaves out the header
+        terminalreporter.write_line(pytest_report_header(config))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--thorough"):
         parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
         for item in items:
-            parts[item.get_closest_marker("thorough") is not None].append(item)
-        items[:] = parts[False]
-        config.hook.pytest_deselected(items=parts[True])
+            parts[is_taken(item.iter_markers("thorough"), config.option.turn)].append(item)
+        items[:] = parts[True]
+        config.hook.pytest_deselected(items=parts[False])
     items.sort(key=lambda item: item.get_closest_marker("long") is None)  # so that no worker ends with one while others wait
 
 

@@ -1,32 +1,71 @@
-"""Cases of which some run every time, and all of them with `--thorough`."""
+"""Cases of which a run of the tests takes a share, in turns, and all of them with `--thorough`.
+
+The turn is a number that the commit gives, so that each commit tests another share. Pytest's header tells it, and `--turn` sets
+it, which repeats the choice of a run that failed. In as many turns as a share says each case is tested once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import subprocess
+from collections.abc import Container, Iterable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
+
+ROOT = Path(__file__).parents[1]
 
 
-def in_turn(cases: list[Any], *, whole: Sequence[Any] = (), share: int = 3) -> list[Any]:
-    """One in ``share`` of the cases, and those of ``whole``; the others with ``--thorough`` alone."""
-    return [
-        case if number % share == 0 or case in whole else pytest.param(*case.values, id=case.id, marks=pytest.mark.thorough)
-        for number, case in enumerate(cases)
-    ]
+def in_turn(cases: Iterable[Any], *, whole: Container[Any] = (), share: int = 3, start: int = 0) -> list[Any]:
+    """The cases as parameters of a test, of which each run takes those of `whole` and one in `share` of the others.
 
-
-def crossed(first: Iterable[Any], second: Iterable[Any], share: int) -> list[Any]:
-    """Each of one with each of another as parameters of a test; all but one in ``share`` run with ``--thorough`` alone.
-
-    What stays has every one of both as long as there are ``share`` of the other.
+    Neighbours are taken in different turns, so that some of a family with `share` classes run every time. Tests of the same
+    cases that begin to count at another `start` take different ones.
     """
+    number = count(start)
+    return [_param([case], None if case in whole else next(number), share) for case in cases]
+
+
+def crossed(first: Iterable[Any], second: Iterable[Any], share: int, *, whole: Container[Any] = ()) -> list[Any]:
+    """Each of one with each of another as parameters of a test, of which each run takes one in `share`.
+
+    All of `whole`, which are some of the first, are taken every time. What is taken of the others has every one of both as long
+    as there are `share` of the other.
+    """
+    numbered = list(enumerate(second))
     return [
-        pytest.param(one, other, marks=[pytest.mark.thorough] * bool((i + j) % share), id=f"{_name(one)}-{_name(other)}")
-        for i, one in enumerate(first)
-        for j, other in enumerate(second)
+        _param([one, other], None if one in whole else i + j, share) for i, one in enumerate(first) for j, other in numbered
     ]
+
+
+def _param(cases: list[Any], number: int | None, share: int) -> Any:
+    """One parameter set of several, which is taken in every turn or in those of its number."""
+    sets = [case if isinstance(case, ParameterSet) else pytest.param(case, id=_name(case)) for case in cases]
+    marks = [mark for each in sets for mark in each.marks]
+    if number is not None:
+        marks.append(pytest.mark.thorough(number, share))
+    return pytest.param(
+        *(value for each in sets for value in each.values), id="-".join(str(each.id) for each in sets), marks=marks
+    )
 
 
 def _name(value: Any) -> str:
-    return str(getattr(value, "name", value))
+    return str(getattr(value, "name", getattr(value, "__name__", value)))
+
+
+def is_taken(marks: Iterable[pytest.Mark], turn: int) -> bool:
+    """Whether a run of this turn takes a case with these marks: one of each list of cases that it stands in."""
+    given = [mark.args for mark in marks]
+    return (turn + sum(number for number, _ in given)) % math.prod(share for _, share in given) == 0
+
+
+def turn_of_commit(root: Path = ROOT) -> int:
+    """A number made of the hash of the commit that is checked out; 0 where there is no repository."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return 0
+    return int(done.stdout[:4], 16) if done.returncode == 0 else 0

@@ -172,7 +172,7 @@ def _rows(values: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS))
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, share=6))
 def test_a_head_learns_from_kept_states_as_from_the_whole_model(family: Family, cls: type[Model]) -> None:
     model = copy.deepcopy(originals(family, cls)[0]).eval()
     inputs = batch(family, cls) | labels(family, cls, batch(family, cls))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import transept
 from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
+from tests.thorough import in_turn
 from transept.adapt.quantize import (
     QuantizedForManyRows,
     QuantizedForMatrixUnits,
@@ -181,7 +182,7 @@ def perplexity(model: Any, ids: Tensor, how: str = "at once") -> float:
 
 
 # A program of five layers takes half a minute; `test_compiled` has one of one layer.
-@pytest.mark.parametrize("how", ["at once", "one by one", pytest.param("compiled", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("how", in_turn(["at once", "one by one", "compiled"], whole=["at once", "one by one"], share=4))
 @pytest.mark.real_data
 def test_perplexity_of_stories260k(how: str) -> None:
     path = DATA / "weights/stories260K/hf"

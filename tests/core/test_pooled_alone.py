@@ -9,7 +9,8 @@ import torch
 
 from tests.core.test_rows import LENGTHS, RAGGED, made, texts
 from tests.models.families import Family
-from tests.models.harness import BACKBONES, batch
+from tests.models.harness import BACKBONES, USED, batch
+from tests.thorough import crossed
 from transept.core.model import Backbone, pooled_alone
 from transept.models.bert import BertConfig, BertModel
 from transept.models.clip import CLIPConfig, CLIPModel
@@ -27,8 +28,7 @@ def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.double() if name in floats else value for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+@pytest.mark.parametrize(("family", "cls", "attention"), crossed(BACKBONES, ["sdpa", "eager"], 2, whole=USED))
 def test_pooled_states_are_the_same(family: Family, cls: type[Backbone], attention: str) -> None:
     model, inputs = made(family, cls), doubled(batch(family, cls))
     model.set_attn_implementation(attention)

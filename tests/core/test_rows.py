@@ -15,6 +15,7 @@ from tests.models.harness import (
     BACKBONES,
     EVERY,
     SINGLE,
+    USED,
     batch,
     compare,
     error,
@@ -24,6 +25,7 @@ from tests.models.harness import (
     settings,
     takes_cache,
 )
+from tests.thorough import crossed
 from transept.core.model import Backbone, Model
 from transept.errors import InputError
 from transept.kinds.text import TextBackbone
@@ -59,8 +61,7 @@ def alone(model: Any, rows: list[Tensor]) -> Tensor:
     return torch.cat([model(row).last_hidden_state for row in rows], dim=1)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize(("family", "cls"), RAGGED)
+@pytest.mark.parametrize(("family", "cls", "attention"), crossed(RAGGED, ["sdpa", "eager"], 2, whole=USED))
 def test_rows_without_padding_are_as_alone(family: Family, cls: type[Backbone], attention: str) -> None:
     model = made(family, cls)
     model.set_attn_implementation(attention)
@@ -89,8 +90,7 @@ def counted(lengths: Sequence[int] = LENGTHS) -> Tensor:
     return torch.cat([torch.arange(length) for length in lengths])[None]
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("family", "cls"), PACKED)
+@pytest.mark.parametrize(("family", "cls", "masked"), crossed(PACKED, [False, True], 2, whole=USED))
 def test_packed_texts_do_not_see_each_other(family: Family, cls: type[Backbone], masked: bool) -> None:
     model = made(family, cls)
     rows = texts(int(model.config.vocab_size))

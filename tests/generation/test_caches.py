@@ -14,6 +14,7 @@ from tests import memory
 from tests.document_tables import written as with_table
 from tests.generation.test_generate import WRITERS, inputs, ready, written
 from tests.models.families import Family
+from tests.models.harness import USED
 from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
@@ -79,7 +80,7 @@ KINDS_AND_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), STATELESS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(STATELESS, whole=USED))
 def test_every_family_writes_the_same(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     for kind, (pad, settings) in KINDS_AND_SETTINGS.items():
@@ -94,7 +95,7 @@ DECODERS = [case for case in STATELESS if case not in SEQ2SEQ]
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(DECODERS, share=2))
+@pytest.mark.parametrize(("family", "cls"), in_turn(DECODERS, share=8))
 def test_every_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     found = torch.randint(4, 50, (2, 16), generator=torch.Generator().manual_seed(1))
@@ -111,7 +112,7 @@ def test_every_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), SEQ2SEQ)
+@pytest.mark.parametrize(("family", "cls"), in_turn(SEQ2SEQ, share=4))
 def test_every_encoder_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     source, found = ids(2, 7) % 40 + 4, ids(2, 12) % 40 + 4

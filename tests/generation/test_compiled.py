@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.generation.test_caches import ids, llama
+from tests.thorough import in_turn
 from transept import T5Config, T5ForConditionalGeneration
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import can_quantize, quantize
@@ -111,7 +112,7 @@ def test_models_of_one_form_have_graphs_of_their_own() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", [{"options": {"cpp_wrapper": True}}, pytest.param(PLAIN, marks=pytest.mark.thorough)], ids=str)
+@pytest.mark.parametrize("how", in_turn([{"options": {"cpp_wrapper": True}}, PLAIN], share=2))
 def test_graphs_are_freed_with_their_weights(how: dict[str, Any]) -> None:
     def copies() -> int:
         for _ in range(2):  # a graph that ends in the first collection lets go of what it was compiled from

@@ -1,4 +1,4 @@
-"""What every family must do, derived from its one line in `families.py`.
+"""What every family must do, derived from its one line in `families/`.
 
 Errors are max|difference| / max|reference|: 1e-5 in float32, where both round at every step; 1e-10 in float64, where only a
 difference in the mathematics can show, or 1e-6 where the reference drops to float32. Of a model that is saved, loaded, pickled or
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tests.report import count, note
-from tests.thorough import in_turn
+from tests.thorough import crossed, in_turn
 from transept.core.model import Backbone, Model
 from transept.heads.depth import ForDepthEstimation
 from transept.objectives.terms import total
@@ -31,11 +31,13 @@ from .harness import (
     DOUBLE,
     EVERY,
     FIRST,
+    MOST_USED,
     READERS,
     REPEATED,
     ROUNDED,
     SINGLE,
     TASKS,
+    USED,
     batch,
     check_same,
     classes,
@@ -99,9 +101,10 @@ def _doubled(values: Any) -> Any:
     return values.double() if isinstance(values, Tensor) and values.is_floating_point() else values
 
 
-@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
-@pytest.mark.parametrize("pad", ["right", "left", "none"])
-@pytest.mark.parametrize(("family", "cls"), EVERY)
+FORMS = [pytest.param(pad, kernel, id=f"{pad}-{kernel}") for pad in ("right", "left", "none") for kernel in ("eager", "sdpa")]
+
+
+@pytest.mark.parametrize(("family", "cls", "pad", "kernel"), crossed(EVERY, FORMS, len(FORMS), whole=USED))
 def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: str) -> None:
     inputs = batch(family, cls, pad=pad)
     if pad != "right" and equal(inputs, batch(family, cls, pad="right")):
@@ -136,7 +139,7 @@ def test_equals_reference_in_double(family: Family, cls: type[Model], monkeypatc
         assert found <= ROUNDED
 
 
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, whole=USED, share=3))
 def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
@@ -164,7 +167,7 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
     assert compared >= 0.9 * len([name for name in mine if expected.recipe(name).stored not in fixed])
 
 
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, whole=USED, share=3, start=1))
 def test_every_parameter_gets_a_gradient(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
@@ -202,7 +205,7 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=USED, share=5))
 def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     fresh = cls(ours.config)
@@ -211,7 +214,7 @@ def test_loads_the_reference_state_dict(family: Family, cls: type[Model]) -> Non
         assert torch.equal(tensor, fresh.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=USED, share=5, start=2))
 def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
@@ -222,16 +225,26 @@ def test_pickles_and_copies(family: Family, cls: type[Model]) -> None:
     assert list(again.keys()) == list(expected.keys())
 
 
-# A family is compiled or exported, and by `--thorough` both.
-COMPILED, EXPORTED = (in_turn(EVERY, whole=FIRST[half::2], share=12) for half in (0, 1))
+# A turn compiles a sixth of the families, and exports another; of their other classes it takes a few.
+USED_FIRST = [case for case in FIRST if case in USED]
+OTHERS = [case for case in EVERY if case not in FIRST]
+COMPILED, EXPORTED = (
+    [*in_turn(FIRST, whole=USED_FIRST, share=6, start=start), *in_turn(OTHERS, share=48, start=start)] for start in (0, 3)
+)
 PLAIN = [pytest.param(*case.values, {}, id=f"{case.id}-tiny") for case in EVERY]
 VARIANTS = [
     pytest.param(*case.values, more, id=f"{case.id}-{name}") for case in EVERY for name, more in case.values[0].variants.items()
 ]
 OF_FIRST = [case for case in VARIANTS if case.values[1] is classes(case.values[0])[0]]
+OF_OTHERS = [case for case in VARIANTS if case not in OF_FIRST]
+ALWAYS = [case for case in PLAIN if case.values[1] is classes(case.values[0])[0]]  # one of each family
+ALWAYS += [case for case in [*PLAIN, *OF_FIRST] if case.values[0].model_type in MOST_USED]
 
 
-@pytest.mark.parametrize(("family", "cls", "more"), [*PLAIN, *in_turn(VARIANTS, whole=OF_FIRST)])
+@pytest.mark.parametrize(
+    ("family", "cls", "more"),
+    [*in_turn(PLAIN, whole=ALWAYS), *in_turn(OF_FIRST, whole=ALWAYS), *in_turn(OF_OTHERS, share=16)],
+)
 def test_round_trip(family: Family, cls: type[Model], more: dict[str, Any], tmp_path: Path) -> None:
     ours, theirs, other = originals(family, cls, **more)
     inputs = batch(replace(family, tiny=family.tiny | more) if family.modality == "pictures" else family, cls)
@@ -278,7 +291,7 @@ OF_ITS_OWN = [
 ]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=11))
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, share=24))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)
@@ -353,7 +366,7 @@ def _squares(states: Any) -> Tensor:
     return torch.stack([each.square().sum() for each in maps]).sum()
 
 
-@pytest.mark.parametrize(("family", "cls"), BACKBONES)
+@pytest.mark.parametrize(("family", "cls"), in_turn(BACKBONES, whole=USED, share=4))
 def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backbone]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)
@@ -372,7 +385,7 @@ def test_chunks_and_recomputation_change_nothing(family: Family, cls: type[Backb
     _same_gradients(again, expected, SINGLE)
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS))
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, share=6))
 def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     ours.double()  # some gradients are zero by cancellation, and in float32 nothing but rounding

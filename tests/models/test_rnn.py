@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import transept
+from tests.thorough import crossed
 from transept.errors import ConfigError, InputError
 from transept.layers.cache import DynamicCache
 from transept.models.rnn import RNNConfig, RNNForCausalLM, RNNForSequenceClassification, RNNForTokenClassification, RNNModel
@@ -259,7 +260,7 @@ def test_calls_that_cannot_be() -> None:
 @pytest.mark.filterwarnings("ignore:.*:UserWarning:torch._dynamo")
 @pytest.mark.parametrize(
     ("cls", "cell"),
-    [*((RNNModel, cell) for cell in CELLS), *(pytest.param(cls, "lstm", marks=pytest.mark.thorough) for cls in TASKS)],
+    [*crossed([RNNModel], CELLS, 1), *crossed(TASKS, ["lstm"], 3)],
 )
 def test_compiles_and_exports(cls: Any, cell: str) -> None:
     """PyTorch's compiler takes recurrent cells where it is let, and leaves packing out of graphs; exports are unpadded."""

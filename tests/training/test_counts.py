@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.models.families import Family
-from tests.models.harness import TASKS, batch, error, labels, settings, shallow
+from tests.models.harness import TASKS, USED, batch, error, labels, settings, shallow
+from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.models.bert import BertConfig, BertForSequenceClassification, BertModel
@@ -69,7 +70,7 @@ def _equal(found: dict[str, Tensor], expected: dict[str, LossTerm]) -> None:
         assert count.shape == ()
 
 
-@pytest.mark.parametrize(("family", "cls"), TASKS)
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, whole=USED, share=4))
 def test_counts_equal_those_of_the_loss(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     with torch.no_grad():
@@ -108,7 +109,7 @@ def _heads() -> list[Any]:
     return list(found.values())
 
 
-@pytest.mark.parametrize(("family", "cls"), _heads())
+@pytest.mark.parametrize(("family", "cls"), in_turn(_heads(), share=2))
 def test_parts_of_an_update_make_the_whole(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     output = model(**inputs)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from tests.models.families import Family
-from tests.models.harness import DOUBLE, TASKS, batch, error, gradients, labels, settings, shallow, whole_loss
+from tests.models.harness import DOUBLE, TASKS, USED, batch, error, gradients, labels, settings, shallow, whole_loss
+from tests.thorough import crossed
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.heads.task import loss_alone
@@ -38,8 +39,7 @@ def _case(family: Family, cls: type[Model]) -> tuple[Model, dict[str, Any]]:
     return model, {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize("chunk", [1000, 200])
-@pytest.mark.parametrize(("family", "cls"), WRITERS)
+@pytest.mark.parametrize(("family", "cls", "chunk"), crossed(WRITERS, [1000, 200], 2, whole=USED))
 def test_a_loss_alone_is_the_same(family: Family, cls: type[Model], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classification, "KEPT", 1e4 if chunk == 1000 else 0)
     monkeypatch.setattr(classification, "CHUNK", chunk)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tests.core.test_rows import made
 from tests.models.families import FAMILIES, Family
-from tests.models.harness import classes, is_part
+from tests.models.harness import USED, classes, is_part
+from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM, ForMaskedLM
@@ -49,7 +50,7 @@ def summed(model: Any, batch: dict[str, Tensor]) -> Tensor:
     return torch.stack([term.sum for term in model(**batch).loss_terms.values() if term.additive]).sum()
 
 
-@pytest.mark.parametrize(("family", "cls"), writers())
+@pytest.mark.parametrize(("family", "cls"), in_turn(writers(), whole=USED))
 def test_packed_rows_have_the_loss_and_gradients_of_rows_alone(family: Family, cls: type[Model]) -> None:
     model = made(family, cls)
     rows = rows_of(int(model.config.vocab_size), issubclass(cls, ForMaskedLM))
