@@ -355,12 +355,25 @@ from transept.models.encoder_decoder import (
     EncoderDecoderConfig as EncoderDecoderConfig,
     EncoderDecoderModel as EncoderDecoderModel,
 )
+from transept.models.gemma import (
+    GemmaConfig as GemmaConfig,
+    GemmaForCausalLM as GemmaForCausalLM,
+    GemmaForSequenceClassification as GemmaForSequenceClassification,
+    GemmaForTokenClassification as GemmaForTokenClassification,
+    GemmaModel as GemmaModel,
+)
 from transept.models.gemma2 import (
     Gemma2Config as Gemma2Config,
     Gemma2ForCausalLM as Gemma2ForCausalLM,
     Gemma2ForSequenceClassification as Gemma2ForSequenceClassification,
     Gemma2ForTokenClassification as Gemma2ForTokenClassification,
     Gemma2Model as Gemma2Model,
+)
+from transept.models.gemma3_text import (
+    Gemma3ForCausalLM as Gemma3ForCausalLM,
+    Gemma3TextConfig as Gemma3TextConfig,
+    Gemma3TextForSequenceClassification as Gemma3TextForSequenceClassification,
+    Gemma3TextModel as Gemma3TextModel,
 )
 from transept.models.gpt2 import (
     GPT2Config as GPT2Config,
@@ -472,6 +485,13 @@ from transept.models.opt import (
     OPTForQuestionAnswering as OPTForQuestionAnswering,
     OPTForSequenceClassification as OPTForSequenceClassification,
     OPTModel as OPTModel,
+)
+from transept.models.phi3 import (
+    Phi3Config as Phi3Config,
+    Phi3ForCausalLM as Phi3ForCausalLM,
+    Phi3ForSequenceClassification as Phi3ForSequenceClassification,
+    Phi3ForTokenClassification as Phi3ForTokenClassification,
+    Phi3Model as Phi3Model,
 )
 from transept.models.qwen2 import (
     Qwen2Config as Qwen2Config,

@@ -11,6 +11,7 @@ import copy
 import pickle
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -438,7 +439,10 @@ def test_every_class_of_the_reference_is_there() -> None:
 
     missing: list[str] = []
     for family in FAMILIES:
-        theirs: Any = importlib.import_module(f"transformers.models.{family.model_type}.modeling_{family.model_type}")
+        own = family.model_type.replace("-", "_")
+        if find_spec(f"transformers.models.{own}") is None:
+            continue  # a part of a family of which there is no more
+        theirs: Any = importlib.import_module(f"transformers.models.{own}.modeling_{own}")
         names = {
             name
             for name in theirs.__all__

@@ -15,10 +15,12 @@ from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTe
 from transept.layers.attention import Attention
 from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
 from transept.layers.context import Pattern, lower
+from transept.models.gemma3_text import Gemma3TextConfig, Gemma3TextModel
 from transept.outputs import BackboneOutput
 
+from .families.llamas import LLAMAS
 from .harness import error
-from .test_new_parts import GEMMA, Gemma3TextConfig, Gemma3TextModel, in_double
+from .test_llamas import in_double
 
 pytestmark = pytest.mark.reference
 
@@ -30,6 +32,8 @@ EYE |= {"vision_use_head": False}
 TEXT = SMALL | {"model_type": "gemma2", "vocab_size": 99, "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 12}
 TEXT |= {"sliding_window": 3, "query_pre_attn_scalar": 3, "initializer_range": 0.5, "pad_token_id": 0}
 TEXT |= {"final_logit_softcapping": None, "eos_token_id": 98}
+# The root of the hidden size is whole: the reference keeps it in float32.
+GEMMA = {family.model_type: family for family in LLAMAS}["gemma3_text"].tiny | {"hidden_size": 64, "sliding_window": 4}
 
 
 class PaliConfig(PictureTextConfig):

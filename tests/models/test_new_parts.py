@@ -10,42 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.heads.language import ForCausalLM
-from transept.kinds.decoder import FULL, SLIDING, DecoderConfig
+from transept.kinds.decoder import DecoderConfig
 from transept.layers import Attention, Context, FusedGatedMLP, GatedMLP, SandwichNorm
 from transept.layers.attention import eager
 from transept.layers.moe import Experts, SigmoidRouter, SparseMLP
-from transept.layers.norm import CenteredRMSNorm
 from transept.layers.rotary import rotate_interleaved
-from transept.models.gemma2 import Gemma2Config, Gemma2ForCausalLM, Gemma2Model
 from transept.models.llama import ATTENTION, LlamaModel
 
 from .families import Family
 from .harness import DOUBLE, batch, compare, error, pair
+from .test_llamas import in_double
 
 pytestmark = pytest.mark.reference
-
-
-class Gemma3TextConfig(Gemma2Config):
-    model_type = "gemma3_text"
-    default_thetas = {FULL: 1e6, SLIDING: 1e4}
-
-    attn_logit_softcapping: float | None = None
-    final_logit_softcapping: float | None = None
-
-    def slides(self, layer: int) -> bool:
-        return (layer + 1) % 6 != 0
-
-
-class Gemma3TextModel(Gemma2Model):
-    config_class = Gemma3TextConfig
-    qk_norm_class = CenteredRMSNorm
-
-
-class Gemma3ForCausalLM(Gemma2ForCausalLM, ForCausalLM[Gemma3TextModel]): ...
 
 
 class Glm4Config(DecoderConfig):
@@ -89,27 +69,11 @@ class Glm4ForCausalLM(ForCausalLM[Glm4Model]): ...
 # The root of the hidden size is whole: the reference keeps it in float32.
 TINY = {"vocab_size": 99, "hidden_size": 64, "intermediate_size": 37, "num_attention_heads": 4, "num_key_value_heads": 2}
 TINY |= {"head_dim": 12, "initializer_range": 0.2, "pad_token_id": 0, "max_position_embeddings": 64}
-LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 900.0}
-BY_KIND = {FULL: LINEAR, SLIDING: {"rope_type": "default", "rope_theta": 70.0}}
-GEMMA = TINY | {"num_hidden_layers": 3, "layer_types": [SLIDING, FULL, SLIDING], "sliding_window": 4}
-GEMMA |= {"query_pre_attn_scalar": 24, "rope_parameters": BY_KIND}
 GLM = TINY | {"num_hidden_layers": 2, "eos_token_id": 2}
-DEFAULTS = GEMMA | {"num_hidden_layers": 7, "layer_types": None, "rope_parameters": None}
 CASES = [
-    pytest.param(Family("gemma3_text", GEMMA), Gemma3ForCausalLM, id="gemma3_text"),
-    pytest.param(Family("gemma3_text", DEFAULTS), Gemma3ForCausalLM, id="gemma3_text-defaults"),
     pytest.param(Family("glm4", GLM), Glm4ForCausalLM, id="glm4"),
     pytest.param(Family("glm4", GLM | {"partial_rotary_factor": 1.0}), Glm4ForCausalLM, id="glm4-whole"),
 ]
-
-
-def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
-    """The reference's output, where norms and a softmax that it computes in float32 stay in float64."""
-    narrow = Tensor.float
-    with patch.context() as inner, torch.no_grad():
-        inner.setattr(torch, "float32", torch.float64)
-        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
-        return theirs(**inputs)
 
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])

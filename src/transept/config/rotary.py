@@ -31,6 +31,8 @@ class RotaryConfig(Config):
     default_share: ClassVar[float | None] = None  # of each head's dimensions that turn; all of them by default
     # The base for each kind of layer, in families that have parameters for each.
     default_thetas: ClassVar[Mapping[str, float]] = {}
+    # The kinds of layers that parameters for none of them are for; all by default.
+    scaled_kinds: ClassVar[tuple[str, ...] | None] = None
 
     aliases = {"rope_scaling": "rope_parameters"}  # the base and the share stay where a new value has none
     rope_parameters: dict[str, Any] | None = None
@@ -55,7 +57,7 @@ class RotaryConfig(Config):
 
     @classmethod
     def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
-        """Rotary parameters with the defaults of the family; what stands beside those of kinds of layers is for all kinds."""
+        """Rotary parameters with the defaults of the family; what stands beside those of kinds is for ``scaled_kinds``."""
         share = {} if cls.default_share is None else {"partial_rotary_factor": cls.default_share}
         if not cls.default_thetas:
             usual = {"rope_type": rope.get("type", "default"), "rope_theta": cls.default_theta, **share}
@@ -66,7 +68,8 @@ class RotaryConfig(Config):
             own = rope.get(kind) or {}
             if not isinstance(own, dict):
                 raise ConfigError(f"`rope_parameters` needs a mapping for {kind!r}, but has {str(own)[:80]!r}.")
-            found[kind] = {"rope_type": "default", "rope_theta": theta, **share, **common, **own}
+            shared = common if cls.scaled_kinds is None or kind in cls.scaled_kinds else {}
+            found[kind] = {"rope_type": "default", "rope_theta": theta, **share, **shared, **own}
         return found
 
     def _change(self, name: str, value: Any) -> None:
@@ -106,8 +109,8 @@ class RotaryConfig(Config):
         kinds = self._kinds_of_layers()
         return [FOR_ALL] if kinds is None else sorted({*kinds})
 
-    def rope_kind(self, layer: int) -> str:
-        """The kind whose rotary table is a layer's."""
+    def rope_kind(self, layer: int) -> str | None:
+        """The kind whose rotary table is a layer's; ``None`` for a layer that has no rotary positions."""
         kinds = self._kinds_of_layers()
         return FOR_ALL if kinds is None else kinds[layer]
 

@@ -86,6 +86,7 @@ class Decoding:
             mask = self.buffer.new_ones((len(self.buffer), self.positions)) if self.mask is None else self.mask
             self.inputs = {"position_ids": counted(mask, model)} | self.inputs
         self.by_position = [name for name in BY_POSITION if name in self.inputs and name not in accepted(type(model).step)]
+        self.switch = self._switch(backbone)
         self.outputs: ModelOutput | None = None
         self.watch: Callable[[Any], None] | None = None  # told of the output of each call
         self.numbers = torch.arange(self.rows, device=prompt.ids.device)  # which of the first rows the present ones are
@@ -94,6 +95,13 @@ class Decoding:
         refuse(self.positions <= self.read, what, "Pass the whole sequence, the cached part and at least one new token.")
         if copies > 1 and self.extra:  # what is shown of the prompt is shown for each row
             self._copy()
+
+    def _switch(self, backbone: Any) -> int | None:
+        """S of the longest sequences that turn as shorter ones do (see ``TextBackbone.switches_at``)."""
+        if (at := getattr(backbone, "switches_at", None)) is None or self.lead:  # what has no ids cannot be read again
+            return None
+        counts = self.inputs.get("position_ids")
+        return int(at if counts is None else at + self.positions - 1 - int(counts.max()))  # the longest row may be padded
 
     @property
     def rows(self) -> int:
@@ -114,9 +122,13 @@ class Decoding:
 
     def last(self, keep: int) -> Tensor:
         """(R, keep, V) in float32: the scores of what follows each of the last positions; reads what has not been read."""
-        end, start = self.positions, self.read if self.use_cache else 0
+        end, start, chunk = self.positions, self.read if self.use_cache else 0, self.chunk
+        if self.switch is not None and start <= self.switch < end:  # what was read before turned otherwise
+            start, chunk = 0, None
+            if self.cache is not None:
+                self.cache.reset()
         while start < end:
-            stop = min(start + (self.chunk or end), end) if self.use_cache else end
+            stop = min(start + (chunk or end), end) if self.use_cache else end
             stop = stop if end - stop >= keep else end  # so that all that is kept comes from one call
             self.outputs = self._call(start, stop, keep)
             start = stop

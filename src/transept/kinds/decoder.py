@@ -10,10 +10,11 @@ from transept.config.rotary import RotaryConfig
 from transept.layers import Attention, GatedMLP, Pattern, moe
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+CAUSAL_ONLY = "must be false or null: this family's masks are causal"
 
 
-class DecoderConfig(RotaryConfig):
-    """What these families have in common; each adds its activation, the settings of its own and its defaults.
+class GroupedConfig(RotaryConfig):
+    """What these families have in common; each adds its activation, its norms, the settings of its own and its defaults.
 
     ``attention_bias`` and ``mlp_bias`` are settings in the families that have such biases, and false in the others.
     """
@@ -28,11 +29,11 @@ class DecoderConfig(RotaryConfig):
     head_dim: int = derived(lambda c: c.divided("hidden_size", "num_attention_heads"))
     max_position_embeddings: int = 2048
     initializer_range: Deviation = 0.02
-    rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
     attention_dropout: Share = 0.0
     classifier_dropout: Share | None = None
     attention_bias = mlp_bias = False
+    is_causal = True  # whether a query sees only what is before it
 
     def validate(self) -> None:
         super().validate()
@@ -41,6 +42,12 @@ class DecoderConfig(RotaryConfig):
     def window(self, layer: int) -> int | None:
         """How many positions a layer's queries see, themselves included; ``None`` for all before them."""
         return None
+
+
+class DecoderConfig(GroupedConfig):
+    """Settings of a decoder whose norms are root-mean-square norms."""
+
+    rms_norm_eps: float = 1e-6
 
 
 class SwitchedConfig(DecoderConfig):
@@ -55,7 +62,7 @@ class SwitchedConfig(DecoderConfig):
         super().validate()
 
 
-class LayeredConfig(DecoderConfig):
+class LayeredConfig(GroupedConfig):
     """A decoder in which some layers see all that comes before, and others a window of ``sliding_window`` positions.
 
     ``layer_types`` names each layer's kind, ``full_attention`` or ``sliding_attention``; when absent, ``slides`` tells.
@@ -81,7 +88,7 @@ class LayeredConfig(DecoderConfig):
 
 
 def grouped_attention(
-    c: DecoderConfig,
+    c: GroupedConfig,
     layer: int,
     *,
     kind: Callable[..., Attention] = Attention,
@@ -89,18 +96,18 @@ def grouped_attention(
     bounds_blocks: bool = False,
     **more: Any,
 ) -> Attention:
-    """A layer's causal self-attention, made by ``kind``.
+    """A layer's self-attention, made by ``kind``.
 
     ``bounds_blocks`` is that of the :class:`transept.layers.context.Pattern`, the others are as for
     :class:`transept.layers.attention.Attention`.
     """
     rotary = c.rope_kind(layer)
     sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
-    pattern = Pattern(causal=True, window=c.window(layer), bounds_blocks=bounds_blocks)
+    pattern = Pattern(causal=c.is_causal, window=c.window(layer), bounds_blocks=bounds_blocks)
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 
-def gated_mlp(c: DecoderConfig, act: str) -> GatedMLP:
+def gated_mlp(c: GroupedConfig, act: str) -> GatedMLP:
     """The gated feed-forward layer, with the activation of that name."""
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 

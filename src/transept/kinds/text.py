@@ -246,6 +246,12 @@ class TextBackbone(PackableBackbone):
         return not any(table.frequencies.by_length for table in (tables.values() if tables is not None else ()))
 
     @property
+    def switches_at(self) -> int | None:
+        """T of the longest texts that turn as shorter ones do; what is cached of one is of no use once it is longer."""
+        found = [table.frequencies.switch for table in getattr(self, "rotary_emb", {}).values()]
+        return min((at for at in found if at is not None), default=None)
+
+    @property
     def reads_encoder(self) -> bool:
         return bool(getattr(self.config, "add_cross_attention", False))
 

@@ -1,7 +1,18 @@
 """What networks are built of. The parts that most families use can be imported from here."""
 
-from transept.layers.attention import Attention, ByHeadAttention, FusedAttention
-from transept.layers.block import Block, Parallel, PostNorm, PreNorm, SandwichNorm, adds_to_stream, clamp_half, standard_layers
+from transept.layers.attention import Attention, ByHeadAttention, FusedAttention, InterleavedAttention
+from transept.layers.block import (
+    Block,
+    OutputNorm,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+    SharedNormParallel,
+    adds_to_stream,
+    clamp_half,
+    standard_layers,
+)
 from transept.layers.context import Context, Pattern
 from transept.layers.linear import Conv1D
 from transept.layers.mlp import MLP, FusedGatedMLP, GatedMLP
@@ -11,6 +22,6 @@ from transept.layers.positions import CountedPositions, OffsetPositions, alibi, 
 from transept.layers.rotary import Rotary
 
 __all__ = ["MLP", "Attention", "Block", "ByHeadAttention", "Context", "Conv1D", "CountedPositions", "FusedAttention"]
-__all__ += ["FusedGatedMLP", "GatedMLP", "OffsetPositions", "Parallel", "Pattern"]
+__all__ += ["FusedGatedMLP", "GatedMLP", "InterleavedAttention", "OffsetPositions", "OutputNorm", "Parallel", "Pattern"]
 __all__ += ["Pooler", "PostNorm", "PreNorm", "RMSNorm", "Rotary", "adds_to_stream", "alibi", "clamp_half", "distance_bias"]
-__all__ += ["SandwichNorm", "standard_layers"]
+__all__ += ["SandwichNorm", "SharedNormParallel", "standard_layers"]

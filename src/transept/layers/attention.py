@@ -21,7 +21,7 @@ from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, co
 from transept.layers.layer_cache import OWNER
 from transept.layers.linear import shared_product
 from transept.layers.links import Linked
-from transept.layers.rotary import rotate
+from transept.layers.rotary import rotate, rotate_interleaved
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
@@ -253,9 +253,7 @@ class Attention(Linked):
             k, v, mask, causal = self.cross_keys(x, ctx)
         else:
             q, k, v = self.project(x)
-            q, k = self.q_norm(q), self.k_norm(k)
-            if self.kind is not None and (table := ctx.rotary.get(self.kind)) is not None:
-                q, k = self.rotate(q, *table), self.rotate(k, *table)
+            q, k = self.placed(q, k, ctx)
             if ctx.rows is not None:
                 return ctx.keep(self.by_row(q, k, v, ctx.rows, ctx)), None
             k, v, mask, causal = self.self_keys(q, k, v, ctx)
@@ -273,6 +271,15 @@ class Attention(Linked):
         if (shared := shared_product(*projections)) is None:
             return tuple(self.split(projection(x)) for projection in projections)
         return tuple(map(self.split, shared(x).split([projection.out_features for projection in projections], dim=-1)))
+
+    def placed(self, q: Tensor, k: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, T, E) and keys (B, K, T, E), normed and turned by their positions."""
+        return self.turned(self.q_norm(q), self.k_norm(k), ctx)
+
+    def turned(self, q: Tensor, k: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """The same, turned by their positions where the layer has a rotary table."""
+        table = None if self.kind is None else ctx.rotary.get(self.kind)
+        return (q, k) if table is None else (self.rotate(q, *table), self.rotate(k, *table))
 
     def queries(self, x: Tensor) -> Tensor:
         """The queries (B, H, T, E) for an encoder's states."""
@@ -336,6 +343,12 @@ class Attention(Linked):
         if cached is not None:
             cached.append(k, v)
         return k, v, ctx.encoder_mask, False
+
+
+class InterleavedAttention(Attention):
+    """Attention in which element 2 i of a head turns with element 2 i + 1."""
+
+    rotate = staticmethod(rotate_interleaved)
 
 
 class FusedAttention(Attention):

@@ -124,6 +124,27 @@ class Parallel(Block):
         return x + attended + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
+class SharedNormParallel(Parallel):
+    """Attention and feed-forward layer both read the block's input through one norm (Chowdhery et al. 2022)."""
+
+    def __init__(self, attention: Attention, mlp: nn.Module, norm: Callable[[], nn.Module], **options: Any) -> None:
+        super().__init__(attention, mlp, norm, **options)
+        self.mlp_norm = nn.Identity()
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        normed = self.self_attn_norm(x)
+        attended = self.dropout(self.self_attn(normed, ctx)[0])
+        return ctx.keep(x) + attended + self.mlp_dropout(self.mlp(ctx.keep(normed), ctx))
+
+
+class OutputNorm(Block):
+    """Each part reads its input as it is, and its output is normed before it is added to the input (OLMo et al. 2024)."""
+
+    def whole(self, x: Tensor, ctx: Context) -> Tensor:
+        x = ctx.keep(x) + self.self_attn_norm(self.dropout(self.self_attn(x, ctx)[0]))
+        return x + self.mlp_norm(self.mlp_dropout(self.mlp(x, ctx)))
+
+
 def standard_layers(
     c: Config,
     block: Callable[..., Block],

@@ -204,6 +204,7 @@ class Default:
 
     by_length: ClassVar[bool] = False  # whether frequencies depend on how long the sequence is
     whole: ClassVar[bool] = False  # whether tables are of whole heads
+    switch: int | None = None  # the longest sequence whose frequencies are those of shorter ones, where longer ones have others
 
     def __init__(self, size: int, rope: Mapping[str, Any]) -> None:
         self.rope, self.scale = rope, 1.0
@@ -317,7 +318,7 @@ class LongRope(Default):
         factor = self.number("factor", self.number("max_position_embeddings", self.original) / self.original)
         grown = math.sqrt(1 + math.log(factor) / math.log(self.original)) if factor > 1 < self.original else 1.0
         self.scale = self.number("attention_factor", grown)
-        self.short, self.long = self._factors("short_factor"), self._factors("long_factor")
+        self.short, self.long, self.switch = self._factors("short_factor"), self._factors("long_factor"), int(self.original)
 
     def _factors(self, key: str) -> list[float]:
         found = self.rope.get(key)

@@ -17,7 +17,7 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
-from transept.kinds.decoder import LayeredConfig, gated_mlp
+from transept.kinds.decoder import CAUSAL_ONLY, DecoderConfig, LayeredConfig, gated_mlp
 from transept.layers import SandwichNorm
 from transept.layers.attention import Attention, score, weigh
 from transept.layers.context import Attended, Context
@@ -25,7 +25,7 @@ from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 
 
-class Gemma2Config(LayeredConfig):
+class Gemma2Config(LayeredConfig, DecoderConfig):
     """Settings of Gemma 2; the defaults are those of Gemma 2 with 2 billion parameters.
 
     Scores are scaled by ``query_pre_attn_scalar ** -0.5``, then bounded by ``attn_logit_softcapping``, logits by
@@ -55,8 +55,8 @@ class Gemma2Config(LayeredConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.use_bidirectional_attention:
-            self.fail("use_bidirectional_attention", "must be false or null: this family's masks are causal")
+        if self.use_bidirectional_attention and self.is_causal:
+            self.fail("use_bidirectional_attention", CAUSAL_ONLY)
 
     def slides(self, layer: int) -> bool:
         return layer % 2 == 0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.heads import classify, language, span
-from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
+from transept.kinds.decoder import DecoderConfig, GroupedConfig, gated_mlp, grouped_attention
 from transept.kinds.text import CausalBackbone
 from transept.layers import Attention, Block, Context, PreNorm, RMSNorm
 from transept.layers.rotary import RotaryTables, rotary_tables
@@ -41,7 +41,7 @@ LLAMA_BLOCK: Table = {"self_attn": ("self_attn", ATTENTION), "mlp": "mlp", **NOR
 
 
 class LlamaModel(CausalBackbone):
-    config_class: ClassVar[type[DecoderConfig]] = LlamaConfig
+    config_class: ClassVar[type[GroupedConfig]] = LlamaConfig
     base_model_prefix = "model"
     infers_texts: ClassVar[bool] = True
     head_dropouts = ("classifier_dropout", 0.1)
@@ -51,17 +51,21 @@ class LlamaModel(CausalBackbone):
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
     qk_norm_class: ClassVar[type[RMSNorm] | None] = None  # norms each head's queries and keys before they turn
-    config: DecoderConfig
+    config: GroupedConfig
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: GroupedConfig) -> None:
         super().__init__(config)
         c = config
         self.embed_tokens = self.embedding_class(c.vocab_size, c.hidden_size, padding_idx=c.pad_token_id)
-        norm = partial(self.norm_class, c.hidden_size, c.rms_norm_eps)
-        parts = ((self.attention(layer), self.feed_forward(layer)) for layer in range(c.num_hidden_layers))
-        self.layers = nn.ModuleList(self.block_class(*each, norm) for each in parts)
-        self.norm = norm()
+        self.layers = nn.ModuleList(self.block(layer) for layer in range(c.num_hidden_layers))
+        self.norm = self.make_norm()
         self.rotary_emb = self.make_rotary()
+
+    def block(self, layer: int, **more: Any) -> Block:
+        return self.block_class(self.attention(layer), self.feed_forward(layer), self.make_norm, **more)
+
+    def make_norm(self) -> nn.Module:
+        return self.norm_class(self.config.hidden_size, self.config.rms_norm_eps)
 
     def make_rotary(self) -> RotaryTables:
         return rotary_tables(self.config)

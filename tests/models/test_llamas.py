@@ -1,0 +1,71 @@
+"""Llama's kin equal the reference in float64, where its norms and rotations stay in float64, too; and files of older layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import transept
+
+from .families import Family
+from .families.llamas import LLAMAS
+from .harness import DOUBLE, batch, classes, compare, pair
+
+pytestmark = pytest.mark.reference
+
+
+def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
+    """The reference's output, where norms and a softmax that it computes in float32 stay in float64."""
+    narrow, convert = Tensor.float, Tensor.to
+
+    def kept(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        return x if x.dtype == torch.float64 and args[:1] == (torch.float32,) else convert(x, *args, **options)
+
+    with patch.context() as inner, torch.no_grad():
+        inner.setattr(Tensor, "to", kept)
+        inner.setattr(torch, "float32", torch.float64)
+        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
+        return theirs(**inputs)
+
+
+# A root that is whole: the reference keeps it in float32.
+WHOLE = {"gemma": {"hidden_size": 64}, "gemma3_text": {"hidden_size": 64}}
+
+
+@pytest.mark.parametrize("family", LLAMAS, ids=lambda family: family.model_type)
+def test_equals_the_reference_in_double(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = next(cls for cls in classes(family) if cls.__name__.endswith("CausalLM"))
+    ours, theirs = pair(family, cls, attention="eager", **WHOLE.get(family.model_type, {}))
+    ours, theirs = ours.double(), theirs.double()
+    inputs = batch(family, cls) | {"output_hidden_states": True}
+    with torch.no_grad():
+        mine = ours(**inputs)
+    compare(mine, in_double(theirs, monkeypatch, **inputs), DOUBLE)
+
+
+OLD: dict[str, dict[str, Any]] = {
+    "gemma": {"hidden_act": "gelu", "rope_theta": 777.0},
+    "gemma3_text": {
+        "rope_theta": 3e5,
+        "rope_local_base_freq": 5e3,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "sliding_window_pattern": 3,
+        "num_hidden_layers": 7,
+    },
+}
+
+
+@pytest.mark.parametrize("model_type", OLD)
+def test_older_files_mean_what_they_meant(model_type: str) -> None:
+    import transformers
+
+    values = {"model_type": model_type, **OLD[model_type]}
+    ours = transept.AutoConfig.for_model(**values)
+    theirs = transformers.AutoConfig.for_model(**values)
+    for config in (ours, type(ours).from_dict(theirs.to_dict()), type(theirs).from_dict(ours.to_dict())):
+        assert config.rope_parameters == theirs.rope_parameters
+        assert getattr(config, "hidden_act", None) == getattr(theirs, "hidden_act", None)
+        assert getattr(config, "layer_types", None) == getattr(theirs, "layer_types", None)
