@@ -68,7 +68,7 @@ def plan(model: Loadable, names: Names, store: Store) -> tuple[LoadReport, Names
     if not (untied := _settle_ties(report, names, store)):
         return report, names
     model.untie()
-    names = model.checkpoint_names()  # other names may depend on it
+    names = store.names(model)  # other names may depend on it
     apart = _match(model, names, store)
     apart.filled = report.filled | apart.filled
     apart.missing = [name for name in apart.missing if name not in apart.filled]
@@ -237,7 +237,7 @@ def fill(
         recipes, tensor, given = by_stored[stored], store[stored], set[int]()
         target = _type(names, next(iter(recipes)), tensor, dtype)
         rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
-        if rearranged or tensor.dtype != target or device.type != "cpu":
+        if rearranged or tensor.dtype != target or device.type != "cpu" or tensor.is_meta:
             tensor = store.passing(stored)
         for name, recipe in recipes.items():
             wanted = Part() if (owner := keys.owner(name)) in new else part(owner)

@@ -20,12 +20,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from transept.checkpoint.gguf import GGUFStore
+from transept.checkpoint.names import Names
 from transept.checkpoint.writing import write_stream
 from transept.config.schema import Length, read_typed
 from transept.errors import FileError, FormatError, InputError, TranseptWarning
 from transept.storage.directory import replace_directory
 from transept.storage.files import dump_json, open_regular, parse_json, plain_name, reason, write_text
-from transept.storage.source import GGUF_HINT, Source
+from transept.storage.gguf import gguf_of
+from transept.storage.source import Source
 
 MAX_HEADER_BYTES = 25_000_000
 # Above every checkpoint known; mixtures of experts come to some ten thousand tensors in a file.
@@ -41,7 +44,7 @@ _KINDS = {
     b"version ": "It is a pointer to a large file that was not fetched; run `git lfs pull` beside it.",
     b"PK\x03\x04": "It is a zip archive or a PyTorch pickle; convert it to safetensors.",
     b"\x80\x02": "It is a pickle; convert it to safetensors.",
-    b"GGUF": GGUF_HINT,
+    b"GGUF": "It is a GGUF file; give it the ending .gguf, and pass its path as the model.",
     b"<": "It is a web page; download the file itself.",
 }
 
@@ -91,6 +94,12 @@ def _is_entry(entry: Any) -> bool:
     return False
 
 
+def _names_of(self: Any, model: Any) -> Names:
+    """The names of a model's tensors in the files."""
+    names: Names = model.checkpoint_names()
+    return names
+
+
 class TensorStore(Mapping[str, Tensor]):
     """The tensors of one or more safetensors files by name, each of which may stand in one file only.
 
@@ -120,6 +129,8 @@ class TensorStore(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file: mapped, so that reading it twice gives the same memory."""
         return _read(self._mapped[self._file[name]], name, self._file[name])
+
+    names = _names_of
 
     def passing(self, name: str) -> Tensor:
         """The tensor to be converted or compared and dropped: in a map that is given up after a while, with its pages."""
@@ -207,12 +218,13 @@ class PickleStore(dict[str, Tensor]):
                 self[name] = tensor
 
     passing = dict.__getitem__
+    names = _names_of
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=lambda name: -self[name].nbytes)
 
 
-Store = TensorStore | PickleStore
+Store = TensorStore | PickleStore | GGUFStore
 
 
 def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
@@ -235,6 +247,8 @@ def open_store(source: Source, *, variant: str | None = None, safe: bool | None 
         FileError: there are no weights; says which ones of another kind are there.
         FormatError: a corrupt file or index.
     """
+    if (gguf := gguf_of(source)) is not None:
+        return GGUFStore(gguf)
     for pickle in (False, True):
         if safe is not None and safe is pickle:
             continue

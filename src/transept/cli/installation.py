@@ -17,7 +17,6 @@ from typing import Any
 from transept.environment import tiles
 from transept.environment.units import size
 from transept.storage.files import parse_json, read_text
-from transept.storage.source import GGUF_HINT
 from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
 Report = dict[str, Any]
@@ -102,7 +101,7 @@ def _files() -> Iterator[Line]:
     yield "tables", f"{', '.join(ENDINGS)}: `transept run TASK --file FILE`, `transept train TASK --data FILE`"
     yield "pictures", f"{', '.join(IMAGES)}, alone or in a folder; save .heic, which telephones write, as .jpg first"
     yield "sounds", f"{', '.join(SOUNDS)}, alone or in a folder: `transept transcribe FILE --model PATH`"
-    yield "models", f"folders and repositories with .safetensors or pytorch_model.bin. {GGUF_HINT}"
+    yield "models", "folders and repositories with .safetensors or pytorch_model.bin, and .gguf files."
 
 
 def _package(name: str, least: str | None, extra: str | None) -> Line:

@@ -21,7 +21,6 @@ from transept.cli.terminal import complain, explained
 from transept.cli.train import eval, resume, train
 from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
-from transept.storage.source import GGUF_HINT
 from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
 VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, inspect, doctor)
@@ -38,16 +37,16 @@ Each verb has a help of its own: `transept VERB --help`. What to begin with depe
     one photograph               transept run object-detection photo.jpg --model PATH --draw boxes.png
     recordings                   transept transcribe talk.mp3 --model PATH --srt talk.srt
     a model's folder             transept inspect PATH; transept chat --model PATH
-    a .gguf file                 transept chat --model REPOSITORY --dtype int8
-                                 (GGUF is not read; REPOSITORY holds the safetensors that the file was made of)
+    a .gguf file                 transept chat --model FILE.gguf
 """
 # What can be done with a file that was given in the place of a verb, by its ending.
 _TABLES = "`transept run TASK --file {0} --column NAME` answers its rows, and `transept train TASK --data {0}` learns from them"
 _PICTURES = "`transept run TASK {0} --model PATH --draw found.png` shows what a model sees in it"
 _SOUNDS = "`transept transcribe {0} --model PATH` writes down what is said in it"
 _TEXTS = "`transept embed {0} --output vectors.npy` turns its lines into vectors"
+_GGUF = "`transept chat --model {0}` talks with the model, and `transept inspect {0}` examines it"
 _FOLDER = "`transept run TASK --file {0} --model PATH` answers the files in it, and `transept inspect {0}` examines a model"
-ADVICE = ((".gguf", GGUF_HINT), *((ending, _TABLES) for ending in ENDINGS if ending != ".txt"), (".txt", _TEXTS))
+ADVICE = ((".gguf", _GGUF), *((ending, _TABLES) for ending in ENDINGS if ending != ".txt"), (".txt", _TEXTS))
 ADVICE += (*((ending, _PICTURES) for ending in IMAGES), *((ending, _SOUNDS) for ending in SOUNDS))
 
 

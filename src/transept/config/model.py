@@ -13,11 +13,15 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from transept.config.fields import MAX_LAYERS, MAX_SIZE, Range, specs
+from transept.config.gguf import settings_of
 from transept.config.settings import Settings
 from transept.errors import ConfigError, TranseptWarning
+from transept.storage.gguf import GGUF, gguf_of
+from transept.storage.source import Source, model_name
 
 CONFIG_NAME = "config.json"
 MAX_LABELS = 10**6
@@ -89,6 +93,7 @@ class Config(Settings):
     base_model_pp_plan: ClassVar[None] = None
     keeps_unknown = True
     aliases = {"torch_dtype": "dtype", "name_or_path": "_name_or_path"}
+    gguf_keys: ClassVar[Mapping[str, str]] = {}  # keys of GGUF files that only this family has -> settings
     unread = frozenset({"attn_implementation", "auto_map", "trust_remote_code", "custom_pipelines"})
     unwritten = frozenset({"attn_implementation", "num_labels"})
 
@@ -164,6 +169,18 @@ class Config(Settings):
         config = found[0] if isinstance(found, tuple) else found  # with return_unused_kwargs
         config.name_or_path = pretrained_model_name_or_path
         return found  # type: ignore[no-any-return]
+
+    @classmethod
+    def read(
+        cls, name_or_path: str | os.PathLike[str], hub: dict[str, Any], file_name: str | None = None
+    ) -> tuple[dict[str, Any], Path]:
+        gguf = gguf_of(Source(model_name(name_or_path), **hub))
+        return super().read(name_or_path, hub, file_name) if gguf is None else (settings_of(gguf, cls), gguf.paths[0])
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a GGUF file, given those that its keys say; a family adds what they do not say."""
+        return values
 
     def knows(self, name: str) -> bool:
         return name in _ONCE or name == "_name_or_path" or super().knows(name)

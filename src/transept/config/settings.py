@@ -25,7 +25,7 @@ from transept.config.fields import checked, plain, specs
 from transept.errors import ConfigError, InputTypeError, TranseptWarning, nearest
 from transept.storage.files import PathName, dump_json, load_object, make_directory, safe_join, write_text
 from transept.storage.publish import Pushable
-from transept.storage.source import Source, model_name, take_source_options
+from transept.storage.source import GGUF_ENDING, Source, model_name, take_source_options
 
 MAX_BYTES = 4 * 2**20
 # How like one of ours an unknown name must be to be shown with it: one that the caller wrote, and one of a file, where most
@@ -276,7 +276,7 @@ class Settings(Pushable):
     @classmethod
     def read(cls, name_or_path: PathName, hub: dict[str, Any], file_name: str | None = None) -> tuple[dict[str, Any], Path]:
         """The content of the file of a directory, of a repository, or of the file itself, and where it stands."""
-        is_file = os.path.isfile(model_name(name_or_path))
+        is_file = os.path.isfile(name := model_name(name_or_path)) and not name.lower().endswith(GGUF_ENDING)
         path = Path(name_or_path) if is_file else Source(model_name(name_or_path), **hub).need(file_name or cls.file_name)
         return load_object(path, finite=False, max_bytes=MAX_BYTES), path
 

@@ -19,7 +19,8 @@ from transept.core.loading import check_config
 from transept.core.model import Model
 from transept.core.task_table import TASKS, Task
 from transept.errors import InputTypeError, UnsupportedError, nearest, refuse
-from transept.storage.source import take_source_options
+from transept.storage.gguf import GGUF, gguf_of
+from transept.storage.source import Source, model_name, take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
 _FAMILIES = "transept.models"
@@ -80,6 +81,18 @@ def read_config(values: dict[str, Any], path: Path) -> type[Config]:
         raise
 
 
+def gguf_config_class(gguf: GGUF) -> type[Config]:
+    """The configuration class for the architecture of a GGUF file (``UnsupportedError``: there is no such family)."""
+    name = gguf.architecture
+    plain = {model_type.replace("_", ""): model_type for model_type in model_types()}
+    found = importlib.import_module(_FAMILIES).GGUF_TYPES.get(
+        name, lambda _: plain.get(name.replace("-", "").replace("_", ""))
+    )(gguf)
+    if found not in model_types():
+        raise UnsupportedError(f"is of the architecture {name!r:.80}, which is not here.", path=str(gguf.paths[0]))
+    return config_class(found)
+
+
 def resolve(model_type: str, *tasks: str) -> type[Model]:
     """The class of a family for the first of some tasks that it has, else an ``UnsupportedError``.
 
@@ -136,7 +149,10 @@ class AutoConfig:
         ``options`` say where to look (see :class:`transept.storage.source.Source`), and are settings that replace the file's. A
         model type that is not one of ours is an ``UnsupportedError``.
         """
-        values, path = Config.read(pretrained_model_name_or_path, take_source_options(options))
+        hub = take_source_options(options)
+        if (gguf := gguf_of(Source(model_name(pretrained_model_name_or_path), **hub))) is not None:
+            return gguf_config_class(gguf).from_pretrained(pretrained_model_name_or_path, **hub, **options)
+        values, path = Config.read(pretrained_model_name_or_path, hub)
         read: Any = read_config(values, path).from_dict(values, path=path, **options)
         config = read[0] if isinstance(read, tuple) else read  # with return_unused_kwargs
         config.name_or_path = pretrained_model_name_or_path

@@ -126,7 +126,7 @@ class Pretrained(ForLibraries, Pushable):
         store = open_store(source, variant=variant, safe=use_safetensors)
         try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
-            report, names = plan(model, model.checkpoint_names(), store)
+            report, names = plan(model, store.names(model), store)
             check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
             part = everything if split is None else split.prepare(model, report, wanted)
             fill(model, names, store, report, dtype=wanted, device=place, part=part)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from transept.storage.gguf import GGUF
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ class Alias:
     heads_first: bool = False
 
 
+GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
+    "llama": lambda gguf: "mixtral" if gguf.settings.get("llama.expert_count") else "llama",
+    "gemma3": lambda gguf: "gemma3_text",
+    "command-r": lambda gguf: "cohere",
+    "phi2": lambda gguf: "phi",
+    "t5encoder": lambda gguf: "t5",
+}
+"""Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 ALIASES = {
     "camembert": Alias("roberta", ("Roberta", "Camembert"), {"vocab_size": 30522}, heads_first=True),

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import POST_NORM
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, Share
@@ -114,6 +115,7 @@ class BertModel(TextBackbone):
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},
         ignore=("embeddings.position_ids", "embeddings.token_type_ids"),
     )
+    gguf = POST_NORM
 
     def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)

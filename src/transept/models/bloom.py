@@ -7,6 +7,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout, by_head, of_matrix
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
@@ -68,6 +69,7 @@ class BloomModel(CausalBackbone):
         {"word_embeddings": "embed_tokens", "word_embeddings_layernorm": "embed_norm"}
         | {"h.*": ("layers.*", BLOOM_BLOCK), "ln_f": "norm"}
     )
+    gguf = Layout(changes=of_matrix("attn_qkv", by_head("num_attention_heads")))
 
     def __init__(self, config: BloomConfig) -> None:
         super().__init__(config)

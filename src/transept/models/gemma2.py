@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import NORMS, PLUS_ONE, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, Positive
@@ -102,6 +103,7 @@ class Gemma2Model(LlamaModel):
     block_class, norm_class = SandwichNorm, CenteredRMSNorm
     embedding_class = ScaledEmbedding
     names = LlamaModel.names | Names({"layers.*": ("layers.*", GEMMA2_BLOCK)})
+    gguf = Layout(changes=dict.fromkeys(NORMS, PLUS_ONE))
 
     def attention(self, layer: int, **more: Any) -> Attention:
         most = self.config.attn_logit_softcapping

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout, by_head, of_matrix
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
@@ -70,6 +71,7 @@ class GPTNeoXModel(CausalBackbone):
         legacy={"lm_head": "embed_out"},
         ignore=("attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"),
     )
+    gguf = Layout(changes=of_matrix("attn_qkv", by_head("num_attention_heads")))
 
     def __init__(self, config: GPTNeoXConfig) -> None:
         super().__init__(config)

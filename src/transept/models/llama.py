@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout, in_pairs, of_matrix
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.heads import classify, language, span
@@ -47,6 +48,9 @@ class LlamaModel(CausalBackbone):
     head_dropouts = ("classifier_dropout", 0.1)
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = Names({"layers.*": ("layers.*", LLAMA_BLOCK)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
+    gguf = Layout(
+        changes=of_matrix("attn_q", in_pairs("num_attention_heads")) | of_matrix("attn_k", in_pairs("num_key_value_heads"))
+    )
     block_class: ClassVar[type[Block]] = PreNorm
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding

@@ -30,6 +30,7 @@ class MistralConfig(DecoderConfig):
 
 class MistralModel(LlamaModel):
     config_class = MistralConfig
+    gguf = LlamaModel.gguf
 
 
 class MistralForCausalLM(language.ForCausalLM[MistralModel]): ...

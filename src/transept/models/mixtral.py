@@ -57,6 +57,7 @@ class MixtralModel(LlamaModel):
         files={"layers.*.block_sparse_moe": ("layers.*.mlp", experts_files("w1", "w3", "w2"))},
         legacy={f"layers.*.mlp.{part}": f"layers.*.block_sparse_moe.{part}" for part in ("gate", "experts")},
     )
+    gguf = LlamaModel.gguf
     config: SparseConfig
 
     def feed_forward(self, layer: int) -> nn.Module:

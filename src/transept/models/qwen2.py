@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Layers
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import LayeredConfig, SwitchedConfig
@@ -33,6 +34,7 @@ class Qwen2Config(SwitchedConfig, LayeredConfig):
 
 class Qwen2Model(llama.LlamaModel):
     config_class = Qwen2Config
+    gguf = Layout()
 
     def attention(self, layer: int, **more: Any) -> Attention:
         return super().attention(layer, bias=True, out_bias=False, **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transept.checkpoint.gguf import Layout
 from transept.heads.language import ForCausalLM
 from transept.layers import RMSNorm
 from transept.models import llama
@@ -19,6 +20,7 @@ class Qwen3Config(Qwen2Config):
 
 class Qwen3Model(llama.LlamaModel):
     config_class = Qwen3Config
+    gguf = Layout()
     qk_norm_class = RMSNorm
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from torch import nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
@@ -46,6 +47,7 @@ class Qwen3MoeModel(MixtralModel):
         {"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, "mlp": ("mlp", {"experts": "experts", "gate": "router"})})},
         files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
     )
+    gguf = Layout()
     qk_norm_class = RMSNorm
     config: Qwen3MoeConfig
 

@@ -28,8 +28,7 @@ _NO_ANSWER = "cannot be reached"
 MAX_LISTED = 1000
 # No folder holds a file of this name, and that the cache says so tells that the folder was listed.
 _ASKED = ".listed"
-# What to do in place of reading a file of llama.cpp's format.
-GGUF_HINT = "GGUF is not read: load the repository with safetensors that it was made of; dtype int8 saves memory."
+GGUF_ENDING = ".gguf"
 _ID = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?", re.ASCII)
 _SECRET = re.compile(r"\bhf_\w{6,}|\bBearer\s+\S+|(?<=//)[^/@\s]+(?=@)", re.IGNORECASE)
 
@@ -46,7 +45,6 @@ _ABSENT = {
     "from_tf": "Convert the weights to safetensors with a version 4 of the reference, once.",
     "from_flax": "Convert the weights to safetensors with a version 4 of the reference, once.",
     "adapter_kwargs": "Load the adapter behind the model, with PeftModel.from_pretrained().",
-    "gguf_file": GGUF_HINT,
     "key_mapping": "Rename the tensors, and pass them as state_dict.",
     "kernel_config": "Leave it out: PyTorch's kernels are used.",
     "use_kernels": "Leave it out: PyTorch's kernels are used.",
@@ -98,6 +96,7 @@ class Source:
         local_files_only: never use the network.
         force_download: fetch again what is cached.
         trust_remote_code: accepted from callers of the reference and never used: code of a repository is not run.
+        gguf_file: a file of llama.cpp's format with config, tokenizer and weights; ``name`` may be its path.
 
     Raises:
         InputError: a name, revision, subfolder or token that cannot be one.
@@ -111,12 +110,17 @@ class Source:
     local_files_only: bool = False
     force_download: bool = False
     trust_remote_code: bool | None = None
+    gguf_file: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", model_name(self.name))
+        if self.gguf_file is None and self.name.lower().endswith(GGUF_ENDING) and os.path.isfile(self.name):
+            folder, file = os.path.split(self.name)
+            object.__setattr__(self, "name", folder or ".")
+            object.__setattr__(self, "gguf_file", file)
         if not self.name or "\0" in self.name:
             raise InputError(f"{self.name!r} is no name of a model.", hint="Pass a directory or a repository id.")
-        for option in ("revision", "subfolder"):
+        for option in ("revision", "subfolder", "gguf_file"):
             if (value := getattr(self, option)) is not None and value != "":
                 try:
                     plain_name(value)
@@ -171,7 +175,8 @@ class Source:
         """The error for a file that was looked for and not found; without the network, in the cache."""
         if self.directory is not None:
             found = "is there, but no regular file" if os.path.lexists(self.directory / filename) else "is not there"
-            hint = GGUF_HINT if hint is None and any(self.directory.glob("*.gguf")) else hint
+            if hint is None and (files := sorted(path.name for path in self.directory.glob(f"*{GGUF_ENDING}"))):
+                hint = f"Pass gguf_file={files[0]!r}, or the path of that file in place of its folder."
             return FileError(f"{filename!r} {found}.", path=self.directory, hint=hint)
         name, revision = _path_in_repository(self, filename), self.revision or "main"
         if (switch := _off(self)) is None:
@@ -284,8 +289,7 @@ def _cached_commit(source: Source) -> str | None:
 def check_id(name: str) -> None:
     """Refuse what is no repository id, before anything is asked of the hub (``FileError``: a path, or none of both)."""
     if os.path.isfile(name):
-        hint = GGUF_HINT if name.lower().endswith(".gguf") else "Pass its directory."
-        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint=hint)
+        raise FileError("is a file, but a model is a directory or a repository.", path=name, hint="Pass its directory.")
     if name.startswith((".", "/", "~", "\\")) or "\\" in name or name.count("/") > 1 or name.endswith("/"):
         raise FileError("looks like a path, but there is no such directory.", path=name, hint="Check it, or pass a hub id.")
     if len(name) > 96 or not _ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from transept.checkpoint.keys import Table
+from transept.checkpoint.gguf import Layout
+from transept.checkpoint.keys import Table, Transposed
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
 from transept.core.inputs import ENCODER, PER_TOKEN
@@ -78,6 +79,10 @@ class GPT2Model(CausalBackbone):
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
+    )
+    gguf = Layout(
+        {"attn_qkv": Transposed("self_attn.qkv_proj"), "attn_output": Transposed("self_attn.o_proj")}
+        | {"ffn_up": Transposed("mlp.up_proj"), "ffn_down": Transposed("mlp.down_proj")}
     )
 
     def __init__(self, config: GPT2Config) -> None:

@@ -51,9 +51,9 @@ class AutoTokenizer:
             if wanted not in MODEL_TYPES:
                 raise InputError(f"tokenizer_type {wanted!r:.60} is none.", hint=nearest(str(wanted), MODEL_TYPES))
             return CLASSES[MODEL_TYPES[wanted]].from_pretrained(name, **options)
-        if os.path.isfile(model_name(name)):
-            return Tokenizer.from_pretrained(name, **options)
         source = Source(model_name(name), **take_source_options(dict(options)))
+        if source.gguf_file is not None or os.path.isfile(model_name(name)):
+            return Tokenizer.from_pretrained(name, **options)
         return _class_of(source, getattr(config, "model_type", None)).from_pretrained(name, **options)
 
     @classmethod

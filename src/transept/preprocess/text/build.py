@@ -40,16 +40,16 @@ the texts; after a colon the token type id where it is not 0."""
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LOWER, _UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _SPACES = r"\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_SPACES}"
-QWEN = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_GPT2 = rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
-_PATTERNS = {
-    "cl100k_base": _LLAMA3.replace(r"|\s*[\r\n]+|", r"|\s+\z|\s*[\r\n]+|"),
+LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_SPACES}"
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+GPT2 = rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
+BY_NAME = {
+    "cl100k_base": LLAMA3.replace(r"|\s*[\r\n]+|", r"|\s+\z|\s*[\r\n]+|"),
     "o200k_base": rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}",
     "qwen": QWEN,
-    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "multilingual"), _GPT2),
+    **dict.fromkeys(("gpt2", "r50k_base", "p50k_base", "multilingual"), GPT2),
 }
 """How texts are split into words with a tiktoken file of that name; with others it is Llama 3's way."""
 _MAX_SENTINELS = 10_000
@@ -223,7 +223,7 @@ def _tiktoken_backend(path: PathOr) -> Tokenizer:
     merges = merges_of({token: -rank for token, rank in ranks.items()})
     backend = Tokenizer(models.BPE(vocab=ranks, merges=merges, fuse_unk=False, ignore_merges=True))
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
-    return _on_bytes(backend, _PATTERNS.get(Path(path).stem, _LLAMA3))
+    return _on_bytes(backend, BY_NAME.get(Path(path).stem, LLAMA3))
 
 
 def any_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:

@@ -16,6 +16,7 @@ from transept.preprocess.text.backend import Views, make_backend, train_backend
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.encoder import Request
 from transept.preprocess.text.encoding import BatchEncoding, pad_batch
+from transept.preprocess.text.gguf import any_parts
 from transept.preprocess.text.loading import Family, Parts
 from transept.preprocess.text.python.ids import IdsTokenizer
 from transept.preprocess.text.settings import DEFAULTS, NAMED, Token, TokenizerSettings, is_template, write_templates
@@ -135,7 +136,7 @@ class Tokenizer(IdsTokenizer, Pushable):
         return tokenizer
 
     def _load(self, name: str | os.PathLike[str], options: dict[str, Any]) -> None:
-        self._take(loading.load_parts(self.family, name, options))
+        self._take(any_parts(self.family, name, options))
 
     def save_pretrained(
         self,

@@ -1,0 +1,219 @@
+"""The weights of GGUF files: unpacked when they are read, under names that one table gives for all families.
+
+The format calls the same part by the same name in every family, as our own names do (:mod:`transept.checkpoint.names`), so a
+family states only what it has otherwise: another name, or numbers in another order.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.checkpoint.blocks import decode
+from transept.checkpoint.keys import Stacked, Table, flattened
+from transept.checkpoint.names import Names
+from transept.errors import UnsupportedError
+from transept.storage.files import open_regular
+from transept.storage.gguf import GGUF, Stored
+
+# Numbers that are unpacked at a time: few enough for what stands between to stay in a core's caches.
+_STEP = 2**17
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_EXPERTS = "_exps.weight"
+
+LAYER: Table = {
+    "attn_norm": "self_attn_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "post_attention_norm": "self_attn_post_norm",
+    "ffn_norm": "mlp_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "post_ffw_norm": "mlp_post_norm",
+    "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps.*.weight": Stacked("mlp.experts.gate_up_proj", 0, 2),
+    "ffn_up_exps.*.weight": Stacked("mlp.experts.gate_up_proj", 1, 2),
+    "ffn_down_exps.*.weight": Stacked("mlp.experts.down_proj"),
+}
+_WHOLE: Table = {
+    "token_embd": "embed_tokens",
+    "token_types": "embed_types",
+    "position_embd": "embed_positions",
+    "token_embd_norm": "embed_norm",
+    "output_norm": "norm",
+}
+_NEVER_READ = ("rope_freqs", "rope_factors_long", "rope_factors_short")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How the numbers of a tensor in a file differ from ours: a function of the tensor and the config for each direction."""
+
+    read: Callable[[Tensor, Any], Tensor]
+    write: Callable[[Tensor, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a family has otherwise than most in GGUF files.
+
+    Args:
+        layer: names of the parts of a layer -> ours, in place of the usual ones; ``None`` for one that the family lacks.
+        whole: the same for what stands beside the layers.
+        changes: names of tensors, of a layer without its number -> how their numbers differ.
+    """
+
+    layer: Mapping[str, Any] = field(default_factory=dict)
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+
+    def table(self) -> Table:
+        """The names in a file -> ours, of the network without its head."""
+        whole, layer = dict(_WHOLE) | dict(self.whole), dict(LAYER) | dict(self.layer)
+        table: dict[str, Any] = {name: ours for name, ours in whole.items() if ours is not None}
+        return table | {"blk.*": ("layers.*", {name: ours for name, ours in layer.items() if ours is not None})}
+
+
+def of_matrix(name: str, change: Change) -> dict[str, Change]:
+    """The same change for a matrix and its bias."""
+    return {f"{name}.weight": change, f"{name}.bias": change}
+
+
+def in_pairs(heads: str) -> Change:
+    """The rows of each head stand in pairs of those that turn together, where ours has all first ones, then all second ones.
+
+    ``heads`` is the setting that says how many heads there are.
+    """
+    return Change(
+        lambda tensor, config: _swapped(tensor, (getattr(config, heads), -1, 2), 1),
+        lambda tensor, config: _swapped(tensor, (getattr(config, heads), 2, -1), 1),
+    )
+
+
+def by_head(heads: str) -> Change:
+    """The file has all queries, all keys and all values, where ours has those of one head after those of another."""
+    return Change(
+        lambda tensor, config: _swapped(tensor, (3, getattr(config, heads), -1), 0),
+        lambda tensor, config: _swapped(tensor, (getattr(config, heads), 3, -1), 0),
+    )
+
+
+def _swapped(tensor: Tensor, sizes: tuple[int, int, int], axis: int) -> Tensor:
+    """The rows as three axes of these sizes, of which one changes places with the next."""
+    return tensor.reshape(*sizes, *tensor.shape[1:]).transpose(axis, axis + 1).reshape(tensor.shape)
+
+
+NORMS = tuple(f"{name}.weight" for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "output_norm"))
+PLUS_ONE = Change(lambda tensor, config: tensor - 1, lambda tensor, config: tensor + 1)
+"""The file has one more than ours: of norms that multiply by one more than their weight."""
+
+
+POST_NORM = Layout({"attn_norm": None, "ffn_norm": None, "attn_output_norm": "self_attn_norm", "layer_output_norm": "mlp_norm"})
+"""Layers whose norms stand behind what they norm, as in BERT."""
+
+
+class GGUFStore(Mapping[str, Tensor]):
+    """The tensors of a file by name; those of experts row by row, each under a name of its own.
+
+    What is packed is unpacked when it is asked for by :meth:`passing`; before, a tensor without memory tells type and shape.
+    """
+
+    def __init__(self, gguf: GGUF) -> None:
+        self.gguf, self.files = gguf, gguf.paths
+        self._maps: dict[Path, Tensor] = {}
+        self._rows: dict[str, tuple[Stored, int | None]] = {}
+        self._changes: Mapping[str, Change] = {}
+        self._config: Any = None
+        for name, stored in gguf.tensors.items():
+            if name.endswith(_EXPERTS) and len(stored.shape) == 3:
+                stem = name.removesuffix(".weight")
+                self._rows |= {f"{stem}.{row}.weight": (stored, row) for row in range(stored.shape[0])}
+            else:
+                self._rows[name] = stored, None
+
+    def names(self, model: Any) -> Names:
+        """The names of a model's tensors in the file, with which :meth:`passing` gives numbers in the order of the model."""
+        names, body = model.checkpoint_names(), model.body
+        if "gguf" not in vars(type(body)):  # a family that inherits a layout may have its own in these files
+            what = (
+                f"holds weights for {self.gguf.architecture!r}, but no layout of such files is known for {type(body).__name__}."
+            )
+            raise UnsupportedError(what, path=str(self.files[0]), hint="Load the safetensors that the file was made of.")
+        self._changes, self._config = body.gguf.changes, body.config
+        table: dict[str, Any] = {"output": "lm_head"} if body is not model else {}
+        inner = "backbone." if body is not model else ""
+        for stored, rule in flattened(body.gguf.table()).items():
+            targets = tuple(names.public(inner + target) for target in rule.targets)
+            table[stored] = replace(rule, stored="", targets=targets)
+        nothing: Any = {"files": {}, "legacy": {}, "children": (), "base": ""}
+        found: Names = replace(names, table=table, ties=names.tied, ignore=(*names.ignore, *_NEVER_READ), **nothing)
+        return found
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The tensor as it lies in the file where its type is one of PyTorch's, else one without memory."""
+        stored, row = self._rows[name]
+        shape = stored.shape if row is None else stored.shape[1:]
+        kind = _PLAIN.get(stored.encoding.name)
+        if kind is None or self._change(name) is not None:
+            return torch.empty(shape, dtype=kind or torch.float32, device="meta")
+        return self._bytes(stored, row).view(kind).view(shape)
+
+    def passing(self, name: str) -> Tensor:
+        """The numbers of a tensor."""
+        stored, row = self._rows[name]
+        data, kind = self._bytes(stored, row), _PLAIN.get(stored.encoding.name)
+        shape = stored.shape if row is None else stored.shape[1:]
+        tensor = data.view(kind).view(shape) if kind is not None else _unpacked(stored.encoding.name, data, stored, shape)
+        change = self._change(name)
+        return tensor if change is None else change.read(tensor, self._config)
+
+    def reading_order(self, names: Iterable[str]) -> list[str]:
+        """Names by their places in the file."""
+        order = {path: number for number, path in enumerate(self.files)}
+        return sorted(
+            names, key=lambda name: (order[self._rows[name][0].path], self._rows[name][0].start, self._rows[name][1] or 0)
+        )
+
+    def metadata(self, path: Path) -> dict[str, str]:
+        """Nothing: what the file says beside its tensors is in its settings."""
+        return {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _change(self, name: str) -> Change | None:
+        head, _, rest = name.partition(".")
+        return self._changes.get(rest.partition(".")[2] if head == "blk" else name)
+
+    def _bytes(self, stored: Stored, row: int | None) -> Tensor:
+        """The bytes of a tensor or of one row of it, in the mapped file."""
+        if stored.path not in self._maps:
+            with open_regular(stored.path) as file:  # a private map, which PyTorch may take for one that can be written to
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._maps[stored.path] = torch.frombuffer(data, dtype=torch.uint8)
+        size = stored.size if row is None else stored.size // stored.shape[0]
+        return self._maps[stored.path].narrow(0, stored.start + size * (row or 0), size)
+
+
+def _unpacked(name: str, data: Tensor, stored: Stored, shape: tuple[int, ...]) -> Tensor:
+    blocks = data.view(-1, stored.encoding.size)
+    numbers = torch.empty(len(blocks), stored.encoding.block)
+    step = _STEP // stored.encoding.block
+    for start in range(0, len(blocks), step):
+        numbers[start : start + step] = decode(name, blocks[start : start + step])
+    return numbers.view(shape)

@@ -1,0 +1,115 @@
+"""What a GGUF file says of its model, under the names of the family's config. No torch here.
+
+The format has one list of keys for all families, each below the name of the architecture (``llama.block_count``), and a few
+that only some have. What it does not say has the default of the family's config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from transept.config.fields import specs
+from transept.errors import FormatError
+from transept.storage.gguf import GGUF, numbers_of
+
+# Keys without the architecture -> names of settings, of which the first that a config has is meant.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "context_length": ("max_position_embeddings",),
+    "embedding_length": ("hidden_size",),
+    "block_count": ("num_hidden_layers",),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
+    "attention.sliding_window": ("sliding_window",),
+    "rope.freq_base": ("rope_theta",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "ssm.conv_kernel": ("conv_kernel",),
+    "ssm.state_size": ("state_size",),
+    "ssm.time_step_rank": ("time_step_rank",),
+    "ssm.inner_size": ("intermediate_size",),
+}
+_TOKENS = {"bos": "bos", "eos": "eos", "padding": "pad"}
+# Names of rotary scalings in the format -> in configs; of others the name is the same.
+_SCALINGS = {"none": "default"}
+_FACTORS = {
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "attn_factor": "attention_factor",
+}
+
+
+def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
+    """The settings of a file, as a ``config.json`` of a family with this class would have them.
+
+    Raises:
+        FormatError: the file lacks a setting or has one of another type.
+    """
+    values: dict[str, Any] = {}
+    for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
+        value, name = _own(gguf, key), next((name for name in names if _has(kind, name)), None)
+        if value is not None and name is not None:
+            values[name] = value
+    for role, name in _TOKENS.items():
+        if (index := gguf.get(f"tokenizer.ggml.{role}_token_id", int)) is not None:
+            values[f"{name}_token_id"] = index
+    if (embeddings := gguf.tensors.get("token_embd.weight")) is None:
+        raise FormatError("holds no tensor `token_embd.weight`.", path=gguf.paths[0], hint="It may be no language model.")
+    values |= {"vocab_size": embeddings.shape[0], "tie_word_embeddings": "output.weight" not in gguf.tensors}
+    if _has(kind, "rope_parameters"):
+        values |= dict(_rotary(gguf, values))
+    found: dict[str, Any] = kind.from_gguf(gguf, values | {"dtype": _dtype(gguf)})
+    return found
+
+
+def _own(gguf: GGUF, key: str) -> Any:
+    """A setting of the architecture; where each layer has one, they must be alike."""
+    value = gguf.settings.get(f"{gguf.architecture}.{key}")
+    if not isinstance(value, np.ndarray):
+        return value
+    if not value.size or (value != value[0]).any():
+        raise FormatError(f"has `{gguf.architecture}.{key}` by layers, {value[:8].tolist()} ..., which is not read.")
+    return value[0].item()
+
+
+def _has(kind: Any, name: str) -> bool:
+    return name in specs(kind) or name in kind.aliases or isinstance(getattr(kind, name, None), property)
+
+
+def _rotary(gguf: GGUF, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The rotary settings: factors of each frequency are tensors of the file."""
+    rope: dict[str, Any] = {}
+    if isinstance(scaling := _own(gguf, "rope.scaling.type"), str):
+        rope["rope_type"] = _SCALINGS.get(scaling, scaling)
+        rope |= {name: value for key, name in _FACTORS.items() if (value := _own(gguf, f"rope.scaling.{key}")) is not None}
+    whole = numbers_of(gguf, "rope_freqs.weight")
+    long, short = (numbers_of(gguf, f"rope_factors_{name}.weight") or whole for name in ("long", "short"))
+    if long is not None and short is not None:
+        original = rope.get("original_max_position_embeddings", values.get("max_position_embeddings"))
+        rope |= {"rope_type": "longrope", "long_factor": long, "short_factor": short}
+        rope["original_max_position_embeddings"] = original
+        if whole is not None:  # Llama 3's, which change no attention
+            rope["attention_factor"] = 1.0
+    if rope.get("rope_type", "default") != "default":
+        yield "rope_parameters", rope
+    size, heads, turned = values.get("hidden_size"), values.get("num_attention_heads"), _own(gguf, "rope.dimension_count")
+    each = _own(gguf, "attention.key_length") or (size // heads if type(size) is type(heads) is int and heads > 0 else None)
+    if type(turned) is int and type(each) is int and 0 < turned < each:
+        yield "partial_rotary_factor", turned / each
+
+
+def _dtype(gguf: GGUF) -> str:
+    """The type of most of the weights; that of unpacked ones is float32."""
+    sizes: dict[str, int] = {}
+    for stored in gguf.tensors.values():
+        sizes[stored.encoding.name] = sizes.get(stored.encoding.name, 0) + stored.size
+    return {"F16": "float16", "BF16": "bfloat16"}.get(max(sizes, key=lambda name: sizes[name]), "float32")

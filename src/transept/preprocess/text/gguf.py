@@ -1,0 +1,181 @@
+"""The tokenizers of GGUF files: their vocabulary, special tokens and chat template stand beside the weights.
+
+``tokenizer.ggml.model`` names the algorithm, and for byte pairs ``tokenizer.ggml.pre`` how texts are split into words before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
+
+from transept.errors import FormatError, UnsupportedError
+from transept.preprocess.text.build import (
+    BY_NAME,
+    GPT2,
+    LLAMA3,
+    QWEN,
+    Options,
+    Tokens,
+    VocabularyFiles,
+    byte_pair_model,
+    wordpiece_backend,
+)
+from transept.preprocess.text.loading import Family, Parts, from_vocabulary, load_parts, where_and_what
+from transept.preprocess.text.sentencepiece import (
+    BPE,
+    CONTROL,
+    SPACE,
+    UNIGRAM,
+    USER_DEFINED,
+    Normalization,
+    Piece,
+    SentencePieceModel,
+    Trainer,
+    sentencepiece_backend,
+)
+from transept.preprocess.text.settings import TokenizerSettings
+from transept.storage.gguf import GGUF, gguf_of
+
+_NAME = "tokenizer.ggml"
+_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask"}
+_DIGIT = r"\p{N}"
+_WORDS = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_PUNCTUATION = r"[\p{P}\$\+<=>\^~\|`]+"
+_NOT_LOWER, _NOT_UPPER = r"(?:(?=\p{L})[^a-z])", r"(?:(?=\p{L})[^A-Z])"
+_TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_NOT_LOWER}*{_NOT_UPPER}+|[^\r\n\p{{L}}\p{{N}}]?{_NOT_LOWER}+{_NOT_UPPER}*"
+_TEKKEN += r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# How words are found, as patterns that are applied one after another, by the names of `tokenizer.ggml.pre`.
+_PATTERNS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "phi-2", "jina-es", "jina-de", "roberta-bpe"), (GPT2,)),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "lfm2", "chatglm-bpe"), (LLAMA3,)),
+    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan"), (QWEN,)),
+    **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), (_DIGIT, GPT2)),
+    "falcon": (_PUNCTUATION, GPT2, "[0-9][0-9][0-9]"),
+    "default": (_PUNCTUATION, GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), (_WORDS,)),
+    "viking": (_WORDS, _DIGIT),
+    "tekken": (_TEKKEN,),
+    "gpt-4o": (BY_NAME["o200k_base"],),
+}
+_WHOLE_FIRST = ("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "tekken")  # a word that is a token needs no merges
+_BEGINS = ("llama3", "llama-v3", "llama-bpe", "tekken")  # where the file does not say whether texts begin with a token
+
+
+def any_parts(family: Family, name: str | os.PathLike[str], arguments: dict[str, Any]) -> Parts:
+    """The parts of the tokenizer of a directory, a repository, or a vocabulary or GGUF file."""
+    source, caller = where_and_what(family, name, arguments)
+    gguf = gguf_of(source)
+    return load_parts(family, name, arguments) if gguf is None else gguf_parts(family, gguf, caller)
+
+
+def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
+    """The parts of the tokenizer of a file.
+
+    Raises:
+        FormatError: the file has no vocabulary, or one that contradicts itself.
+        UnsupportedError: its algorithm, or its way to split texts, is not here.
+    """
+    model = gguf.get(f"{_NAME}.model", str)
+    if model not in ("llama", "gpt2", "bert", "t5"):
+        what = (
+            "holds no tokenizer" if model in (None, "none") else f"has a tokenizer of the kind {model!r:.60}, which is not here"
+        )
+        raise UnsupportedError(f"{what}.", path=str(gguf.paths[0]), hint="Load the tokenizer of the repository it was made of.")
+    tokens, kinds = _texts(gguf, "tokens"), _numbers(gguf, "token_type")
+    special = {name: tokens[index] for role, name in _ROLES.items() if (index := _id(gguf, role, len(tokens))) is not None}
+    stated = TokenizerSettings(tokens={f"{name}_token": _added(text, CONTROL) for name, text in special.items()}, extra=[])
+    if isinstance(template := gguf.get("tokenizer.chat_template", str), str):
+        stated.attributes["chat_template"] = template
+    is_writer = model in ("llama", "gpt2")
+    stated.attributes["padding_side"] = "left" if is_writer else "right"
+    begins = model == "llama" or (model == "gpt2" and gguf.get(f"{_NAME}.pre", str) in _BEGINS)
+    stated.options["add_bos_token"] = is_writer and gguf.get(f"{_NAME}.add_bos_token", bool, begins) and "bos" in special
+    stated.options["add_eos_token"] = is_writer and gguf.get(f"{_NAME}.add_eos_token", bool, False) and "eos" in special
+    if model in ("gpt2", "bert"):  # the others find them by the kinds of their pieces
+        marked = (CONTROL, USER_DEFINED)
+        stated.added = {i: _added(tokens[i], int(kind)) for i, kind in enumerate(kinds[: len(tokens)]) if kind in marked}
+    template_of = {
+        "bert": (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1")),
+        "t5": (("A", "eos"), ("A", "eos", "B", "eos")),
+    }
+    types = ("token_type_ids",) if model == "bert" else ()
+    found = replace(family, tokens={}, template=template_of.get(model), inputs=("input_ids", *types, "attention_mask"))
+    found = replace(found, build=lambda files, texts, options: _BACKENDS[model](gguf, tokens, kinds, texts), options={})
+    return from_vocabulary(found, VocabularyFiles(), stated, caller)
+
+
+def _added(text: str, kind: int) -> AddedToken:
+    return AddedToken(text, normalized=False, special=kind == CONTROL)
+
+
+def _texts(gguf: GGUF, name: str) -> list[str]:
+    texts = gguf.get(f"{_NAME}.{name}", list, [])
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise FormatError(f"has no `{_NAME}.{name}`.", path=gguf.paths[0])
+    return list(texts)
+
+
+def _numbers(gguf: GGUF, name: str) -> Any:
+    return gguf.get(f"{_NAME}.{name}", np.ndarray, np.zeros(0))
+
+
+def _id(gguf: GGUF, role: str, count: int) -> int | None:
+    index: int | None = gguf.get(f"{_NAME}.{role}_token_id", int)
+    if index is not None and not 0 <= index < count:
+        raise FormatError(f"has the {role} token {index} of {count} tokens.", path=gguf.paths[0])
+    return index
+
+
+def _vocab(gguf: GGUF, tokens: Sequence[str]) -> Mapping[str, int]:
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        twice = next(token for index, token in enumerate(tokens) if vocab[token] != index)
+        raise FormatError(f"has the token {twice!r:.80} twice.", path=gguf.paths[0])
+    return vocab
+
+
+def _byte_pairs(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tokenizer:
+    name = gguf.get(f"{_NAME}.pre", str, "default")
+    if name not in _PATTERNS:
+        hint = "Load the tokenizer of the repository that the file was made of."
+        raise UnsupportedError(f"splits texts in the way {name!r:.60}, which is not here.", path=str(gguf.paths[0]), hint=hint)
+    files = VocabularyFiles(_vocab(gguf, tokens), _texts(gguf, "merges"))
+    backend = Tokenizer(byte_pair_model(files, fuse_unk=False, ignore_merges=name in _WHOLE_FIRST))
+    words = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _word_pieces(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tokenizer:
+    """BERT's pieces, of which the file marks those that begin a word, where ours marks the others."""
+    marks = [*kinds, *[0] * (len(tokens) - len(kinds))]
+    pieces = [
+        token if kind == CONTROL else token[1:] if token.startswith(SPACE) else f"##{token}"
+        for token, kind in zip(tokens, marks, strict=False)
+    ]
+    options: Options = {"do_lower_case": not any(piece[:1].isupper() for piece in pieces)}
+    return wordpiece_backend(VocabularyFiles(_vocab(gguf, pieces)), {"unk_token": "[UNK]"} | dict(texts), options)
+
+
+def _pieces(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tokenizer:
+    scores, is_unigram = _numbers(gguf, "scores"), gguf.get(f"{_NAME}.model", str) == "t5"
+    if not len(scores) == len(kinds) == len(tokens):
+        what = f"has {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} types"
+        raise FormatError(f"{what}, which must be as many.", path=gguf.paths[0])
+    pieces = [Piece(text, float(score), int(kind)) for text, score, kind in zip(tokens, scores, kinds, strict=True)]
+    charsmap = gguf.get(f"{_NAME}.precompiled_charsmap", np.ndarray, np.zeros(0, np.uint8))
+    unknown = tokens.index(texts["unk_token"]) if "unk_token" in texts else 0
+    cleans = gguf.get(f"{_NAME}.remove_extra_whitespaces", bool, is_unigram)
+    prefix = gguf.get(f"{_NAME}.add_space_prefix", bool, True)
+    rules = Normalization(charsmap.astype(np.uint8).tobytes(), prefix, cleans)
+    trainer = Trainer(UNIGRAM if is_unigram else BPE, byte_fallback=not is_unigram, unk_id=unknown)
+    return sentencepiece_backend(SentencePieceModel(pieces, trainer, rules), prefix="always" if prefix else "never")
+
+
+_BACKENDS = {"llama": _pieces, "gpt2": _byte_pairs, "bert": _word_pieces, "t5": _pieces}
