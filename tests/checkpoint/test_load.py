@@ -239,7 +239,7 @@ def test_arguments_of_the_reference_that_change_nothing(language_model: Path, lo
     needless |= {"adapter_kwargs": None, "gguf_file": None, "key_mapping": None, "use_kernels": False, "_commit_hash": None}
     loaded = loader.from_pretrained(pretrained_model_name_or_path=language_model, **needless)
     assert loaded.name_or_path == str(language_model)
-    for name, value in {"from_tf": True, "from_flax": True, "gguf_file": "x.gguf", "key_mapping": {"a": "b"}}.items():
+    for name, value in {"from_tf": True, "from_flax": True, "key_mapping": {"a": "b"}}.items():
         with pytest.raises(UnsupportedError, match=f"`{name}` is not supported"):
             loader.from_pretrained(language_model, **{name: value})
     with pytest.raises(InputError, match="`token` holds spaces"):

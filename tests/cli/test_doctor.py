@@ -54,7 +54,7 @@ def test_what_files_are_read_is_told(command):
     assert "transept train TASK --data FILE" in found["tables"]["value"]
     assert "a folder; save .heic" in found["pictures"]["value"]
     assert "transept transcribe" in found["sounds"]["value"]
-    assert "GGUF is not read" in found["models"]["value"]
+    assert ".gguf" in found["models"]["value"]
 
 
 def test_the_extra_for_conversations_is_told(command, monkeypatch):

@@ -410,7 +410,7 @@ def test_other_encodings_get_json_in_utf_8(classifier, tmp_path):
         ("texts.txt", ["`transept embed texts.txt --output vectors.npy`"]),
         ("IMG_1.JPG", ["`transept run TASK IMG_1.JPG --model PATH --draw found.png`"]),
         ("talk.mp3", ["`transept transcribe talk.mp3 --model PATH`"]),
-        ("llama.gguf", ["GGUF is not read", "safetensors", "int8"]),
+        ("llama.gguf", ["`transept chat --model llama.gguf`", "`transept inspect llama.gguf`"]),
         ("photos", ["folder", "`transept run TASK --file photos --model PATH`"]),
     ],
 )
@@ -422,12 +422,12 @@ def test_a_file_in_the_place_of_a_verb_tells_which_verbs_take_it(command, tmp_pa
     assert done.out == ""
 
 
-def test_a_gguf_file_as_a_model_tells_what_to_load(command, tmp_path):
+def test_a_spoilt_gguf_file_and_a_folder_with_one_tell_what_is_wrong(command, tmp_path):
     file = tmp_path / "llama.gguf"
-    file.write_bytes(b"GGUF\3\0\0\0")
-    for model in (file, tmp_path):  # the file, and a folder that holds nothing else
+    file.write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 16)
+    for model, words in ((file, "claims 18446744073709551615 tensors"), (tmp_path, "gguf_file='llama.gguf'")):
         for line in (["inspect", model], ["chat", "--model", model]):
-            check(command(*line), 1, "GGUF is not read", "the repository with safetensors that it was made of")
+            check(command(*line), 1, words)
 
 
 def test_help_begins_with_what_somebody_has(command):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.checkpoint.gguf_files import Kind, gated, write
 from tests.checkpoint.small import config, raw
 from tests.fuzz.mutate import mangled, mutated, text_of
 from tests.models.families import FAMILIES
@@ -18,6 +19,7 @@ from transept.checkpoint.store import TensorStore, open_store
 from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForDepthEstimation
 from transept.errors import TranseptError
 from transept.models.bert import BertForSequenceClassification, BertModel
+from transept.preprocess.text.auto import AutoTokenizer
 from transept.storage.source import Source
 
 Fuzz = Callable[[Callable[[Random], None]], None]
@@ -124,8 +126,6 @@ def test_tokenizers(tmp_path: Path, fuzz: Fuzz) -> None:
     """`tokenizer.json` and what stands beside it: it tokenizes, or an error says why not."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    from transept.preprocess.text.auto import AutoTokenizer
-
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##a", "##b", "hello", "##llo", "world"]
     backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer()
@@ -155,6 +155,39 @@ def test_tokenizers(tmp_path: Path, fuzz: Fuzz) -> None:
         tokenizer(["hello world", "", "a [MASK] b\0😀"], padding=tokenizer.pad_token is not None, truncation=False)
 
     fuzz(attempt)
+
+
+def test_gguf(tmp_path: Path, fuzz: Fuzz) -> None:
+    """The head of a file and its tensors: a model, its config and its tokenizer load, or an error says why not."""
+    values, tensors = gated("llama")
+    small = values | {f"tokenizer.ggml.{name}": value for name, value in SMALL_TOKENIZER.items()}
+    whole = write(tmp_path / "whole.gguf", "llama", small, tensors, Kind.Q4_0).read_bytes()
+    head = whole.index(b"output_norm.weight")
+
+    def attempt(noise: Random) -> None:
+        data = bytearray(whole)
+        match noise.randrange(4):
+            case 0:
+                data = bytearray(mangled(whole, noise))
+            case 1:  # numbers of eight bytes: counts, lengths, sizes and places
+                place = noise.randrange(4, head + 2000)
+                number = noise.choice([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, len(whole), noise.getrandbits(64)])
+                data[place : place + 8] = number.to_bytes(8, "little")
+            case 2:
+                for _ in range(noise.randrange(1, 6)):
+                    data[noise.randrange(head + 2000)] = noise.randrange(256)
+            case _:
+                del data[noise.randrange(len(data)) :]
+        path = tmp_path / "model.gguf"
+        path.unlink(missing_ok=True)  # what is mapped still must not change
+        path.write_bytes(data)
+        noise.choice([AutoModelForCausalLM, AutoConfig, AutoTokenizer]).from_pretrained(path)
+
+    fuzz(attempt)
+
+
+SMALL_TOKENIZER: dict[str, Any] = {"model": "llama", "tokens": [f"t{index}" for index in range(96)], "token_type": [1] * 96}
+SMALL_TOKENIZER |= {"scores": [-float(index) for index in range(96)], "unknown_token_id": 0, "add_bos_token": True}
 
 
 def test_the_suite_would_see_what_it_looks_for(fuzz: Fuzz, tmp_path: Path) -> None:

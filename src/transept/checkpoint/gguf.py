@@ -18,7 +18,7 @@ from torch import Tensor
 from transept.checkpoint.blocks import decode
 from transept.checkpoint.keys import Stacked, Table, flattened
 from transept.checkpoint.names import Names
-from transept.errors import UnsupportedError
+from transept.errors import FileError, UnsupportedError
 from transept.storage.files import open_regular
 from transept.storage.gguf import GGUF, Stored
 
@@ -207,6 +207,8 @@ class GGUFStore(Mapping[str, Tensor]):
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             self._maps[stored.path] = torch.frombuffer(data, dtype=torch.uint8)
         size = stored.size if row is None else stored.size // stored.shape[0]
+        if len(self._maps[stored.path]) < stored.start + stored.size:
+            raise FileError("was replaced while the model was loaded.", path=stored.path, hint="Load the model again.")
         return self._maps[stored.path].narrow(0, stored.start + size * (row or 0), size)
 
 

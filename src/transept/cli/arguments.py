@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import inspect
 import json
-import os
 import re
 import textwrap
 from typing import Any, NoReturn
@@ -138,11 +137,13 @@ def load_config(args: argparse.Namespace) -> Any:
 
 
 def check_model(name: str | None) -> None:
-    """Raise ``FileError`` unless it is a directory or may be a repository, before anything slow begins."""
-    if name is not None and not os.path.isdir(name):
-        from transept.storage.source import check_id
+    """Raise ``FileError`` unless it is a directory, a GGUF file or may be a repository, before anything slow begins."""
+    if name is not None:
+        from transept.storage.source import Source, check_id
 
-        check_id(name)
+        source = Source(name)
+        if source.directory is None:
+            check_id(source.name)
 
 
 def positive(text: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from transept.checkpoint.gguf import GGUFStore
 from transept.checkpoint.load import check, plan
 from transept.checkpoint.store import TensorStore, check_header, open_store
 from transept.config.fields import plain
@@ -21,6 +22,7 @@ from transept.core.model import Model
 from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
 from transept.kinds.audio import AudioBackbone
 from transept.kinds.image import ImageBackbone
+from transept.storage.gguf import gguf_of
 from transept.storage.source import Source
 
 Report = dict[str, Any]
@@ -42,9 +44,18 @@ def examine(source: Source) -> Report:
     ``children``; ``dtypes`` are stored parameters by type, ``stored_bytes`` the size of the weights' files, ``memory`` what the
     parameters take by type, ``files`` sizes by name. Of ``findings``, an ``error`` keeps it from being loaded.
     """
-    path = source.need(CONFIG_NAME)
-    files = {path.name: path.stat().st_size for path in sorted(path.parent.iterdir()) if path.is_file()}
-    found: Report = {"path": source.name, "model_type": None, "architecture": None, "config": {}, "parts": None, "memory": {}}
+    gguf = gguf_of(source)
+    path = source.need(CONFIG_NAME) if gguf is None else gguf.paths[0]
+    paths = [each for each in sorted(path.parent.iterdir()) if each.is_file()] if gguf is None else gguf.paths
+    files = {path.name: path.stat().st_size for path in paths}
+    found: Report = {
+        "path": source.location,
+        "model_type": None,
+        "architecture": None,
+        "config": {},
+        "parts": None,
+        "memory": {},
+    }
     found |= {"dtypes": {}, "stored_bytes": 0, "preprocessing": {}, "files": files, "findings": [], "loadable": True}
     pickles = [name for name in files if name.endswith(PICKLES)]
     if pickles and not any(name.endswith(".safetensors") for name in files):
@@ -132,8 +143,10 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
         for path in store.files if isinstance(store, TensorStore) else ():
             for entry in check_header(path).values():
                 kinds[entry["dtype"]] += math.prod(entry["shape"])
+        for stored in store.gguf.tensors.values() if isinstance(store, GGUFStore) else ():
+            kinds[stored.encoding.name] += math.prod(stored.shape)
         found["dtypes"] = dict(kinds.most_common())
-        report, names = plan(model, model.checkpoint_names(), store)
+        report, names = plan(model, store.names(model), store)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TranseptWarning)
             check(model, names, report, store, strict=True, ignore_mismatched=False)
@@ -157,7 +170,7 @@ def _examine_preprocessing(found: Report, model: Model, source: Source) -> None:
 
     text = not isinstance(model.body, ImageBackbone | AudioBackbone)
     try:
-        parts = AutoProcessor.from_pretrained(source.name, revision=source.revision, local_files_only=True)
+        parts = AutoProcessor.from_pretrained(source.name, **source.options())
     except TranseptError as error:
         noun = "tokenizer" if text else "preprocessor"
         _find(found, NOTE if source.directory is None else WARNING, f"no {noun} can be loaded: {error}")

@@ -151,7 +151,12 @@ class AutoConfig:
         """
         hub = take_source_options(options)
         if (gguf := gguf_of(Source(model_name(pretrained_model_name_or_path), **hub))) is not None:
-            return gguf_config_class(gguf).from_pretrained(pretrained_model_name_or_path, **hub, **options)
+            of_file: Any = gguf_config_class(gguf)
+            task = resolve(of_file.model_type, "ForCausalLM", "ForConditionalGeneration", "Model").__name__
+            loaded: Config = of_file.from_pretrained(
+                pretrained_model_name_or_path, **hub, **({"architectures": [task]} | options)
+            )
+            return loaded
         values, path = Config.read(pretrained_model_name_or_path, hub)
         read: Any = read_config(values, path).from_dict(values, path=path, **options)
         config = read[0] if isinstance(read, tuple) else read  # with return_unused_kwargs

@@ -136,7 +136,7 @@ class Pretrained(ForLibraries, Pushable):
         if split is not None:
             split.finish(model, report)
         model.config.dtype = wanted
-        model.name_or_path = model.config.name_or_path = source.name
+        model.name_or_path = model.config.name_or_path = source.location
         model.load_report = report
         guard(model.eval())
         model.loaded(source)

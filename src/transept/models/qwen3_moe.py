@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from transept.layers import RMSNorm
 from transept.layers.moe import Router
 from transept.models import llama
 from transept.models.mixtral import MixtralModel, experts_files
+from transept.storage.gguf import GGUF
 
 
 class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
@@ -35,6 +37,10 @@ class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
     num_local_experts: Experts = 128
     norm_topk_prob: bool = False  # whether the weights of those chosen sum to one
     mlp_only_layers: list[int] = derived(lambda c: [])  # which have no experts
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return {"norm_topk_prob": True, **values}  # which such files do not say, and llama.cpp does
 
     def is_sparse(self, layer: int) -> bool:
         dense = layer in self.mlp_only_layers or self.num_local_experts == 0

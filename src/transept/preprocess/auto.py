@@ -210,6 +210,10 @@ class AutoProcessor(Auto):
 
 def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
     """The class that the files of a model are for."""
+    from transept.preprocess.text.auto import AutoTokenizer
+
+    if source.gguf_file is not None:
+        return AutoTokenizer
     name = stated(source, "processor_class", PROCESSOR_NAME, PREPROCESSOR_NAME, TOKENIZER_CONFIG)
     if name is not None and name not in PROCESSORS:
         what = f"names the processor {name!r}, which is not supported."
@@ -228,6 +232,4 @@ def _kind(name_or_path: Any, source: Source, hub: dict[str, Any]) -> Any:
     if audio is not None:
         is_ctc = source.find(VOCAB_NAME) is not None and stated(source, "tokenizer_class", TOKENIZER_CONFIG) in (None, CTC)
         return class_named("Wav2Vec2Processor", PROCESSORS) if is_ctc else AutoFeatureExtractor
-    from transept.preprocess.text.auto import AutoTokenizer
-
     return AutoTokenizer

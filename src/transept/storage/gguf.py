@@ -25,7 +25,8 @@ from transept.storage.source import Source
 
 MAGIC = b"GGUF"
 MAX_TENSORS, MAX_SETTINGS, MAX_FILES = 100_000, 10_000, 1_000
-MAX_NAME, MAX_DIMENSIONS, MAX_SMALL = 512, 4, 2**16
+MAX_NAME, MAX_DIMENSIONS, MAX_SIZE = 512, 4, 2**40
+MAX_SMALL = 2**16  # bytes of a tensor that settings are read from
 _VERSIONS = (2, 3)
 # The format's numbers of types: of values of a fixed size, as NumPy writes them; then that of texts and that of arrays.
 _NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -208,6 +209,8 @@ class _Reader:
             if axes > MAX_DIMENSIONS:
                 raise self._wrong(f"gives the tensor {name!r} {axes} axes")
             shape = tuple(self._number("<Q") for _ in range(axes))[::-1]
+            if any(size > MAX_SIZE for size in shape):
+                raise self._wrong(f"gives the tensor {name!r} the sizes {shape} (at most {MAX_SIZE})")
             found[name] = self._number("<I"), shape, self._number("<Q")
         return found
 

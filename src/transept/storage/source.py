@@ -141,6 +141,11 @@ class Source:
         return safe_join(self.name, self.subfolder) if self.subfolder else Path(self.name)
 
     @property
+    def location(self) -> str:
+        """What names the model in reports: the name, and of a local GGUF file its path."""
+        return self.name if self.gguf_file is None or self.directory is None else str(self.directory / self.gguf_file)
+
+    @property
     def commit(self) -> str | None:
         """The commit that a repository's cached files are of; ``None`` for a directory, and where nothing is cached."""
         return None if self.directory is not None else _cached_commit(self)

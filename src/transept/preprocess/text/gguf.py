@@ -103,8 +103,9 @@ def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
         "bert": (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1")),
         "t5": (("A", "eos"), ("A", "eos", "B", "eos")),
     }
-    types = ("token_type_ids",) if model == "bert" else ()
-    found = replace(family, tokens={}, template=template_of.get(model), inputs=("input_ids", *types, "attention_mask"))
+    if model == "bert":
+        stated.attributes["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    found = replace(family, tokens={}, template=template_of.get(model))
     found = replace(found, build=lambda files, texts, options: _BACKENDS[model](gguf, tokens, kinds, texts), options={})
     return from_vocabulary(found, VocabularyFiles(), stated, caller)
 
@@ -159,7 +160,8 @@ def _word_pieces(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -
         token if kind == CONTROL else token[1:] if token.startswith(SPACE) else f"##{token}"
         for token, kind in zip(tokens, marks, strict=False)
     ]
-    options: Options = {"do_lower_case": not any(piece[:1].isupper() for piece in pieces)}
+    # The file does not say it, but a vocabulary of lower-case words has none that begins with a capital letter.
+    options: Options = {"do_lower_case": not any("A" <= piece[:1] <= "Z" for piece in pieces)}
     return wordpiece_backend(VocabularyFiles(_vocab(gguf, pieces)), {"unk_token": "[UNK]"} | dict(texts), options)
 
 
