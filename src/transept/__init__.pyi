@@ -218,6 +218,16 @@ from transept.metrics.embeddings import (
     linear_probe as linear_probe,
     uniformity as uniformity,
 )
+from transept.models.albert import (
+    AlbertConfig as AlbertConfig,
+    AlbertForMaskedLM as AlbertForMaskedLM,
+    AlbertForMultipleChoice as AlbertForMultipleChoice,
+    AlbertForPreTraining as AlbertForPreTraining,
+    AlbertForQuestionAnswering as AlbertForQuestionAnswering,
+    AlbertForSequenceClassification as AlbertForSequenceClassification,
+    AlbertForTokenClassification as AlbertForTokenClassification,
+    AlbertModel as AlbertModel,
+)
 from transept.models.audio_spectrogram_transformer import (
     ASTConfig as ASTConfig,
     ASTForAudioClassification as ASTForAudioClassification,
@@ -294,6 +304,23 @@ from transept.models.convnext import (
     ConvNextConfig as ConvNextConfig,
     ConvNextForImageClassification as ConvNextForImageClassification,
     ConvNextModel as ConvNextModel,
+)
+from transept.models.deberta import (
+    DebertaConfig as DebertaConfig,
+    DebertaForMaskedLM as DebertaForMaskedLM,
+    DebertaForQuestionAnswering as DebertaForQuestionAnswering,
+    DebertaForSequenceClassification as DebertaForSequenceClassification,
+    DebertaForTokenClassification as DebertaForTokenClassification,
+    DebertaModel as DebertaModel,
+)
+from transept.models.deberta_v2 import (
+    DebertaV2Config as DebertaV2Config,
+    DebertaV2ForMaskedLM as DebertaV2ForMaskedLM,
+    DebertaV2ForMultipleChoice as DebertaV2ForMultipleChoice,
+    DebertaV2ForQuestionAnswering as DebertaV2ForQuestionAnswering,
+    DebertaV2ForSequenceClassification as DebertaV2ForSequenceClassification,
+    DebertaV2ForTokenClassification as DebertaV2ForTokenClassification,
+    DebertaV2Model as DebertaV2Model,
 )
 from transept.models.deit import (
     DeiTBackbone as DeiTBackbone,
@@ -870,6 +897,8 @@ from transept.preprocess.text.classes import (
     CLIPTokenizerFast as CLIPTokenizerFast,
     CamembertTokenizer as CamembertTokenizer,
     CamembertTokenizerFast as CamembertTokenizerFast,
+    DebertaTokenizer as DebertaTokenizer,
+    DebertaTokenizerFast as DebertaTokenizerFast,
     DebertaV2Tokenizer as DebertaV2Tokenizer,
     DebertaV2TokenizerFast as DebertaV2TokenizerFast,
     DistilBertTokenizer as DistilBertTokenizer,

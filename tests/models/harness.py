@@ -269,7 +269,12 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         if family.modality == "image and text":  # padding on the left, which sees nothing, is to predict nothing
             ids[torch.arange(rows), inputs["attention_mask"].argmax(dim=1)] = -100
         ids[0, ..., 2] = -100
-        more = {"next_sentence_label": integers(2, rows)} if name == "BertForPreTraining" else {}
+        orders = [
+            label
+            for label in ("next_sentence_label", "sentence_order_label")
+            if label in inspect.signature(cls.forward).parameters
+        ]
+        more = {label: integers(2, rows) for label in orders}
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
         return {"labels": ids} | more
     if name in ("DetrForObjectDetection", "DetrForSegmentation"):

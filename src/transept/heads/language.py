@@ -273,10 +273,13 @@ class ForPreTraining(VocabularyTask[TextB]):
     """Masked tokens and next sentences at once (Devlin et al. 2019).
 
     ``labels`` are (B, T) with -100 for ignored tokens, ``next_sentence_label`` (B). The loss is the sum of both means.
+    ``order`` is what the logits of two sentences are called.
     """
 
     labels = ("labels", "next_sentence_label")
     reads_pooler = True
+    output_class: ClassVar[type[ModelOutput]] = PreTrainingOutput
+    order: ClassVar[str] = "seq_relationship_logits"
 
     @property
     def rows_apart(self) -> bool:
@@ -284,7 +287,11 @@ class ForPreTraining(VocabularyTask[TextB]):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.head = Classifier(self.backbone.dim, 2)
+        self.head = self.make_order_head(config)
+
+    def make_order_head(self, config: Config) -> nn.Module:
+        """(B, D) -> (B, 2)."""
+        return Classifier(self.backbone.dim, 2)
 
     def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         step = self.step_at("cls")
@@ -292,16 +299,16 @@ class ForPreTraining(VocabularyTask[TextB]):
             logits, order = step(states.last_hidden_state, states.pooler_output)
         else:
             logits, order = self.lm_head(states.last_hidden_state), self.head(states.pooler_output)
-        return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=order)
+        return self.output_class(prediction_logits=logits, **{self.order: order})
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
         if self.by_steps:
             return self.predict(states, inputs)
         logits: Any = Unscored(self.lm_head, states.last_hidden_state)
-        return PreTrainingOutput(prediction_logits=logits, seq_relationship_logits=self.head(states.pooler_output))
+        return self.output_class(prediction_logits=logits, **{self.order: self.head(states.pooler_output)})
 
     def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
-        order = cross_entropy(output.seq_relationship_logits, labels[1].reshape(-1))
+        order = cross_entropy(output[self.order], labels[1].reshape(-1))
         return {"masked_lm": cross_entropy(output.prediction_logits, labels[0]), "next_sentence": order}
 
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:

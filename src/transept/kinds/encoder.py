@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -61,7 +61,7 @@ class GatherStep(Step):
     lends = {
         "num_attention_heads": "self_attn.heads",
         "attention_head_size": "self_attn.head_dim",
-        "all_head_size": "self_attn.q_proj.out_features",
+        "all_head_size": "self_attn.o_proj.in_features",
         "scaling": "self_attn.scale",
     }
 
@@ -234,13 +234,15 @@ def encoder_layers(
     c: EncoderConfig,
     kind: type[Block] = EncoderBlock,
     *,
+    attention: Callable[..., Attention] = Attention,
     qkv_bias: bool = True,
     causal: bool = False,
     cross: bool | int = False,
+    count: int | None = None,
 ) -> nn.ModuleList:
-    """All layers; ``cross`` adds attention to an encoder's states, of that size where it is a number."""
+    """All layers, or ``count``; ``cross`` adds attention to an encoder's states, of that size where it is a number."""
     attention = partial(
-        Attention,
+        attention,
         c.hidden_size,
         c.num_attention_heads,
         dropout=c.attention_probs_dropout_prob,
@@ -254,4 +256,5 @@ def encoder_layers(
         partial(MLP, c.hidden_size, c.intermediate_size, c.hidden_act),
         partial(nn.LayerNorm, c.hidden_size, c.layer_norm_eps),
         cross=partial(attention, cross=cross) if cross else None,
+        count=count,
     )

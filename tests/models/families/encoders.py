@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .settings import ALL, SHARP, TEXT, Family
+
+# The root of three times a head's size is whole: the reference takes it in float32.
+RELATIVE = TEXT | {"hidden_size": 48, "intermediate_size": 37, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
+RELATIVE |= {"position_biased_input": False, "type_vocab_size": 2, "initializer_range": SHARP}
+DISENTANGLED: dict[str, dict[str, Any]] = {
+    "untied": {"tie_word_embeddings": False},
+    "words": {"legacy": False, "pooler_hidden_act": "tanh"},
+    "absolute": {"position_biased_input": True, "relative_attention": False, "embedding_size": 12, "type_vocab_size": 0},
+    "content": {"pos_att_type": ["c2p"], "max_relative_positions": 4},
+    "position": {"pos_att_type": "p2c", "max_relative_positions": 3},
+}
 
 ENCODERS = [
     Family(
@@ -66,6 +79,43 @@ ENCODERS = [
             "biases": {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True},
             "mean": {"classifier_pooling": "mean", "decoder_bias": False, "classifier_activation": "relu"},
             "local": {"global_attn_every_n_layers": 4, "num_hidden_layers": 6, "local_attention": 3},
+        },
+    ),
+    Family(
+        "albert",
+        TEXT
+        | {"intermediate_size": 37, "embedding_size": 12, "num_hidden_layers": 4, "num_hidden_groups": 2}
+        | {"initializer_range": 0.1},
+        token_types=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "inner": {"num_hidden_groups": 1, "inner_group_num": 2, "hidden_act": "relu"},
+            "uneven": {"num_hidden_layers": 5, "num_hidden_groups": 3, "embedding_size": 32},
+        },
+    ),
+    Family(
+        "deberta",
+        RELATIVE,
+        token_types=True,
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants=DISENTANGLED | {"talking": {"talking_head": True}},
+    ),
+    Family(
+        "deberta_v2",
+        RELATIVE,
+        token_types=True,
+        left_padded_alone=True,
+        variants=DISENTANGLED
+        | {
+            "buckets": {
+                "position_buckets": 6,
+                "max_relative_positions": 8,
+                "norm_rel_ebd": "layer_norm",
+                "conv_kernel_size": 3,
+            },
+            "shared": {"position_buckets": 4, "max_relative_positions": 5, "share_att_key": True},
+            "conv": {"conv_kernel_size": 5, "conv_groups": 2, "conv_act": "gelu", "relative_attention": False},
         },
     ),
     Family(

@@ -126,6 +126,7 @@ REFERENCE = {
     "GPT2Tokenizer": ("bpe_files", {}),
     "RobertaTokenizer": ("bpe_files", {}),
     "BartTokenizer": ("bpe_files", {"add_prefix_space": True}),
+    "DebertaTokenizer": ("bpe_files", {}),
     "GPTNeoXTokenizer": ("bpe_files", {}),
     "Qwen2Tokenizer": ("bpe_files", {}),
 }

@@ -34,6 +34,7 @@ SAVED = {
     "MPNetTokenizer": ("vocab_txt", {}),
     "GPT2Tokenizer": ("bpe_files", {"add_prefix_space": True}),
     "RobertaTokenizer": ("bpe_files", {}),
+    "DebertaTokenizer": ("bpe_files", {}),
     "GPTNeoXTokenizer": ("bpe_files", {}),
     "Qwen2Tokenizer": ("bpe_files", {}),
 }

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Self
 
 import tokenizers
 
-from transept.errors import InputError, nearest
-from transept.preprocess.text import boxes, build, tokenizer
+from transept.preprocess.text import boxes, build, languages, tokenizer
 from transept.preprocess.text.build import Template
-from transept.preprocess.text.loading import Parts
 from transept.preprocess.text.python import marian, slow
 from transept.preprocess.text.settings import Token
 from transept.preprocess.text.tokenizer import Tokenizer
@@ -19,6 +16,8 @@ AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
 PreTrainedTokenizer = PythonBackend = slow.PreTrainedTokenizer
 MarianTokenizer = marian.MarianTokenizer
+MBartTokenizer = languages.MBartTokenizer
+MBart50Tokenizer = languages.MBart50Tokenizer
 
 _END = "<|endoftext|>"
 _BERT_TEMPLATE: Template = (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1"))
@@ -109,6 +108,16 @@ class RobertaTokenizer(
 
 class BartTokenizer(RobertaTokenizer, model_types=("bart",)):
     """BART's: RoBERTa's."""
+
+
+class DebertaTokenizer(
+    GPT2Tokenizer,
+    tokens=_named(bos="[CLS]", eos="[SEP]") | _BERT_TOKENS | _named(mask=_word_mask("[MASK]")),
+    template=(("cls", "A", "sep"), ("cls", "A", "sep", "sep", "B", "sep")),
+    inputs=("input_ids", "attention_mask", "token_type_ids"),
+    model_types=("deberta",),
+):
+    """DeBERTa's: GPT-2's byte pairs with BERT's special tokens."""
 
 
 class LayoutLMv3Tokenizer(
@@ -289,89 +298,6 @@ class DebertaV2Tokenizer(
     """The tokenizer of DeBERTa's second and third version. Options: ``do_lower_case`` and ``split_by_punct``."""
 
 
-# Many languages
-
-_LANGUAGES = (
-    *("ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ"),
-    *("ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN"),
-)
-_LANGUAGES_50 = (
-    *_LANGUAGES,
-    *("af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN", "mn_MN", "mr_IN"),
-    *("pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES"),
-    "sl_SI",
-)
-
-
-class MBartTokenizer(
-    XLMRobertaTokenizer,
-    build=partial(build.fairseq_backend, between=_LANGUAGES),
-    options={"src_lang": None, "tgt_lang": None},
-    template=None,  # it depends on the language
-    extra_tokens=lambda options: _LANGUAGES,
-    applied=True,
-    model_types=("mbart",),
-):
-    """mBART's tokenizer: the end of a text and its language follow it.
-
-    Options: ``src_lang`` is the language of texts and ``tgt_lang`` that of targets (that of texts when absent); both can be
-    set at any time, and passed for one call. The codes of the languages follow the vocabulary, and the mask follows them.
-    """
-
-    tgt_lang: str | None
-    languages: ClassVar[tuple[str, ...]] = _LANGUAGES
-    spoken: ClassVar[Template] = (("A", "eos", "lang"), ("A", "B", "eos", "lang"))
-
-    def _take(self, parts: Parts) -> None:
-        super()._take(parts)
-        self._speak(self._backend, self.src_lang)
-
-    @property
-    def lang_code_to_id(self) -> dict[str, int]:
-        """The ids of the languages."""
-        return {code: index for code in self.languages if (index := self._backend.token_to_id(code)) is not None}
-
-    @property
-    def src_lang(self) -> str:
-        """The language of texts."""
-        return self._options["src_lang"] or "en_XX"
-
-    @src_lang.setter
-    def src_lang(self, code: str) -> None:
-        self._speak(self._backend, code)
-        self._views.clear()
-        self._options["src_lang"] = code
-
-    def _speak(self, backend: tokenizers.Tokenizer, code: str) -> None:
-        """Put one language's token around texts; ``InputError`` where the vocabulary has no such language."""
-        if code not in self.languages or backend.token_to_id(code) is None:
-            hint = nearest(str(code), self.languages)
-            raise InputError(f"{code!r} is no language of {type(self).__name__}.", hint=hint)
-        tokens = self.special_tokens_map | {"lang_token": code}
-        backend.post_processor = build.template_processor(self.spoken, tokens, backend)
-
-    def _in_language(self, code: str) -> Self:
-        if code == self.src_lang:
-            return self
-        views = self._views.twin(code, lambda backend: self._speak(backend, code))
-        return self._with(_views=views, _options=self._options | {"src_lang": code})
-
-    def _for_targets(self, language: str | None) -> Self:
-        return self._in_language(language or self.tgt_lang or self.src_lang)
-
-
-class MBart50Tokenizer(
-    MBartTokenizer,
-    tokens={name: token for name, token in _ROBERTA_TOKENS.items() if name != "bos_token"},
-    build=partial(build.fairseq_backend, between=_LANGUAGES_50),
-    extra_tokens=lambda options: _LANGUAGES_50,
-):
-    """mBART-50's tokenizer: the language stands before a text, and there are 52 of them."""
-
-    languages = _LANGUAGES_50
-    spoken = (("lang", "A", "eos"), ("lang", "A", "B", "eos"))
-
-
 BertTokenizerFast = BertTokenizer
 DistilBertTokenizerFast = DistilBertTokenizer
 ElectraTokenizerFast = ElectraTokenizer
@@ -379,6 +305,7 @@ MPNetTokenizerFast = MPNetTokenizer
 GPT2TokenizerFast = GPT2Tokenizer
 RobertaTokenizerFast = RobertaTokenizer
 BartTokenizerFast = BartTokenizer
+DebertaTokenizerFast = DebertaTokenizer
 LayoutLMv3TokenizerFast = LayoutLMv3Tokenizer
 SiglipTokenizerFast = SiglipTokenizer
 GPTNeoXTokenizerFast = GPTNeoXTokenizer
