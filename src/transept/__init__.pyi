@@ -322,6 +322,19 @@ from transept.models.deberta_v2 import (
     DebertaV2ForTokenClassification as DebertaV2ForTokenClassification,
     DebertaV2Model as DebertaV2Model,
 )
+from transept.models.deepseek_v2 import (
+    DeepseekV2Config as DeepseekV2Config,
+    DeepseekV2ForCausalLM as DeepseekV2ForCausalLM,
+    DeepseekV2ForSequenceClassification as DeepseekV2ForSequenceClassification,
+    DeepseekV2Model as DeepseekV2Model,
+)
+from transept.models.deepseek_v3 import (
+    DeepseekV3Config as DeepseekV3Config,
+    DeepseekV3ForCausalLM as DeepseekV3ForCausalLM,
+    DeepseekV3ForSequenceClassification as DeepseekV3ForSequenceClassification,
+    DeepseekV3ForTokenClassification as DeepseekV3ForTokenClassification,
+    DeepseekV3Model as DeepseekV3Model,
+)
 from transept.models.deit import (
     DeiTBackbone as DeiTBackbone,
     DeiTConfig as DeiTConfig,

@@ -1,7 +1,7 @@
 """Families that are not in the package, each written from its parts in a few lines, equal the reference in float64.
 
-They show what the parts can do: rotary tables by kind of layer and of neighbouring pairs, norms of queries and keys, sandwich
-norms and routers.
+They show what the parts can do: rotary tables by kind of layer and of neighbouring pairs, norms of queries and keys, and
+sandwich norms.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from torch import nn
 from transept.checkpoint.names import Names
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig
-from transept.layers import Attention, Context, FusedGatedMLP, GatedMLP, SandwichNorm
-from transept.layers.attention import eager
-from transept.layers.moe import Experts, SigmoidRouter, SparseMLP
+from transept.layers import Attention, FusedGatedMLP, SandwichNorm
 from transept.layers.rotary import rotate_interleaved
 from transept.models.llama import ATTENTION, LlamaModel
 
 from .families import Family
-from .harness import DOUBLE, batch, compare, error, pair
+from .harness import DOUBLE, batch, compare, pair
 from .test_llamas import in_double
 
 pytestmark = pytest.mark.reference
@@ -98,30 +96,3 @@ def test_cached_equals_uncached(family: Family, cls: Any) -> None:
             step = ours(input_ids=ids[:, start:end], past_key_values=cache, use_cache=True)
             torch.testing.assert_close(step.logits, whole[:, start:end], rtol=1e-10, atol=1e-10)
             cache = step.past_key_values
-
-
-@pytest.mark.parametrize(("groups", "kept"), [(1, 1), (4, 2), (4, 4)])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_routed_and_shared_experts_of_deepseek_v3(
-    groups: int, kept: int, normalize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Config, DeepseekV3MoE
-
-    sizes = {"n_group": groups, "topk_group": kept, "num_experts_per_tok": 3, "norm_topk_prob": normalize}
-    c = DeepseekV3Config(hidden_size=16, moe_intermediate_size=12, n_routed_experts=8, n_shared_experts=2, **sizes)
-    c._experts_implementation = "eager"
-    router = SigmoidRouter(16, 8, 3, groups=groups, top_groups=kept, normalize=normalize, scale=c.routed_scaling_factor)
-    ours = SparseMLP(router, Experts(8, 16, 12, "silu"), shared=GatedMLP(16, 24, "silu")).double()
-    theirs = DeepseekV3MoE(c).double()
-    for tensor in (*theirs.parameters(), *theirs.buffers()):
-        nn.init.normal_(tensor.data, std=0.5)
-    state = theirs.state_dict()
-    for stored, own in (("gate.e_score_", "router."), ("gate.", "router."), ("shared_experts.", "shared.")):
-        state = {own + name.removeprefix(stored) if name.startswith(stored) else name: state[name] for name in state}
-    ours.load_state_dict(state)
-    x, ctx = torch.randn(2, 30, 16, dtype=torch.float64), Context(kernel=eager, router_logits=[])
-    with torch.no_grad():
-        mine = ours(x, ctx)
-    assert error(mine, in_double(theirs, monkeypatch, hidden_states=x)) <= DOUBLE
-    assert ctx.router_logits is not None
-    assert error(ctx.router_logits[0], x.flatten(0, 1) @ theirs.gate.weight.T) <= DOUBLE

@@ -17,7 +17,7 @@ from transept.layers.linear import Conv1D, Projection
 from transept.storage.patterns import compile_pattern, timed
 
 ALL_LINEAR = "all-linear"
-_DEFAULT = ("q_proj", "v_proj", "kv_proj", "qkv_proj")
+_DEFAULT = ("q_proj", "v_proj", "kv_proj", "qkv_proj", "q_b_proj", "kv_b_proj")
 # Modules that are new in classifiers, by the names that the reference gives them.
 _HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 _PLAIN = re.compile(r"\^?[\w.]+")

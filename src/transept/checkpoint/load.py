@@ -293,7 +293,8 @@ def _type(names: Names, name: str, like: Tensor, wanted: torch.dtype) -> torch.d
     """The type of a tensor of ours in a model of the wanted one."""
     if not like.is_floating_point():
         return like.dtype
-    return torch.float32 if wanted is torch.float16 and names.is_wide(name) else wanted
+    half = wanted in (torch.float16, torch.bfloat16)
+    return torch.float32 if half and names.is_wide(name, in_bfloat16=wanted is torch.bfloat16) else wanted
 
 
 def put(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -34,6 +34,7 @@ class Names:
         absent: patterns of our names that a checkpoint may lack as a group; with a last part ``*`` each name is a group.
         fixed: our names that are not trained, and have a value of their own where a checkpoint lacks them.
         wide: parts of our names whose tensors stay float32 in a model of float16.
+        exact: parts of our names whose tensors stay float32 in a model of bfloat16, too.
         heads: stored names of the heads of all tasks of the family, which a model without them skips.
         base: the prefix below which task models store these names.
         children: the names of the models that this one is made of.
@@ -48,6 +49,7 @@ class Names:
     absent: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
+    exact: tuple[str, ...] = ()
     heads: frozenset[str] = frozenset()
     base: str = ""
     children: tuple[Child, ...] = ()
@@ -201,12 +203,12 @@ class Names:
             return self.within.is_fixed(self.dialect(name))
         return name in self.fixed or any(child.names.is_fixed(inner) for child, inner in self._inside(name))
 
-    def is_wide(self, name: str) -> bool:
-        """Whether our name's tensor stays float32 in a model of float16."""
+    def is_wide(self, name: str, *, in_bfloat16: bool = False) -> bool:
+        """Whether our name's tensor stays float32 in a model of float16, or in one of bfloat16."""
         if self.within is not None:
-            return self.within.is_wide(self.dialect(name))
-        wide = any(f".{part}." in f".{name}." for part in self.wide)
-        return wide or any(child.names.is_wide(inner) for child, inner in self._inside(name))
+            return self.within.is_wide(self.dialect(name), in_bfloat16=in_bfloat16)
+        wide = any(f".{part}." in f".{name}." for part in (*self.exact, *(() if in_bfloat16 else self.wide)))
+        return wide or any(child.names.is_wide(inner, in_bfloat16=in_bfloat16) for child, inner in self._inside(name))
 
     def _inside(self, name: str) -> Iterable[tuple[Child, str]]:
         """The children that our name belongs to, and what they call it."""

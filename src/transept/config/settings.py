@@ -53,8 +53,10 @@ class Settings(Pushable):
         super().__init_subclass__(**kwargs)
         dataclass(kw_only=True, init=False, repr=False, eq=False)(cls)
         names = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        above: Any = cls.__mro__[1]
-        every = above.aliases | cls.__dict__.get("attribute_map", {}) | cls.__dict__.get("aliases", {})
+        every: dict[str, str] = {}
+        for base in reversed(cls.__bases__):
+            every |= getattr(base, "aliases", {})
+        every |= cls.__dict__.get("attribute_map", {}) | cls.__dict__.get("aliases", {})
         cls.aliases = cls.attribute_map = {name: real for name, real in every.items() if name not in names}
         if "__init__" not in vars(cls) and cls.__init__.__code__.co_varnames[:2] == ("self", "values"):
             cls.__init__ = _listing(cls)  # type: ignore[method-assign]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from transept.config.fields import Count, Deviation, Experts, Layers, PaddingId, Share, derived
+from transept.config.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.config.rotary import RotaryConfig
-from transept.layers import Attention, GatedMLP, Pattern, moe
+from transept.layers import Attention, GatedMLP, Pattern, RMSNorm
+from transept.layers.latent import LatentAttention, LatentSizes
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 CAUSAL_ONLY = "must be false or null: this family's masks are causal"
@@ -112,37 +114,31 @@ def gated_mlp(c: GroupedConfig, act: str) -> GatedMLP:
     return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 
 
-class SparseConfig(DecoderConfig):
-    """A decoder some layers of which have experts, ``num_experts_per_tok`` of which work on a token.
+class LatentConfig(DecoderConfig):
+    """A decoder with latent attention (:class:`transept.layers.latent.LatentAttention`).
 
-    ``output_router_logits`` shows how they were chosen, and adds to a loss ``router_aux_loss_coef`` times how unevenly.
+    Queries and keys have ``qk_nope_head_dim`` elements that do not turn and ``qk_rope_head_dim`` that do; the latter is
+    ``head_dim`` too, which rotary tables are made for.
     """
 
-    aliases = {"num_experts": "num_local_experts"}
-
-    hidden_act: str = "silu"
-    num_local_experts: Experts = 8
-    num_experts_per_tok: int = 2
-    output_router_logits: bool = False
-    router_aux_loss_coef: float = 0.001
-
-    def validate(self) -> None:
-        super().validate()
-        sparse = any(map(self.is_sparse, range(self.num_hidden_layers)))
-        if sparse and not 1 <= self.num_experts_per_tok <= self.num_local_experts:
-            self.fail("num_experts_per_tok", f"must be between 1 and `num_local_experts` ({self.num_local_experts})")
-
-    def window(self, layer: int) -> int | None:
-        most: int | None = self.sliding_window  # a setting of the family's
-        return most
-
-    def is_sparse(self, layer: int) -> bool:
-        """Whether a layer has experts."""
-        return True
+    kv_lora_rank: int = 512
+    q_lora_rank: int | None = 1536
+    qk_nope_head_dim: int = 128
+    qk_rope_head_dim: int = 64
+    v_head_dim: int = 128
+    qk_head_dim: int = derived(lambda c: c.qk_nope_head_dim + c.qk_rope_head_dim, fixed=True)
+    head_dim: int = derived(lambda c: c.qk_rope_head_dim, fixed=True)
 
 
-def sparse_mlp(c: SparseConfig, hidden: int, router: Callable[..., moe.Router] = moe.Router, **more: Any) -> moe.SparseMLP:
-    """A layer of experts of the inner size ``hidden``, whose ``router`` is made of D, E and K; ``more`` is of ``SparseMLP``."""
-    experts = moe.Experts(c.num_local_experts, c.hidden_size, hidden, c.hidden_act)
-    chooses = router(c.hidden_size, c.num_local_experts, c.num_experts_per_tok)
-    return moe.SparseMLP(chooses, experts, chunk_size=c.chunk_size_feed_forward, **more)
+def latent_attention(c: LatentConfig, layer: int, *, interleaved: bool = True) -> LatentAttention:
+    """A layer's causal self-attention with latents; scalings of positions may scale scores, too (Peng et al. 2023)."""
+    rope, scale = c.rope(), c.qk_head_dim**-0.5
+    weight, factor = rope.get("mscale_all_dim"), rope.get("factor", 1.0)
+    if rope["rope_type"] != "default" and weight and factor > 1:
+        scale *= (0.1 * weight * math.log(factor) + 1.0) ** 2
+    sizes = LatentSizes(c.kv_lora_rank, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim, c.q_lora_rank)
+    options = {"bias": c.attention_bias, "dropout": c.attention_dropout, "scale": scale, "rotary": c.rope_kind(layer)}
+    pattern = Pattern(causal=True, window=c.window(layer))
+    return LatentAttention(
+        c.hidden_size, c.num_attention_heads, sizes, RMSNorm, interleaved=interleaved, pattern=pattern, **options
+    )

@@ -147,10 +147,14 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
-    """The kernel of the package flash-attn (Dao 2023), for half precision on GPUs; with a mask or elsewhere it is ``sdpa``."""
+    """The kernel of the package flash-attn (Dao 2023), for half precision on GPUs.
+
+    With a mask, with values of another size than keys, and elsewhere, it is ``sdpa``.
+    """
     from flash_attn import flash_attn_func
 
-    if mask is not None or not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16):
+    unlike = mask is not None or q.shape[-1] != v.shape[-1]
+    if unlike or not q.is_cuda or q.dtype not in (torch.float16, torch.bfloat16):
         return sdpa(q, k, v, mask, causal, scale, dropout)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return flash_attn_func(q, k, v, dropout_p=dropout, softmax_scale=scale, causal=causal).transpose(1, 2), None
@@ -213,9 +217,14 @@ class Attention(Linked):
         self.pattern, self.dropout, self.kind, self.cross = pattern, dropout, rotary, bool(cross)
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.make_projections(dim, heads * self.head_dim, self.kv_heads * self.head_dim, bias)
-        self.o_proj = self.linear(heads * self.head_dim, dim, bias if out_bias is None else out_bias)
+        self.o_proj = self.linear(self.gathered_size, dim, bias if out_bias is None else out_bias)
         self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+
+    @property
+    def gathered_size(self) -> int:
+        """How many numbers all heads together gather for a position."""
+        return self.heads * self.head_dim
 
     @staticmethod
     def linear(features: int, outputs: int, bias: bool) -> Any:

@@ -101,7 +101,7 @@ class Experts(nn.Module):
         return f"{count} of {dim} -> {hidden} -> {dim}"
 
 
-class Router(nn.Module):
+class Router(Linked):
     """Chooses K (``top``) of E (``count``) experts for each token, the most probable by a softmax over all.
 
     With ``normalize`` the weights of those chosen sum to one; then they are multiplied by ``scale``. A subclass that chooses
@@ -163,17 +163,23 @@ class SigmoidRouter(Router):
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         scores = logits.sigmoid()
-        experts = torch.topk(self.eligible(scores + self.correction_bias), self.top, dim=-1).indices
+        corrected = scores + self.correction_bias
+        eligible = in_best_groups(corrected, self.groups, self.top_groups, counted=2, otherwise=-torch.inf)
+        experts = torch.topk(eligible, self.top, dim=-1).indices
         return self.weigh(scores.gather(1, experts)), experts
 
-    def eligible(self, scores: Tensor) -> Tensor:
-        """The scores (N, E), without those of experts outside the best groups."""
-        if self.groups == self.top_groups:
-            return scores
-        grouped = scores.view(len(scores), self.groups, -1)
-        best = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(self.top_groups, dim=-1).indices
-        left_out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
-        return grouped.masked_fill(left_out[..., None], -torch.inf).flatten(1)
+
+def in_best_groups(scores: Tensor, groups: int, kept: int, *, counted: int, otherwise: float) -> Tensor:
+    """Scores (N, E) of experts in equal groups, those outside of the ``kept`` best replaced by ``otherwise``.
+
+    Of each group its ``counted`` best experts count, by their sum.
+    """
+    if groups == kept:
+        return scores
+    grouped = scores.view(len(scores), groups, -1)
+    best = grouped.topk(counted, dim=-1).values.sum(dim=-1).topk(kept, dim=-1).indices
+    left_out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
+    return grouped.masked_fill(left_out[..., None], otherwise).flatten(1)
 
 
 class SparseMLP(Linked):

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count
+from transept.config.fields import Experts as ExpertsCount
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.kinds.decoder import SparseConfig, sparse_mlp
+from transept.kinds.experts import BalancedConfig, SparseConfig, sparse_mlp
 from transept.layers import Context
 from transept.layers.moe import Experts, Router
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
@@ -19,13 +20,14 @@ from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
 
 
-class MixtralConfig(SparseConfig):
+class MixtralConfig(BalancedConfig):
     """Settings of Mixtral; the defaults are those of Mixtral 8x7B.
 
     With ``router_jitter_noise`` tokens are multiplied, in training, by noise that is so far from one at most.
     """
 
     model_type = "mixtral"
+    aliases = {"num_experts": "num_local_experts"}
     default_theta = 1e6
 
     intermediate_size: int = 14336
@@ -34,8 +36,13 @@ class MixtralConfig(SparseConfig):
     rms_norm_eps: float = 1e-5
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
+    num_local_experts: ExpertsCount = 8
+    num_experts_per_tok: int = 2
     router_jitter_noise: float = 0.0
     sliding_window: Count | None = None
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window
 
 
 def experts_files(gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Table:
@@ -85,9 +92,11 @@ class MixtralModel(LlamaModel):
         x = self.finalize(x)
         output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
         if ctx.router_logits:
-            c, real = self.config, None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
-            term = load_balance(ctx.router_logits, c.num_experts_per_tok, real, c.router_aux_loss_coef)
-            output["router_logits"], output["loss_terms"] = tuple(ctx.router_logits), {"load_balance": term}
+            output["router_logits"] = tuple(ctx.router_logits)
+            if (weight := self.config.router_aux_loss_coef) is not None:
+                real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
+                term = load_balance(ctx.router_logits, self.config.num_experts_per_tok, real, weight)
+                output["loss_terms"] = {"load_balance": term}
         return self.recorded(output, x, ctx)
 
 

@@ -11,7 +11,8 @@ from transept.checkpoint.gguf import Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
-from transept.kinds.decoder import SparseConfig, SwitchedConfig, sparse_mlp
+from transept.kinds.decoder import SwitchedConfig
+from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.layers import RMSNorm
 from transept.layers.moe import Router
 from transept.models import llama
@@ -19,10 +20,11 @@ from transept.models.mixtral import MixtralModel, experts_files
 from transept.storage.gguf import GGUF
 
 
-class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
+class Qwen3MoeConfig(BalancedConfig, SwitchedConfig):
     """Settings; every ``decoder_sparse_step``-th layer has experts, of the inner size ``moe_intermediate_size``."""
 
     model_type = "qwen3_moe"
+    aliases = {"num_experts": "num_local_experts"}
 
     vocab_size: int = 151936
     hidden_size: int = 2048
@@ -41,6 +43,9 @@ class Qwen3MoeConfig(SparseConfig, SwitchedConfig):
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
         return {"norm_topk_prob": True, **values}  # which such files do not say, and llama.cpp does
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window
 
     def is_sparse(self, layer: int) -> bool:
         dense = layer in self.mlp_only_layers or self.num_local_experts == 0

@@ -1,0 +1,98 @@
+"""Mixtures of experts and latent attention: choices, in float64, and what is written, against the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from transept.core.model import Model
+
+from .families import Family
+from .families.experts import EXPERTS
+from .harness import DOUBLE, ROUNDED, SINGLE, batch, check_steps, classes, compare, pair
+
+WRITERS = [(family, next(cls for cls in classes(family) if cls.__name__.endswith("ForCausalLM"))) for family in EXPERTS]
+WRITING = [pytest.param(*case, id=case[0].model_type) for case in WRITERS]
+VARIANTS = [
+    pytest.param(family, cls, more, id=f"{family.model_type}-{name}")
+    for family, cls in WRITERS
+    for name, more in ({"tiny": {}} | family.variants).items()
+]
+
+
+def lively(family: Family, cls: type[Model], **more: Any) -> tuple[Any, Any]:
+    """A pair whose corrections of scores, which are zeros in new models, change what is chosen."""
+    ours, theirs = pair(family, cls, **more)
+    for name, tensor in (*theirs.named_buffers(), *theirs.named_parameters()):
+        if name.endswith("e_score_correction_bias"):
+            nn.init.normal_(tensor.data, std=0.3)
+    ours.load_state_dict(theirs.state_dict())
+    return ours, theirs
+
+
+def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
+    """The reference's output, where what it computes in float32 stays in float64, but for angles, which ours are too."""
+    narrow, cast, single = Tensor.float, Tensor.to, torch.float32
+
+    def to(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        angles = options.get("dtype") == torch.float64 and "device" in options
+        return cast(x, *args, **options | ({"dtype": single} if angles else {}))
+
+    with patch.context() as inner, torch.no_grad():
+        inner.setattr(torch, "float32", torch.float64)
+        inner.setattr(torch, "float", torch.float64)
+        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
+        inner.setattr(Tensor, "to", to)
+        return theirs(**inputs)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("family", "cls", "more"), VARIANTS)
+def test_choices_equal_the_reference(
+    family: Family, cls: type[Model], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = lively(family, cls, **more)
+    ours, theirs = ours.double(), theirs.double()
+    inputs = batch(family, cls) | {"output_router_logits": True, "output_hidden_states": True}
+    with torch.no_grad():
+        mine = ours(**inputs)
+    polar = family.model_type == "deepseek_v2"  # whose tables the reference makes of complex numbers, by other functions
+    compare(mine, in_double(theirs, monkeypatch, **inputs), ROUNDED if polar else DOUBLE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("pad", ["none", "left"])
+@pytest.mark.parametrize(("family", "cls"), WRITING)
+def test_what_is_written_equals_the_reference(family: Family, cls: type[Model], pad: str) -> None:
+    ours, theirs = lively(family, cls)
+    inputs = batch(family, cls, pad=pad)
+    check_steps(ours, theirs, inputs)
+    for settings in ({}, {"num_beams": 3}, {"use_cache": False}):
+        options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0} | settings
+        assert torch.equal(ours.generate(**inputs, **options), theirs.generate(**inputs, **options)), settings
+
+
+@pytest.mark.parametrize(("family", "cls"), WRITING)
+def test_padding_counts_nowhere(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls)
+    real, padded = batch(family, cls, pad="none", rows=1, length=6), batch(family, cls, pad="none", rows=1, length=6)
+    ids = torch.cat([padded["input_ids"], torch.zeros(1, 3, dtype=torch.long)], dim=1)
+    padded = {"input_ids": ids, "attention_mask": (torch.arange(9) < 6).long()[None]}
+    with torch.no_grad():
+        alone, together = (ours(**given, labels=given["input_ids"], output_router_logits=True) for given in (real, padded))
+    if "aux_loss" in alone:
+        torch.testing.assert_close(together.aux_loss, alone.aux_loss, rtol=SINGLE, atol=SINGLE)
+
+
+@pytest.mark.parametrize(("family", "cls"), WRITING)
+def test_corrections_stay_exact_in_half_precision(family: Family, cls: type[Model], tmp_path: Path) -> None:
+    ours, _ = pair(family, cls)
+    ours.save_pretrained(tmp_path)
+    half: Any = cls.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for name, tensor in half.state_dict().items():
+        assert tensor.dtype is (torch.float32 if "correction_bias" in name else torch.bfloat16) or "gate" in name, name
+    assert half(**batch(family, cls)).logits.dtype is torch.bfloat16
