@@ -395,6 +395,18 @@ from transept.models.encoder_decoder import (
     EncoderDecoderConfig as EncoderDecoderConfig,
     EncoderDecoderModel as EncoderDecoderModel,
 )
+from transept.models.ernie import (
+    ErnieConfig as ErnieConfig,
+    ErnieForCausalLM as ErnieForCausalLM,
+    ErnieForMaskedLM as ErnieForMaskedLM,
+    ErnieForMultipleChoice as ErnieForMultipleChoice,
+    ErnieForNextSentencePrediction as ErnieForNextSentencePrediction,
+    ErnieForPreTraining as ErnieForPreTraining,
+    ErnieForQuestionAnswering as ErnieForQuestionAnswering,
+    ErnieForSequenceClassification as ErnieForSequenceClassification,
+    ErnieForTokenClassification as ErnieForTokenClassification,
+    ErnieModel as ErnieModel,
+)
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
     GemmaForCausalLM as GemmaForCausalLM,
@@ -476,6 +488,18 @@ from transept.models.mbart import (
     MBartForQuestionAnswering as MBartForQuestionAnswering,
     MBartForSequenceClassification as MBartForSequenceClassification,
     MBartModel as MBartModel,
+)
+from transept.models.megatron_bert import (
+    MegatronBertConfig as MegatronBertConfig,
+    MegatronBertForCausalLM as MegatronBertForCausalLM,
+    MegatronBertForMaskedLM as MegatronBertForMaskedLM,
+    MegatronBertForMultipleChoice as MegatronBertForMultipleChoice,
+    MegatronBertForNextSentencePrediction as MegatronBertForNextSentencePrediction,
+    MegatronBertForPreTraining as MegatronBertForPreTraining,
+    MegatronBertForQuestionAnswering as MegatronBertForQuestionAnswering,
+    MegatronBertForSequenceClassification as MegatronBertForSequenceClassification,
+    MegatronBertForTokenClassification as MegatronBertForTokenClassification,
+    MegatronBertModel as MegatronBertModel,
 )
 from transept.models.ministral import (
     MinistralConfig as MinistralConfig,
@@ -630,6 +654,16 @@ from transept.models.roberta import (
     RobertaModel as Data2VecTextModel,
     RobertaModel as XLMRobertaModel,
 )
+from transept.models.roberta_prelayernorm import (
+    RobertaPreLayerNormConfig as RobertaPreLayerNormConfig,
+    RobertaPreLayerNormForCausalLM as RobertaPreLayerNormForCausalLM,
+    RobertaPreLayerNormForMaskedLM as RobertaPreLayerNormForMaskedLM,
+    RobertaPreLayerNormForMultipleChoice as RobertaPreLayerNormForMultipleChoice,
+    RobertaPreLayerNormForQuestionAnswering as RobertaPreLayerNormForQuestionAnswering,
+    RobertaPreLayerNormForSequenceClassification as RobertaPreLayerNormForSequenceClassification,
+    RobertaPreLayerNormForTokenClassification as RobertaPreLayerNormForTokenClassification,
+    RobertaPreLayerNormModel as RobertaPreLayerNormModel,
+)
 from transept.models.segformer import (
     SegformerConfig as SegformerConfig,
     SegformerForImageClassification as SegformerForImageClassification,
@@ -714,6 +748,16 @@ from transept.models.whisper import (
     WhisperForCausalLM as WhisperForCausalLM,
     WhisperForConditionalGeneration as WhisperForConditionalGeneration,
     WhisperModel as WhisperModel,
+)
+from transept.models.xlm_roberta_xl import (
+    XLMRobertaXLConfig as XLMRobertaXLConfig,
+    XLMRobertaXLForCausalLM as XLMRobertaXLForCausalLM,
+    XLMRobertaXLForMaskedLM as XLMRobertaXLForMaskedLM,
+    XLMRobertaXLForMultipleChoice as XLMRobertaXLForMultipleChoice,
+    XLMRobertaXLForQuestionAnswering as XLMRobertaXLForQuestionAnswering,
+    XLMRobertaXLForSequenceClassification as XLMRobertaXLForSequenceClassification,
+    XLMRobertaXLForTokenClassification as XLMRobertaXLForTokenClassification,
+    XLMRobertaXLModel as XLMRobertaXLModel,
 )
 from transept.models.xlnet import (
     XLNetConfig as XLNetConfig,

@@ -330,7 +330,7 @@ def test_padded_equals_alone(family: Family, cls: type[Backbone], pad: str) -> N
 def test_embeddings_may_be_given(family: Family, cls: type[Backbone]) -> None:
     ours, _ = pair(family, cls)
     # Where positions come from the ids, those of padding cannot be known without them.
-    counts_ids = family.model_type in ("roberta", "xlm_roberta", "mpnet")
+    counts_ids = family.model_type in ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl")
     inputs = batch(family, cls, pad="none" if counts_ids else "right")
     given = {name: value for name, value in inputs.items() if name != "input_ids"}
     given["inputs_embeds"] = ours.get_input_embeddings()(inputs["input_ids"])

@@ -140,7 +140,7 @@ class VocabularyTask(LanguageTask[TextB]):
     names = Names(ties={"lm_head.decoder.weight": "backbone.embed_tokens.weight"})
 
     def make_head(self, config: Config) -> nn.Module:
-        act, eps = getattr(config, self.act, self.act), self.backbone.embed_norm.eps
+        act, eps = getattr(config, self.act, self.act), getattr(self.backbone.embed_norm, "eps", None) or config.layer_norm_eps
         return VocabularyHead(
             self.backbone.dim, self.backbone.embed_dim, config.vocab_size, act=act, eps=eps, bias=self.tied_bias
         )

@@ -17,9 +17,9 @@ from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, Share
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.heads import classify, language, span
-from transept.kinds.encoder import EncoderConfig, LayersStep, encoder_layers
+from transept.kinds.encoder import EncoderBlock, EncoderConfig, LayersStep, encoder_layers
 from transept.kinds.text import TextBackbone
-from transept.layers import Context, Pooler
+from transept.layers import Block, Context, Pooler
 from transept.layers.links import Step
 
 
@@ -107,6 +107,7 @@ class BertModel(TextBackbone):
 
     config_class = BertConfig
     embeddings_class: ClassVar[type[BertEmbeddings]] = BertEmbeddings
+    block_class: ClassVar[type[Block]] = EncoderBlock
     head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
@@ -123,7 +124,7 @@ class BertModel(TextBackbone):
         self.embeddings = self.embeddings_class(c)
         for stored, own in BERT_EMBEDDINGS.items():
             self.alias(str(own), f"embeddings.{stored}")
-        self.layers = encoder_layers(c, causal=c.is_decoder, cross=c.add_cross_attention)
+        self.layers = encoder_layers(c, self.block_class, causal=c.is_decoder, cross=c.add_cross_attention)
         self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
 
     def step_classes(self) -> Mapping[str, type[Step]]:

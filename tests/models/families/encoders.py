@@ -41,6 +41,24 @@ ENCODERS = [
         variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
     ),
     Family(
+        "ernie",
+        TEXT | {"intermediate_size": 37, "use_task_id": True},
+        token_types=True,
+        decoder={"is_decoder": True},
+        variants={"plain": {"use_task_id": False}, "untied": {"tie_word_embeddings": False}},
+    ),
+    *(
+        Family(
+            name,
+            TEXT | {"intermediate_size": 37},
+            token_types=name != "xlm_roberta_xl",
+            decoder={"is_decoder": True},
+            left_padded_alone=name != "megatron_bert",
+            variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+        )
+        for name in ("megatron_bert", "roberta_prelayernorm", "xlm_roberta_xl")
+    ),
+    Family(
         "distilbert",
         {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37, "max_position_embeddings": 64},
         variants={
