@@ -108,9 +108,17 @@ class BertModel(TextBackbone):
     config_class = BertConfig
     embeddings_class: ClassVar[type[BertEmbeddings]] = BertEmbeddings
     block_class: ClassVar[type[Block]] = EncoderBlock
-    head_dropouts = ("classifier_dropout", "hidden_dropout_prob")
+    head_dropouts: ClassVar[tuple[str | float, ...]] = ("classifier_dropout", "hidden_dropout_prob")
     pooling = "pooler"
-    reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "past_key_values", "use_cache")
+    reads: ClassVar[tuple[str, ...]] = (
+        "input_ids",
+        "attention_mask",
+        *PER_TOKEN,
+        *ENCODER,
+        "labels",
+        "past_key_values",
+        "use_cache",
+    )
     names = Names(
         {"embeddings": ("", BERT_EMBEDDINGS), **BERT_LAYERS},
         legacy={"**.LayerNorm.gamma": "LayerNorm.weight", "**.LayerNorm.beta": "LayerNorm.bias"},

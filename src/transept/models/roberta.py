@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -51,7 +51,8 @@ class RobertaEmbeddings(BertEmbeddings):
 
 
 class RobertaModel(BertModel):
-    config_class, embeddings_class = RobertaConfig, RobertaEmbeddings
+    config_class = RobertaConfig
+    embeddings_class: ClassVar[type[BertEmbeddings]] = RobertaEmbeddings
     base_model_prefix = "roberta"
     pooling = "first"
     names = replace(BertModel.names, table={"embeddings": ("", EMBEDDINGS), **BERT_LAYERS})
