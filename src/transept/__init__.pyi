@@ -299,6 +299,11 @@ from transept.models.clip import (
     CLIPVisionModel as CLIPVisionModel,
     CLIPVisionModelWithProjection as CLIPVisionModelWithProjection,
 )
+from transept.models.codegen import (
+    CodeGenConfig as CodeGenConfig,
+    CodeGenForCausalLM as CodeGenForCausalLM,
+    CodeGenModel as CodeGenModel,
+)
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
     ConvNextConfig as ConvNextConfig,
@@ -436,6 +441,14 @@ from transept.models.gpt2 import (
     GPT2LMHeadModel as GPT2LMHeadModel,
     GPT2Model as GPT2Model,
 )
+from transept.models.gpt_neo import (
+    GPTNeoConfig as GPTNeoConfig,
+    GPTNeoForCausalLM as GPTNeoForCausalLM,
+    GPTNeoForQuestionAnswering as GPTNeoForQuestionAnswering,
+    GPTNeoForSequenceClassification as GPTNeoForSequenceClassification,
+    GPTNeoForTokenClassification as GPTNeoForTokenClassification,
+    GPTNeoModel as GPTNeoModel,
+)
 from transept.models.gpt_neox import (
     GPTNeoXConfig as GPTNeoXConfig,
     GPTNeoXForCausalLM as GPTNeoXForCausalLM,
@@ -443,6 +456,13 @@ from transept.models.gpt_neox import (
     GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
+)
+from transept.models.gptj import (
+    GPTJConfig as GPTJConfig,
+    GPTJForCausalLM as GPTJForCausalLM,
+    GPTJForQuestionAnswering as GPTJForQuestionAnswering,
+    GPTJForSequenceClassification as GPTJForSequenceClassification,
+    GPTJModel as GPTJModel,
 )
 from transept.models.hubert import (
     HubertConfig as HubertConfig,

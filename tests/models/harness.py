@@ -105,7 +105,7 @@ DEPTHS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "num_decoder
 
 def shallow(settings: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that say how deep a model is, and say one layer; none where layers are asked for by number."""
-    if {"out_indices", "backbone_out_indices"} & settings.keys():
+    if {"out_indices", "backbone_out_indices", "attention_types"} & settings.keys():
         return {}
     parts = ("encoder", "decoder", "text_config", "vision_config")
     inner = {name: value | shallow(value) for name, value in settings.items() if name in parts}

@@ -118,7 +118,9 @@ def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: st
     labelled = inputs | labels(family, cls, inputs)
     if decodes(ours) and takes_cache(cls):
         labelled["use_cache"] = False  # ours makes no cache beside a loss unless asked for one
-    for given in (inputs, labelled):
+    # Losses count padding on the left, which sees nothing: there kernels differ, and the reference's GPT-Neo sees other padding.
+    unlike = pad == "left" and (family.model_type == "gpt_neo" or theirs.config._attn_implementation != kernel)
+    for given in (inputs,) if unlike else (inputs, labelled):
         compare(_run(ours, given | more), _run(theirs, given | more), SINGLE, only=only)
 
 

@@ -168,6 +168,44 @@ DECODERS = [
         },
     ),
     Family(
+        "gpt_neo",
+        {"vocab_size": 99, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 64}
+        | {"attention_types": [[["global", "local"], 1]], "window_size": 5, "intermediate_size": 37, "pad_token_id": 0}
+        | {"initializer_range": SHARP},
+        token_types=True,
+        # A window of 5, since with a smaller one padding sees nothing, which kernels make different things of.
+        rounded=ALL,  # the reference has its scores in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "local": {"attention_types": [[["local"], 2]], "window_size": 6, "activation_function": "relu"},
+            "inner": {"intermediate_size": None, "attention_types": [[["global"], 1], [["global"], 1]]},
+        },
+    ),
+    Family(
+        "gptj",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 37, "rotary_dim": 4}
+        | {"pad_token_id": 0, "initializer_range": SHARP},
+        left_padded_alone=True,
+        token_types=True,
+        rounded=ALL,  # the reference has its scores in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "whole": {"rotary_dim": 8, "n_inner": None, "activation_function": "relu"},
+        },
+    ),
+    Family(
+        "codegen",
+        {"vocab_size": 99, "n_embd": 48, "n_layer": 2, "n_head": 8, "n_positions": 64, "n_inner": 37, "rotary_dim": 4}
+        | {"pad_token_id": 0, "initializer_range": SHARP},
+        left_padded_alone=True,
+        token_types=True,
+        rounded=ALL,  # the reference has its scores in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "four": {"n_head": 4, "rotary_dim": 12, "n_inner": None, "activation_function": "relu"},
+        },
+    ),
+    Family(
         "mamba",
         # With the usual step sizes of a hundredth hardly anything would reach the states.
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}

@@ -91,7 +91,7 @@ class GPT2Tokenizer(
     build=build.byte_level_backend,
     options={"add_prefix_space": False},
     portable=True,
-    model_types=("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "opt", "starcoder2"),
+    model_types=("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "codegen", "opt", "starcoder2"),
 ):
     """GPT-2's tokenizer. Options: ``add_prefix_space``, ``add_bos_token`` and ``add_eos_token``."""
 
