@@ -228,6 +228,20 @@ from transept.models.albert import (
     AlbertForTokenClassification as AlbertForTokenClassification,
     AlbertModel as AlbertModel,
 )
+from transept.models.apertus import (
+    ApertusConfig as ApertusConfig,
+    ApertusForCausalLM as ApertusForCausalLM,
+    ApertusForTokenClassification as ApertusForTokenClassification,
+    ApertusModel as ApertusModel,
+)
+from transept.models.arcee import (
+    ArceeConfig as ArceeConfig,
+    ArceeForCausalLM as ArceeForCausalLM,
+    ArceeForQuestionAnswering as ArceeForQuestionAnswering,
+    ArceeForSequenceClassification as ArceeForSequenceClassification,
+    ArceeForTokenClassification as ArceeForTokenClassification,
+    ArceeModel as ArceeModel,
+)
 from transept.models.audio_spectrogram_transformer import (
     ASTConfig as ASTConfig,
     ASTForAudioClassification as ASTForAudioClassification,
@@ -303,6 +317,16 @@ from transept.models.codegen import (
     CodeGenConfig as CodeGenConfig,
     CodeGenForCausalLM as CodeGenForCausalLM,
     CodeGenModel as CodeGenModel,
+)
+from transept.models.cohere import (
+    CohereConfig as CohereConfig,
+    CohereForCausalLM as CohereForCausalLM,
+    CohereModel as CohereModel,
+)
+from transept.models.cohere2 import (
+    Cohere2Config as Cohere2Config,
+    Cohere2ForCausalLM as Cohere2ForCausalLM,
+    Cohere2Model as Cohere2Model,
 )
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
@@ -412,6 +436,19 @@ from transept.models.ernie import (
     ErnieForTokenClassification as ErnieForTokenClassification,
     ErnieModel as ErnieModel,
 )
+from transept.models.ernie4_5 import (
+    Ernie4_5Config as Ernie4_5Config,
+    Ernie4_5ForCausalLM as Ernie4_5ForCausalLM,
+    Ernie4_5Model as Ernie4_5Model,
+)
+from transept.models.exaone4 import (
+    Exaone4Config as Exaone4Config,
+    Exaone4ForCausalLM as Exaone4ForCausalLM,
+    Exaone4ForQuestionAnswering as Exaone4ForQuestionAnswering,
+    Exaone4ForSequenceClassification as Exaone4ForSequenceClassification,
+    Exaone4ForTokenClassification as Exaone4ForTokenClassification,
+    Exaone4Model as Exaone4Model,
+)
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
     GemmaForCausalLM as GemmaForCausalLM,
@@ -431,6 +468,20 @@ from transept.models.gemma3_text import (
     Gemma3TextConfig as Gemma3TextConfig,
     Gemma3TextForSequenceClassification as Gemma3TextForSequenceClassification,
     Gemma3TextModel as Gemma3TextModel,
+)
+from transept.models.glm import (
+    GlmConfig as GlmConfig,
+    GlmForCausalLM as GlmForCausalLM,
+    GlmForSequenceClassification as GlmForSequenceClassification,
+    GlmForTokenClassification as GlmForTokenClassification,
+    GlmModel as GlmModel,
+)
+from transept.models.glm4 import (
+    Glm4Config as Glm4Config,
+    Glm4ForCausalLM as Glm4ForCausalLM,
+    Glm4ForSequenceClassification as Glm4ForSequenceClassification,
+    Glm4ForTokenClassification as Glm4ForTokenClassification,
+    Glm4Model as Glm4Model,
 )
 from transept.models.gpt2 import (
     GPT2Config as GPT2Config,
@@ -464,11 +515,29 @@ from transept.models.gptj import (
     GPTJForSequenceClassification as GPTJForSequenceClassification,
     GPTJModel as GPTJModel,
 )
+from transept.models.granite import (
+    GraniteConfig as GraniteConfig,
+    GraniteForCausalLM as GraniteForCausalLM,
+    GraniteModel as GraniteModel,
+)
+from transept.models.helium import (
+    HeliumConfig as HeliumConfig,
+    HeliumForCausalLM as HeliumForCausalLM,
+    HeliumForSequenceClassification as HeliumForSequenceClassification,
+    HeliumForTokenClassification as HeliumForTokenClassification,
+    HeliumModel as HeliumModel,
+)
 from transept.models.hubert import (
     HubertConfig as HubertConfig,
     HubertForCTC as HubertForCTC,
     HubertForSequenceClassification as HubertForSequenceClassification,
     HubertModel as HubertModel,
+)
+from transept.models.hunyuan_v1_dense import (
+    HunYuanDenseV1Config as HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM as HunYuanDenseV1ForCausalLM,
+    HunYuanDenseV1ForSequenceClassification as HunYuanDenseV1ForSequenceClassification,
+    HunYuanDenseV1Model as HunYuanDenseV1Model,
 )
 from transept.models.layoutlmv3 import (
     LayoutLMv3Config as LayoutLMv3Config,
@@ -529,6 +598,14 @@ from transept.models.ministral import (
     MinistralForTokenClassification as MinistralForTokenClassification,
     MinistralModel as MinistralModel,
 )
+from transept.models.ministral3 import (
+    Ministral3Config as Ministral3Config,
+    Ministral3ForCausalLM as Ministral3ForCausalLM,
+    Ministral3ForQuestionAnswering as Ministral3ForQuestionAnswering,
+    Ministral3ForSequenceClassification as Ministral3ForSequenceClassification,
+    Ministral3ForTokenClassification as Ministral3ForTokenClassification,
+    Ministral3Model as Ministral3Model,
+)
 from transept.models.mistral import (
     MistralConfig as MistralConfig,
     MistralForCausalLM as MistralForCausalLM,
@@ -563,12 +640,52 @@ from transept.models.mpnet import (
     MPNetForTokenClassification as MPNetForTokenClassification,
     MPNetModel as MPNetModel,
 )
+from transept.models.nemotron import (
+    NemotronConfig as NemotronConfig,
+    NemotronForCausalLM as NemotronForCausalLM,
+    NemotronForQuestionAnswering as NemotronForQuestionAnswering,
+    NemotronForSequenceClassification as NemotronForSequenceClassification,
+    NemotronForTokenClassification as NemotronForTokenClassification,
+    NemotronModel as NemotronModel,
+)
+from transept.models.olmo import (
+    OlmoConfig as OlmoConfig,
+    OlmoForCausalLM as OlmoForCausalLM,
+    OlmoForSequenceClassification as OlmoForSequenceClassification,
+    OlmoModel as OlmoModel,
+)
+from transept.models.olmo2 import (
+    Olmo2Config as Olmo2Config,
+    Olmo2ForCausalLM as Olmo2ForCausalLM,
+    Olmo2ForSequenceClassification as Olmo2ForSequenceClassification,
+    Olmo2Model as Olmo2Model,
+)
+from transept.models.olmo3 import (
+    Olmo3Config as Olmo3Config,
+    Olmo3ForCausalLM as Olmo3ForCausalLM,
+    Olmo3ForSequenceClassification as Olmo3ForSequenceClassification,
+    Olmo3Model as Olmo3Model,
+)
 from transept.models.opt import (
     OPTConfig as OPTConfig,
     OPTForCausalLM as OPTForCausalLM,
     OPTForQuestionAnswering as OPTForQuestionAnswering,
     OPTForSequenceClassification as OPTForSequenceClassification,
     OPTModel as OPTModel,
+)
+from transept.models.persimmon import (
+    PersimmonConfig as PersimmonConfig,
+    PersimmonForCausalLM as PersimmonForCausalLM,
+    PersimmonForSequenceClassification as PersimmonForSequenceClassification,
+    PersimmonForTokenClassification as PersimmonForTokenClassification,
+    PersimmonModel as PersimmonModel,
+)
+from transept.models.phi import (
+    PhiConfig as PhiConfig,
+    PhiForCausalLM as PhiForCausalLM,
+    PhiForSequenceClassification as PhiForSequenceClassification,
+    PhiForTokenClassification as PhiForTokenClassification,
+    PhiModel as PhiModel,
 )
 from transept.models.phi3 import (
     Phi3Config as Phi3Config,
@@ -684,6 +801,14 @@ from transept.models.roberta_prelayernorm import (
     RobertaPreLayerNormForTokenClassification as RobertaPreLayerNormForTokenClassification,
     RobertaPreLayerNormModel as RobertaPreLayerNormModel,
 )
+from transept.models.seed_oss import (
+    SeedOssConfig as SeedOssConfig,
+    SeedOssForCausalLM as SeedOssForCausalLM,
+    SeedOssForQuestionAnswering as SeedOssForQuestionAnswering,
+    SeedOssForSequenceClassification as SeedOssForSequenceClassification,
+    SeedOssForTokenClassification as SeedOssForTokenClassification,
+    SeedOssModel as SeedOssModel,
+)
 from transept.models.segformer import (
     SegformerConfig as SegformerConfig,
     SegformerForImageClassification as SegformerForImageClassification,
@@ -699,9 +824,31 @@ from transept.models.siglip import (
     SiglipVisionConfig as SiglipVisionConfig,
     SiglipVisionModel as SiglipVisionModel,
 )
+from transept.models.smollm3 import (
+    SmolLM3Config as SmolLM3Config,
+    SmolLM3ForCausalLM as SmolLM3ForCausalLM,
+    SmolLM3ForQuestionAnswering as SmolLM3ForQuestionAnswering,
+    SmolLM3ForSequenceClassification as SmolLM3ForSequenceClassification,
+    SmolLM3ForTokenClassification as SmolLM3ForTokenClassification,
+    SmolLM3Model as SmolLM3Model,
+)
 from transept.models.speech_encoder_decoder import (
     SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
     SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
+)
+from transept.models.stablelm import (
+    StableLmConfig as StableLmConfig,
+    StableLmForCausalLM as StableLmForCausalLM,
+    StableLmForSequenceClassification as StableLmForSequenceClassification,
+    StableLmForTokenClassification as StableLmForTokenClassification,
+    StableLmModel as StableLmModel,
+)
+from transept.models.starcoder2 import (
+    Starcoder2Config as Starcoder2Config,
+    Starcoder2ForCausalLM as Starcoder2ForCausalLM,
+    Starcoder2ForSequenceClassification as Starcoder2ForSequenceClassification,
+    Starcoder2ForTokenClassification as Starcoder2ForTokenClassification,
+    Starcoder2Model as Starcoder2Model,
 )
 from transept.models.swin import (
     SwinBackbone as SwinBackbone,
@@ -974,6 +1121,8 @@ from transept.preprocess.text.classes import (
     CLIPTokenizerFast as CLIPTokenizerFast,
     CamembertTokenizer as CamembertTokenizer,
     CamembertTokenizerFast as CamembertTokenizerFast,
+    CohereTokenizer as CohereTokenizer,
+    CohereTokenizerFast as CohereTokenizerFast,
     DebertaTokenizer as DebertaTokenizer,
     DebertaTokenizerFast as DebertaTokenizerFast,
     DebertaV2Tokenizer as DebertaV2Tokenizer,

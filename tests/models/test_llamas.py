@@ -46,6 +46,7 @@ def test_equals_the_reference_in_double(family: Family, monkeypatch: pytest.Monk
     compare(mine, in_double(theirs, monkeypatch, **inputs), DOUBLE)
 
 
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2}
 OLD: dict[str, dict[str, Any]] = {
     "gemma": {"hidden_act": "gelu", "rope_theta": 777.0},
     "gemma3_text": {
@@ -55,6 +56,11 @@ OLD: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 3,
         "num_hidden_layers": 7,
     },
+    "olmo3": {"rope_theta": 3e5, "rope_scaling": YARN, "num_hidden_layers": 5},
+    "cohere2": {"sliding_window_pattern": 3, "num_hidden_layers": 7, "rope_theta": 5e4},
+    "stablelm": {"partial_rotary_factor": 0.5, "rope_theta": 3e5},
+    "apertus": {},
+    "exaone4": {"num_hidden_layers": 8},
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transept.config.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.config.rotary import RotaryConfig
-from transept.layers import Attention, GatedMLP, Pattern, RMSNorm
+from transept.layers import MLP, Attention, GatedMLP, Pattern, RMSNorm
 from transept.layers.latent import LatentAttention, LatentSizes
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -109,9 +109,9 @@ def grouped_attention(
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 
-def gated_mlp(c: GroupedConfig, act: str) -> GatedMLP:
-    """The gated feed-forward layer, with the activation of that name."""
-    return GatedMLP(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
+def gated_mlp(c: GroupedConfig, act: str, kind: type[MLP] = GatedMLP) -> MLP:
+    """The feed-forward layer, with the activation of that name; it is gated, or of another ``kind``."""
+    return kind(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 
 
 class LatentConfig(DecoderConfig):

@@ -218,8 +218,8 @@ class Attention(Linked):
         self.scale = 1 / math.sqrt(self.head_dim) if scale is None else scale
         self.make_projections(dim, heads * self.head_dim, self.kv_heads * self.head_dim, bias)
         self.o_proj = self.linear(self.gathered_size, dim, bias if out_bias is None else out_bias)
-        self.q_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
-        self.k_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+        self.q_norm = self.head_norm(qk_norm, self.heads) if qk_norm else nn.Identity()
+        self.k_norm = self.head_norm(qk_norm, self.kv_heads) if qk_norm else nn.Identity()
 
     @property
     def gathered_size(self) -> int:
@@ -235,6 +235,10 @@ class Attention(Linked):
         """Make what gives queries, and keys and values of so many numbers a position."""
         self.q_proj = self.linear(dim, queries, bias)
         self.k_proj, self.v_proj = self.linear(self.source, keys, bias), self.linear(self.source, keys, bias)
+
+    def head_norm(self, make: Callable[..., nn.Module], heads: int) -> nn.Module:
+        """The norm of queries or keys (B, heads, T, E), for which ``make`` is given a size."""
+        return make(self.head_dim)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, heads * E) -> (B, heads, T, E)."""

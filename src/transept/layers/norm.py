@@ -26,6 +26,14 @@ class RMSNorm(nn.Module):
         return f"{tuple(self.weight.shape)}, eps={self.eps}"
 
 
+class WideRMSNorm(RMSNorm):
+    """A root-mean-square norm whose weights are applied before rounding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        return (self.weight.to(wide.dtype) * F.rms_norm(wide, x.shape[-1:], eps=self.eps)).to(x.dtype)
+
+
 class CenteredRMSNorm(RMSNorm):
     """A root-mean-square norm whose weights are stored as their distance from one, and applied before rounding."""
 

@@ -16,7 +16,7 @@ from transept.checkpoint.names import Names
 from transept.heads import classify, language, span
 from transept.kinds.decoder import DecoderConfig, GroupedConfig, gated_mlp, grouped_attention
 from transept.kinds.text import CausalBackbone
-from transept.layers import Attention, Block, Context, PreNorm, RMSNorm
+from transept.layers import MLP, Attention, Block, Context, GatedMLP, PreNorm, RMSNorm
 from transept.layers.rotary import RotaryTables, rotary_tables
 
 
@@ -52,6 +52,8 @@ class LlamaModel(CausalBackbone):
         changes=of_matrix("attn_q", in_pairs("num_attention_heads")) | of_matrix("attn_k", in_pairs("num_key_value_heads"))
     )
     block_class: ClassVar[type[Block]] = PreNorm
+    attention_class: ClassVar[type[Attention]] = Attention
+    mlp_class: ClassVar[type[MLP]] = GatedMLP
     norm_class: ClassVar[type[RMSNorm]] = RMSNorm
     embedding_class: ClassVar[type[nn.Embedding]] = nn.Embedding
     qk_norm_class: ClassVar[type[RMSNorm] | None] = None  # norms each head's queries and keys before they turn
@@ -80,10 +82,11 @@ class LlamaModel(CausalBackbone):
 
     def attention(self, layer: int, **more: Any) -> Attention:
         norm = self.qk_norm_class and partial(self.qk_norm_class, eps=self.config.rms_norm_eps)
-        return grouped_attention(self.config, layer, **{"bias": self.config.attention_bias, "qk_norm": norm} | more)
+        options: dict[str, Any] = {"kind": self.attention_class, "bias": self.config.attention_bias, "qk_norm": norm}
+        return grouped_attention(self.config, layer, **options | more)
 
     def feed_forward(self, layer: int) -> nn.Module:
-        return gated_mlp(self.config, self.config.hidden_act)
+        return gated_mlp(self.config, self.config.hidden_act, self.mlp_class)
 
 
 class LlamaForCausalLM(language.ForCausalLM[LlamaModel]): ...

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
-
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, PaddingId, Share
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig
-from transept.layers import Attention, Block, FusedAttention, FusedGatedMLP
+from transept.layers import Block, FusedAttention, FusedGatedMLP
 from transept.models import llama
 
 
@@ -59,17 +57,11 @@ PHI3_BLOCK: Table = {**llama.LLAMA_BLOCK, "self_attn": ("self_attn", FUSED)}
 class Phi3Model(llama.LlamaModel):
     config_class = Phi3Config
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", PHI3_BLOCK)})
+    attention_class, mlp_class = FusedAttention, FusedGatedMLP
     config: Phi3Config
 
     def block(self, layer: int, **more: Any) -> Block:
         return super().block(layer, dropout=self.config.resid_pdrop, **more)
-
-    def attention(self, layer: int, **more: Any) -> Attention:
-        return super().attention(layer, kind=FusedAttention, **more)
-
-    def feed_forward(self, layer: int) -> nn.Module:
-        c = self.config
-        return FusedGatedMLP(c.hidden_size, c.intermediate_size, c.hidden_act, chunk_size=c.chunk_size_feed_forward)
 
 
 class Phi3ForCausalLM(ForCausalLM[Phi3Model]): ...

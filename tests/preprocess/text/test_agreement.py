@@ -129,6 +129,7 @@ REFERENCE = {
     "DebertaTokenizer": ("bpe_files", {}),
     "GPTNeoXTokenizer": ("bpe_files", {}),
     "Qwen2Tokenizer": ("bpe_files", {}),
+    "CohereTokenizer": ("bpe_files", {}),
 }
 
 

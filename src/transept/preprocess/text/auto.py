@@ -24,7 +24,11 @@ CLASSES: dict[str, type[Tokenizer]] = {
 """The classes that a file can name; no other name is ever imported."""
 MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() for model_type in kind.family.model_types}
 """``model_type`` of a ``config.json`` -> name of its tokenizer's class, for files that name none."""
-MODEL_TYPES |= dict.fromkeys(("modernbert", "modernbert-decoder"), "PreTrainedTokenizerFast")
+_GENERIC = (
+    *("ernie4_5", "glm", "glm4", "granite", "ministral3", "modernbert", "modernbert-decoder", "nemotron", "olmo2", "olmo3"),
+    *("persimmon", "phi3", "stablelm"),
+)
+MODEL_TYPES |= dict.fromkeys(_GENERIC, "PreTrainedTokenizerFast")
 
 
 class AutoTokenizer:

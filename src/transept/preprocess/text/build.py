@@ -192,13 +192,25 @@ def byte_pair_model(files: VocabularyFiles, **settings: Any) -> models.BPE:
 
 
 def byte_level_backend(
-    files: VocabularyFiles, tokens: Tokens, options: Options, *, pattern: str | None = None, compose: bool = False
+    files: VocabularyFiles,
+    tokens: Tokens,
+    options: Options,
+    *,
+    pattern: str | None = None,
+    compose: bool = False,
+    digits: bool = False,
 ) -> Tokenizer:
-    """GPT-2's byte pairs (Radford et al. 2019), of words split by a pattern, and with ``compose`` of text in Unicode's NFC."""
+    """GPT-2's byte pairs (Radford et al. 2019), of words split by a pattern, and with ``compose`` of text in Unicode's NFC.
+
+    With ``digits`` each digit is a word.
+    """
     backend = Tokenizer(byte_pair_model(files, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False))
     if compose:
         backend.normalizer = normalizers.NFC()
-    return _on_bytes(backend, pattern, add_prefix_space=bool(options.get("add_prefix_space")))
+    _on_bytes(backend, pattern, add_prefix_space=bool(options.get("add_prefix_space")))
+    if digits:
+        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), backend.pre_tokenizer])
+    return backend
 
 
 def _on_bytes(backend: Tokenizer, pattern: str | None, *, add_prefix_space: bool = False) -> Tokenizer:

@@ -91,7 +91,7 @@ class GPT2Tokenizer(
     build=build.byte_level_backend,
     options={"add_prefix_space": False},
     portable=True,
-    model_types=("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "codegen", "opt", "starcoder2"),
+    model_types=("gpt2", "gpt_bigcode", "gptj", "gpt_neo", "codegen", "opt", "phi", "starcoder2"),
 ):
     """GPT-2's tokenizer. Options: ``add_prefix_space``, ``add_bos_token`` and ``add_eos_token``."""
 
@@ -151,6 +151,17 @@ class Qwen2Tokenizer(
     model_types=("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
 ):
     """Qwen2's: byte pairs of text in Unicode's NFC, with digits apart."""
+
+
+class CohereTokenizer(
+    GPT2Tokenizer,
+    tokens=_named(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>")
+    | _named(unk="<UNK>", pad="<PAD>", cls="<CLS>", sep="<SEP>", mask="<MASK_TOKEN>"),
+    build=partial(build.byte_level_backend, compose=True, digits=True),
+    padding_side="left",
+    model_types=("cohere", "cohere2"),
+):
+    """Command R's: byte pairs of text in Unicode's NFC, with digits apart."""
 
 
 class CLIPTokenizer(
@@ -310,6 +321,7 @@ LayoutLMv3TokenizerFast = LayoutLMv3Tokenizer
 SiglipTokenizerFast = SiglipTokenizer
 GPTNeoXTokenizerFast = GPTNeoXTokenizer
 Qwen2TokenizerFast = Qwen2Tokenizer
+CohereTokenizerFast = CohereTokenizer
 CLIPTokenizerFast = CLIPTokenizer
 LlamaTokenizerFast = LlamaTokenizer
 GemmaTokenizerFast = GemmaTokenizer
