@@ -403,6 +403,11 @@ from transept.models.distilbert import (
     DistilBertForTokenClassification as DistilBertForTokenClassification,
     DistilBertModel as DistilBertModel,
 )
+from transept.models.dots1 import (
+    Dots1Config as Dots1Config,
+    Dots1ForCausalLM as Dots1ForCausalLM,
+    Dots1Model as Dots1Model,
+)
 from transept.models.dpt import (
     DPTConfig as DPTConfig,
     DPTForDepthEstimation as DPTForDepthEstimation,
@@ -483,6 +488,11 @@ from transept.models.glm4 import (
     Glm4ForTokenClassification as Glm4ForTokenClassification,
     Glm4Model as Glm4Model,
 )
+from transept.models.glm4_moe import (
+    Glm4MoeConfig as Glm4MoeConfig,
+    Glm4MoeForCausalLM as Glm4MoeForCausalLM,
+    Glm4MoeModel as Glm4MoeModel,
+)
 from transept.models.gpt2 import (
     GPT2Config as GPT2Config,
     GPT2DoubleHeadsModel as GPT2DoubleHeadsModel,
@@ -507,6 +517,13 @@ from transept.models.gpt_neox import (
     GPTNeoXForSequenceClassification as GPTNeoXForSequenceClassification,
     GPTNeoXForTokenClassification as GPTNeoXForTokenClassification,
     GPTNeoXModel as GPTNeoXModel,
+)
+from transept.models.gpt_oss import (
+    GptOssConfig as GptOssConfig,
+    GptOssForCausalLM as GptOssForCausalLM,
+    GptOssForSequenceClassification as GptOssForSequenceClassification,
+    GptOssForTokenClassification as GptOssForTokenClassification,
+    GptOssModel as GptOssModel,
 )
 from transept.models.gptj import (
     GPTJConfig as GPTJConfig,
@@ -710,6 +727,14 @@ from transept.models.qwen2_5_vl import (
     Qwen2_5_VLTextModel as Qwen2_5_VLTextModel,
     Qwen2_5_VLVisionConfig as Qwen2_5_VLVisionConfig,
     Qwen2_5_VisionTransformerPretrainedModel as Qwen2_5_VisionTransformerPretrainedModel,
+)
+from transept.models.qwen2_moe import (
+    Qwen2MoeConfig as Qwen2MoeConfig,
+    Qwen2MoeForCausalLM as Qwen2MoeForCausalLM,
+    Qwen2MoeForQuestionAnswering as Qwen2MoeForQuestionAnswering,
+    Qwen2MoeForSequenceClassification as Qwen2MoeForSequenceClassification,
+    Qwen2MoeForTokenClassification as Qwen2MoeForTokenClassification,
+    Qwen2MoeModel as Qwen2MoeModel,
 )
 from transept.models.qwen2_vl import (
     Qwen2VLConfig as Qwen2VLConfig,

@@ -59,11 +59,11 @@ class SharedExpertsConfig(SparseConfig):
 
     ``n_shared_experts`` of the inner size ``moe_intermediate_size`` work on all tokens. The weights of those that are chosen,
     which sum to one with ``norm_topk_prob``, are multiplied by ``routed_scaling_factor``. Experts are of ``n_group`` groups,
-    and chosen from the best ``topk_group``. ``num_mtp_layers`` layers at the end of files, which predict more tokens, are not
-    read.
+    and chosen from the best ``topk_group``. ``num_nextn_predict_layers`` layers at the end of files, which predict more
+    tokens, are not read.
     """
 
-    aliases = {"num_local_experts": "n_routed_experts", "num_nextn_predict_layers": "num_mtp_layers"}
+    aliases = {"num_local_experts": "n_routed_experts"}
 
     n_shared_experts: int | None = 1
     n_routed_experts: Experts | None = 256
@@ -74,7 +74,7 @@ class SharedExpertsConfig(SparseConfig):
     norm_topk_prob: bool = True
     n_group: int | None = 1
     topk_group: int | None = 1
-    num_mtp_layers = 0
+    num_nextn_predict_layers = 0
 
     def is_sparse(self, layer: int) -> bool:
         return layer >= self.first_k_dense_replace

@@ -71,15 +71,21 @@ def held(weight: Any) -> Tensor:
     return found
 
 
-class Experts(nn.Module):
-    """E (``count``) gated feed-forward layers side by side; ``gate_up_proj`` gives the gates and then what is gated."""
+class SortedExperts(nn.Module):
+    """E (``count``) feed-forward layers side by side, each of which is applied to the tokens that chose it."""
 
-    def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
+    gate_up_proj: nn.Parameter
+    down_proj: nn.Parameter
+
+    def __init__(self, count: int, dim: int, hidden: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * hidden, dim))
-        self.down_proj = nn.Parameter(torch.empty(count, dim, hidden))
-        self.act = activation(act)
+        self.count = count
+        self.make_weights(dim, hidden)
         self.reset_parameters()
+
+    def make_weights(self, dim: int, hidden: int) -> None:
+        """Make the parameters for all experts."""
+        raise NotImplementedError
 
     def reset_parameters(self, std: float = 0.02) -> None:
         for weight in (self.gate_up_proj, self.down_proj):
@@ -87,14 +93,34 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """(N, D) tokens, (N, K) weights and (N, K) experts -> (N, D): the weighted sum over each token's experts."""
-        wide, down = map(held, (self.gate_up_proj, self.down_proj))
         chosen, order = experts.flatten().sort(stable=True)
-        ends = torch.searchsorted(chosen, torch.arange(len(wide), device=x.device), right=True)
-        rows = x[order // experts.shape[1]]
-        gate, up = grouped_linear(rows, wide, ends).chunk(2, dim=-1)
-        out = grouped_linear(self.act(gate) * up, down, ends)
+        ends = torch.searchsorted(chosen, torch.arange(self.count, device=x.device), right=True)
+        out = self.apply_sorted(x[order // experts.shape[1]], chosen, ends)
         back = torch.empty_like(out).index_copy(0, order, out).view(*experts.shape, -1)
         return (back * weights[..., None]).sum(dim=1).to(x.dtype)
+
+    def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
+        """(N * K, D) rows -> (N * K, D): each through its expert.
+
+        Experts are ``chosen`` (N * K) in order, and ``ends`` (E) are the rows behind those of each.
+        """
+        raise NotImplementedError
+
+
+class Experts(SortedExperts):
+    """Gated layers without biases; ``gate_up_proj`` gives the gates and then what is gated."""
+
+    def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
+        super().__init__(count, dim, hidden)
+        self.act = activation(act)
+
+    def make_weights(self, dim: int, hidden: int) -> None:
+        self.gate_up_proj = nn.Parameter(torch.empty(self.count, 2 * hidden, dim))
+        self.down_proj = nn.Parameter(torch.empty(self.count, dim, hidden))
+
+    def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
+        gate, up = grouped_linear(rows, held(self.gate_up_proj), ends).chunk(2, dim=-1)
+        return grouped_linear(self.act(gate) * up, held(self.down_proj), ends)
 
     def extra_repr(self) -> str:
         count, dim, hidden = self.down_proj.shape
@@ -137,6 +163,14 @@ class Router(Linked):
 
     def extra_repr(self) -> str:
         return "{1} -> {0}, top {2}".format(*self.weight.shape, self.top)
+
+
+class TopRouter(Router):
+    """Chooses the experts with the largest logits, and weighs them by a softmax over these alone."""
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        best, experts = torch.topk(logits, self.top, dim=-1)
+        return F.softmax(wide(best), dim=-1), experts
 
 
 class SigmoidRouter(Router):
@@ -192,7 +226,7 @@ class SparseMLP(Linked):
     def __init__(
         self,
         router: Router,
-        experts: Experts,
+        experts: SortedExperts,
         *,
         shared: nn.Module | None = None,
         jitter: float = 0.0,

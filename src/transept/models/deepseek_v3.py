@@ -31,6 +31,7 @@ class DeepseekV3Config(LatentConfig, SharedExpertsConfig):
     """
 
     model_type = "deepseek_v3"
+    aliases = {"num_mtp_layers": "num_nextn_predict_layers"}
 
     vocab_size: int = 129280
     hidden_size: int = 7168
@@ -47,7 +48,7 @@ class DeepseekV3Config(LatentConfig, SharedExpertsConfig):
     routed_scaling_factor: float = 2.5
     n_group: int | None = 8
     topk_group: int | None = 4
-    num_mtp_layers: int = 1
+    num_nextn_predict_layers: int = 1
 
 
 LATENT_ATTENTION: Table = {
@@ -84,7 +85,7 @@ class DeepseekV3Model(MixtralModel):
 
     @classmethod
     def names_of(cls, config: Config) -> Names:
-        first, count = config.num_hidden_layers, config.num_mtp_layers
+        first, count = config.num_hidden_layers, config.num_nextn_predict_layers
         return super().names_of(config) | Names(ignore=tuple(f"layers.{layer}" for layer in range(first, first + count)))
 
     def attention(self, layer: int, **more: Any) -> Attention:

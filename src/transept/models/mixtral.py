@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
-from transept.config.fields import Count
-from transept.config.fields import Experts as ExpertsCount
+from transept.config.fields import Count, Experts
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
 from transept.kinds.experts import BalancedConfig, SparseConfig, sparse_mlp
 from transept.layers import Context
-from transept.layers.moe import Experts, Router
+from transept.layers.moe import Router, SortedExperts
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.classification import load_balance
 from transept.outputs import ModelOutput, SparseOutput
@@ -36,7 +35,7 @@ class MixtralConfig(BalancedConfig):
     rms_norm_eps: float = 1e-5
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
-    num_local_experts: ExpertsCount = 8
+    num_local_experts: Experts = 8
     num_experts_per_tok: int = 2
     router_jitter_noise: float = 0.0
     sliding_window: Count | None = None
@@ -75,7 +74,7 @@ class MixtralModel(LlamaModel):
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
-        if isinstance(module, Experts | Router):
+        if isinstance(module, SortedExperts | Router):
             module.reset_parameters(self.config.initializer_range)
 
     @classmethod

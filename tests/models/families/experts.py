@@ -41,4 +41,52 @@ EXPERTS = [
             "yarn": {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}},
         },
     ),
+    Family(
+        "gpt_oss",
+        # The root of the head size is no power of two, and gates reach their bounds.
+        SPARSE | {"head_dim": 12, "num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 4, "swiglu_limit": 1.5},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "num_experts_per_tok": 1},
+            "plain": {"rope_parameters": {"rope_type": "default", "rope_theta": 900.0}, "attention_bias": False},
+            "layers": {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3, "swiglu_alpha": 0.7},
+            "whole": {"layer_types": ["full_attention", "full_attention"], "tie_word_embeddings": True},
+        },
+    ),
+    Family(
+        "glm4_moe",
+        SPARSE | ROUTED | {"head_dim": 12},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "n_group": 3, "topk_group": 2, "use_qk_norm": True},
+            "whole": {"rope_parameters": {"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 1.0}},
+            "biases": {"attention_bias": True, "norm_topk_prob": False, "n_shared_experts": 2},
+        },
+    ),
+    Family(
+        "dots1",
+        SPARSE | ROUTED | {"n_shared_experts": 2, "sliding_window": 4, "max_window_layers": 1},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "norm_topk_prob": True, "routed_scaling_factor": 1.5},
+            "whole": {"sliding_window": None, "attention_bias": True},
+        },
+    ),
+    Family(
+        "qwen2_moe",
+        SPARSE
+        | {"num_hidden_layers": 3, "mlp_only_layers": [1], "moe_intermediate_size": 21, "num_experts": 6}
+        | {"num_experts_per_tok": 3, "shared_expert_intermediate_size": 23},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "norm_topk_prob": True, "qkv_bias": False},
+            "steps": {"decoder_sparse_step": 2, "mlp_only_layers": None, "tie_word_embeddings": True},
+            "dense": {"num_experts": 0, "hidden_act": "gelu"},
+            "windows": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2},
+        },
+    ),
 ]
