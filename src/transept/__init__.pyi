@@ -446,6 +446,20 @@ from transept.models.ernie4_5 import (
     Ernie4_5ForCausalLM as Ernie4_5ForCausalLM,
     Ernie4_5Model as Ernie4_5Model,
 )
+from transept.models.esm import (
+    EsmConfig as EsmConfig,
+    EsmForMaskedLM as EsmForMaskedLM,
+    EsmForSequenceClassification as EsmForSequenceClassification,
+    EsmForTokenClassification as EsmForTokenClassification,
+    EsmModel as EsmModel,
+)
+from transept.models.eurobert import (
+    EuroBertConfig as EuroBertConfig,
+    EuroBertForMaskedLM as EuroBertForMaskedLM,
+    EuroBertForSequenceClassification as EuroBertForSequenceClassification,
+    EuroBertForTokenClassification as EuroBertForTokenClassification,
+    EuroBertModel as EuroBertModel,
+)
 from transept.models.exaone4 import (
     Exaone4Config as Exaone4Config,
     Exaone4ForCausalLM as Exaone4ForCausalLM,
@@ -556,6 +570,14 @@ from transept.models.hunyuan_v1_dense import (
     HunYuanDenseV1ForSequenceClassification as HunYuanDenseV1ForSequenceClassification,
     HunYuanDenseV1Model as HunYuanDenseV1Model,
 )
+from transept.models.jina_embeddings_v3 import (
+    JinaEmbeddingsV3Config as JinaEmbeddingsV3Config,
+    JinaEmbeddingsV3ForMaskedLM as JinaEmbeddingsV3ForMaskedLM,
+    JinaEmbeddingsV3ForQuestionAnswering as JinaEmbeddingsV3ForQuestionAnswering,
+    JinaEmbeddingsV3ForSequenceClassification as JinaEmbeddingsV3ForSequenceClassification,
+    JinaEmbeddingsV3ForTokenClassification as JinaEmbeddingsV3ForTokenClassification,
+    JinaEmbeddingsV3Model as JinaEmbeddingsV3Model,
+)
 from transept.models.layoutlmv3 import (
     LayoutLMv3Config as LayoutLMv3Config,
     LayoutLMv3ForQuestionAnswering as LayoutLMv3ForQuestionAnswering,
@@ -665,6 +687,13 @@ from transept.models.nemotron import (
     NemotronForTokenClassification as NemotronForTokenClassification,
     NemotronModel as NemotronModel,
 )
+from transept.models.nomic_bert import (
+    NomicBertConfig as NomicBertConfig,
+    NomicBertForMaskedLM as NomicBertForMaskedLM,
+    NomicBertForSequenceClassification as NomicBertForSequenceClassification,
+    NomicBertForTokenClassification as NomicBertForTokenClassification,
+    NomicBertModel as NomicBertModel,
+)
 from transept.models.olmo import (
     OlmoConfig as OlmoConfig,
     OlmoForCausalLM as OlmoForCausalLM,
@@ -769,6 +798,16 @@ from transept.models.reformer import (
     ReformerModel as ReformerModel,
     ReformerModelWithLMHead as ReformerModelWithLMHead,
 )
+from transept.models.rembert import (
+    RemBertConfig as RemBertConfig,
+    RemBertForCausalLM as RemBertForCausalLM,
+    RemBertForMaskedLM as RemBertForMaskedLM,
+    RemBertForMultipleChoice as RemBertForMultipleChoice,
+    RemBertForQuestionAnswering as RemBertForQuestionAnswering,
+    RemBertForSequenceClassification as RemBertForSequenceClassification,
+    RemBertForTokenClassification as RemBertForTokenClassification,
+    RemBertModel as RemBertModel,
+)
 from transept.models.resnet import (
     ResNetBackbone as ResNetBackbone,
     ResNetConfig as ResNetConfig,
@@ -825,6 +864,16 @@ from transept.models.roberta_prelayernorm import (
     RobertaPreLayerNormForSequenceClassification as RobertaPreLayerNormForSequenceClassification,
     RobertaPreLayerNormForTokenClassification as RobertaPreLayerNormForTokenClassification,
     RobertaPreLayerNormModel as RobertaPreLayerNormModel,
+)
+from transept.models.roformer import (
+    RoFormerConfig as RoFormerConfig,
+    RoFormerForCausalLM as RoFormerForCausalLM,
+    RoFormerForMaskedLM as RoFormerForMaskedLM,
+    RoFormerForMultipleChoice as RoFormerForMultipleChoice,
+    RoFormerForQuestionAnswering as RoFormerForQuestionAnswering,
+    RoFormerForSequenceClassification as RoFormerForSequenceClassification,
+    RoFormerForTokenClassification as RoFormerForTokenClassification,
+    RoFormerModel as RoFormerModel,
 )
 from transept.models.seed_oss import (
     SeedOssConfig as SeedOssConfig,
@@ -1156,6 +1205,7 @@ from transept.preprocess.text.classes import (
     DistilBertTokenizerFast as DistilBertTokenizerFast,
     ElectraTokenizer as ElectraTokenizer,
     ElectraTokenizerFast as ElectraTokenizerFast,
+    EsmTokenizer as EsmTokenizer,
     GPT2Tokenizer as GPT2Tokenizer,
     GPT2TokenizerFast as GPT2TokenizerFast,
     GPTNeoXTokenizer as GPTNeoXTokenizer,
@@ -1181,6 +1231,8 @@ from transept.preprocess.text.classes import (
     Qwen2TokenizerFast as Qwen2TokenizerFast,
     ReformerTokenizer as ReformerTokenizer,
     ReformerTokenizerFast as ReformerTokenizerFast,
+    RemBertTokenizer as RemBertTokenizer,
+    RemBertTokenizerFast as RemBertTokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
     SiglipTokenizer as SiglipTokenizer,

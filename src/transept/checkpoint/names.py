@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from transept.checkpoint.keys import KeyMap, Recipe, Table, flattened, made_for
+from transept.checkpoint.keys import KeyMap, Table, flattened, made_for
 from transept.checkpoint.paths import PathTree, join, matches, respell
 
 
@@ -152,7 +152,7 @@ class Names:
         The names of the tree are read too.
         """
         rules = flattened(self.files if self.within is None else self.table)
-        tree = {rule.targets[0]: name for name, rule in rules.items() if replace(rule, stored="") == Recipe(rule.targets)}
+        tree = {rule.targets[0]: name for name, rule in rules.items() if rule.is_plain}
         tree |= {child.place: child.stored for child in self.children}
         inside = {place for place, stored in tree.items() if f"{stored}.".startswith(f"{place}.")}
         tree = {place.removeprefix(f"{self.base}."): tree[place] for place in tree.keys() - rules.keys() - inside}

@@ -45,8 +45,11 @@ class LlamaModel(CausalBackbone):
     config_class: ClassVar[type[GroupedConfig]] = LlamaConfig
     base_model_prefix = "model"
     infers_texts: ClassVar[bool] = True
-    head_dropouts = ("classifier_dropout", 0.1)
-    reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
+    head_dropouts: ClassVar[tuple[str | float, ...]] = ("classifier_dropout", 0.1)
+    reads: ClassVar[tuple[str, ...]] = (
+        *("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels"),
+        "use_cache",
+    )
     names = Names({"layers.*": ("layers.*", LLAMA_BLOCK)}, legacy={"transformer": "model"}, ignore=("rotary_emb.inv_freq",))
     gguf = Layout(
         changes=of_matrix("attn_q", in_pairs("num_attention_heads")) | of_matrix("attn_k", in_pairs("num_key_value_heads"))

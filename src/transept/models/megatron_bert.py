@@ -74,6 +74,7 @@ class MegatronBertModel(BertModel):
             "encoder.ln": "norm",
             "pooler": "pooler",
         },
+        legacy=BertModel.names.legacy,
         ignore=BertModel.names.ignore,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .settings import ALL, SHARP, TEXT, Family
+from .settings import ALL, ROPES, SHARP, TEXT, Family
 
 # The root of three times a head's size is whole: the reference takes it in float32.
 RELATIVE = TEXT | {"hidden_size": 48, "intermediate_size": 37, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
@@ -134,6 +134,67 @@ ENCODERS = [
             },
             "shared": {"position_buckets": 4, "max_relative_positions": 5, "share_att_key": True},
             "conv": {"conv_kernel_size": 5, "conv_groups": 2, "conv_act": "gelu", "relative_attention": False},
+        },
+    ),
+    Family(
+        "nomic_bert",
+        TEXT | {"intermediate_size": 37, "initializer_range": SHARP},
+        token_types=True,
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={"untied": {"tie_word_embeddings": False}, "wide": {"head_dim": 12}, "yarn": ROPES["yarn"]},
+    ),
+    Family(
+        "jina_embeddings_v3",
+        TEXT | {"intermediate_size": 37, "initializer_range": SHARP},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={"untied": {"tie_word_embeddings": False}, "linear": ROPES["linear"]},
+    ),
+    Family(
+        "eurobert",
+        TEXT
+        | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        | {"mask_token_id": 3, "initializer_range": SHARP},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "biases": {"attention_bias": True, "mlp_bias": True},
+            "first": {"classifier_pooling": "bos"},
+            "mean": {"classifier_pooling": "mean"},
+        },
+    ),
+    Family(
+        "esm",
+        TEXT
+        | {"intermediate_size": 37, "pad_token_id": 1, "mask_token_id": 7, "initializer_range": SHARP}
+        | {"position_embedding_type": "rotary", "token_dropout": True},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "learned": {"position_embedding_type": "absolute", "emb_layer_norm_before": True},
+            "plain": {"token_dropout": False},
+        },
+    ),
+    Family(
+        "rembert",
+        TEXT | {"intermediate_size": 37, "input_embedding_size": 12, "output_embedding_size": 20},
+        token_types=True,
+        decoder={"is_decoder": True},
+        variants={"relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "roformer",
+        TEXT | {"intermediate_size": 37, "initializer_range": SHARP},
+        token_types=True,
+        decoder={"is_decoder": True},
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "factorised": {"embedding_size": 12},
+            "values": {"rotary_value": True},
         },
     ),
     Family(

@@ -241,3 +241,32 @@ def test_tokenizing_imports_no_torch(vocab_txt: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, timeout=PATIENCE)
     assert float(done.stdout) < slowness()
+
+
+@pytest.mark.reference
+def test_letters_of_proteins_beside_the_reference(tmp_path: Path) -> None:
+    words = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    ours, theirs = (library.from_pretrained(tmp_path) for library in (classes.EsmTokenizer, transformers.EsmTokenizer))
+    texts = ["MKTAYIAKQR", "MK TA<mask>YI", "mkt A-Z.", "K 7 x7K", "", "<null_1>M", "M<eos>K"]
+    for inputs in ((texts,), (texts, texts[::-1])):
+        assert ours(*inputs)["input_ids"] == theirs(*inputs)["input_ids"]
+    assert ours(texts, padding=True)["attention_mask"] == theirs(texts, padding=True)["attention_mask"]
+    assert ours.decode(ours(texts[0])["input_ids"]) == theirs.decode(theirs(texts[0])["input_ids"])
+    ours.save_pretrained(tmp_path / "saved")
+    assert classes.EsmTokenizer.from_pretrained(tmp_path / "saved")(texts)["input_ids"] == ours(texts)["input_ids"]
+
+
+@pytest.mark.reference
+def test_rembert_reads_a_sentencepiece_model_beside_the_reference(sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    (tmp_path / "sentencepiece.model").write_bytes(sentence_pieces(**LAYOUTS["AlbertTokenizer"][0]).read_bytes())
+    ours, theirs = (library.from_pretrained(tmp_path) for library in (classes.RemBertTokenizer, transformers.RemBertTokenizer))
+    texts = [*PLAIN, "the  Paris"]  # the reference has another id for unknown pieces
+    apart = ours(texts, add_special_tokens=False)["input_ids"]
+    assert apart == theirs(texts, add_special_tokens=False)["input_ids"]
+    # The reference puts special tokens around texts where there is a tokenizer.json alone.
+    first, last = ours.cls_token_id, ours.sep_token_id
+    assert ours(texts)["input_ids"] == [[first, *ids, last] for ids in apart]
+    pairs = [[first, *one, last, *other, last] for one, other in zip(apart, apart[::-1], strict=True)]
+    assert ours(texts, texts[::-1])["input_ids"] == pairs
+    assert ours.model_input_names == theirs.model_input_names

@@ -184,6 +184,21 @@ def wordpiece_backend(files: VocabularyFiles, tokens: Tokens, options: Options) 
     return backend
 
 
+def words_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """Whole tokens, the longest first, wherever they stand; what is between them is unknown, a word at a time."""
+    vocab = vocab_with_unknown(files, tokens)
+    words = sorted((word for word in vocab if word), key=len, reverse=True)
+    backend = Tokenizer(models.WordLevel(vocab, unk_token=tokens["unk_token"]))
+    apart = pre_tokenizers.Split(Regex("|".join(map(_escaped, words))), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([apart, pre_tokenizers.WhitespaceSplit()])
+    return backend
+
+
+def _escaped(word: str) -> str:
+    """A pattern that fits a word alone."""
+    return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in word)
+
+
 def byte_pair_model(files: VocabularyFiles, **settings: Any) -> models.BPE:
     """A byte-pair model of a vocabulary and its merges; ``FormatError`` where they contradict each other."""
     vocab, merges = files.read_vocab(), files.read_merges()

@@ -58,7 +58,10 @@ class BertTokenizer(
     template=_BERT_TEMPLATE,
     inputs=("input_ids", "token_type_ids", "attention_mask"),
     portable=True,
-    model_types=("bert", "ernie", "convbert", "layoutlm", "mobilebert", "squeezebert", "visual_bert"),
+    model_types=(
+        *("bert", "ernie", "convbert", "layoutlm", "megatron-bert", "mobilebert", "nomic_bert", "squeezebert"),
+        "visual_bert",
+    ),
 ):
     """BERT's tokenizer. ``do_lower_case``, ``tokenize_chinese_chars`` and ``strip_accents`` are its options."""
 
@@ -79,6 +82,20 @@ class MPNetTokenizer(
     model_types=("mpnet",),
 ):
     """MPNet's: BERT's word pieces with RoBERTa's special tokens."""
+
+
+class EsmTokenizer(
+    Tokenizer,
+    files={"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"},
+    tokens=_named(eos="<eos>", unk="<unk>", pad="<pad>", cls="<cls>", mask="<mask>"),
+    build=build.words_backend,
+    options={},
+    template=(("cls", "A", "eos"), ("cls", "A", "eos", "B", "eos")),
+    inputs=("input_ids", "attention_mask"),
+    portable=True,
+    model_types=("esm",),
+):
+    """ESM's: each token of the vocabulary, such as the letter of an amino acid, is found wherever it stands."""
 
 
 # Byte pairs
@@ -258,6 +275,16 @@ class AlbertTokenizer(
     """ALBERT's tokenizer. Options: ``do_lower_case`` and ``keep_accents``."""
 
 
+class RemBertTokenizer(
+    AlbertTokenizer,
+    files=_files("sentencepiece.model"),
+    options={"do_lower_case": False, "keep_accents": True},
+    inputs=("input_ids", "attention_mask"),
+    model_types=("rembert",),
+):
+    """RemBERT's: ALBERT's with accents and capital letters."""
+
+
 class XLNetTokenizer(
     AlbertTokenizer,
     tokens=_ROBERTA_TOKENS | _named(sep="<sep>", cls="<cls>"),
@@ -278,7 +305,7 @@ class XLMRobertaTokenizer(
     build=build.fairseq_backend,
     options={},
     template=_ROBERTA_TEMPLATE,
-    model_types=("xlm-roberta", "xlm-roberta-xl", "xmod"),
+    model_types=("xlm-roberta", "xlm-roberta-xl", "xmod", "jina_embeddings_v3"),
 ):
     """XLM-RoBERTa's tokenizer, whose ids are those of fairseq: four special tokens, the pieces, the mask."""
 
@@ -328,6 +355,7 @@ GemmaTokenizerFast = GemmaTokenizer
 T5TokenizerFast = T5Tokenizer
 ReformerTokenizerFast = ReformerTokenizer
 AlbertTokenizerFast = AlbertTokenizer
+RemBertTokenizerFast = RemBertTokenizer
 XLNetTokenizerFast = XLNetTokenizer
 XLMRobertaTokenizerFast = XLMRobertaTokenizer
 CamembertTokenizerFast = CamembertTokenizer
