@@ -670,6 +670,12 @@ from transept.models.modernbert import (
     ModernBertForTokenClassification as ModernBertForTokenClassification,
     ModernBertModel as ModernBertModel,
 )
+from transept.models.modernbert_decoder import (
+    ModernBertDecoderConfig as ModernBertDecoderConfig,
+    ModernBertDecoderForCausalLM as ModernBertDecoderForCausalLM,
+    ModernBertDecoderForSequenceClassification as ModernBertDecoderForSequenceClassification,
+    ModernBertDecoderModel as ModernBertDecoderModel,
+)
 from transept.models.mpnet import (
     MPNetConfig as MPNetConfig,
     MPNetForMaskedLM as MPNetForMaskedLM,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from transept.config.rotary import RotaryConfig, theta_of
 from transept.core.task import TaskModel
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
-from transept.layers import Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm
+from transept.layers import Attention, Context, FusedAttention, FusedGatedMLP, Pattern, PreNorm
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.layers.rotary import rotary_tables
@@ -29,15 +29,14 @@ from transept.outputs import BackboneOutput
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
 
-class ModernBertConfig(RotaryConfig):
-    """Settings of ModernBERT; the defaults are those of ModernBERT-base.
+class ModernBertBaseConfig(RotaryConfig):
+    """What ModernBERT and its decoder have in common; the defaults are those of ModernBERT-base.
 
     ``layer_types`` names each layer's attention, ``full_attention`` or ``sliding_attention``; when absent, every third layer
-    (every ``global_attn_every_n_layers``) is the former. ``local_attention`` is the window's width, half of it on either
-    side. ``rope_parameters`` has one mapping per type of layer. ``deterministic_flash_attn`` is kept and has no effect.
+    (every ``global_attn_every_n_layers``) is the former. ``local_attention`` is twice how far a layer with a window sees on one
+    side. ``rope_parameters`` has one mapping per type of layer.
     """
 
-    model_type = "modernbert"
     default_thetas = {GLOBAL: 160000.0, LOCAL: 10000.0}
 
     vocab_size: int = 50368
@@ -67,13 +66,9 @@ class ModernBertConfig(RotaryConfig):
     mlp_bias: bool = False
     mlp_dropout: Share = 0.0
     decoder_bias: bool = True
-    classifier_pooling: Literal["cls", "mean"] = "cls"
     classifier_dropout: Share = 0.0
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
-    deterministic_flash_attn: bool = False
-    sparse_prediction: bool = False
-    sparse_pred_ignore_index: Signed = -100
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +95,17 @@ class ModernBertConfig(RotaryConfig):
         return nn.LayerNorm(self.hidden_size, self.norm_eps, bias=self.norm_bias)
 
 
+class ModernBertConfig(ModernBertBaseConfig):
+    """Settings of ModernBERT; ``deterministic_flash_attn`` is kept and has no effect."""
+
+    model_type = "modernbert"
+
+    classifier_pooling: Literal["cls", "mean"] = "cls"
+    deterministic_flash_attn: bool = False
+    sparse_prediction: bool = False
+    sparse_pred_ignore_index: Signed = -100
+
+
 MODERNBERT_BLOCK: Table = {
     "attn_norm": "self_attn_norm",
     "attn": ("self_attn", {"Wqkv": "qkv_proj", "Wo": "o_proj"}),
@@ -112,7 +118,7 @@ MODERNBERT_BLOCK: Table = {
 class ModernBertEmbeddings(nn.Module):
     """The embeddings of words, normed: (B, T) ids -> (B, T, D)."""
 
-    def __init__(self, config: ModernBertConfig) -> None:
+    def __init__(self, config: ModernBertBaseConfig) -> None:
         super().__init__()
         self.tok_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.norm, self.drop = config.norm(), nn.Dropout(config.embedding_dropout)
@@ -123,9 +129,9 @@ class ModernBertEmbeddings(nn.Module):
 
 
 class ModernBertModel(TextBackbone):
-    config_class = ModernBertConfig
+    config_class: ClassVar[type[ModernBertBaseConfig]] = ModernBertConfig
     base_model_prefix = "model"
-    reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
+    reads: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")
     names = Names(
         {
             "embeddings.tok_embeddings": "embed_tokens",
@@ -135,9 +141,10 @@ class ModernBertModel(TextBackbone):
         }
     )
     scales_residual = True
-    config: ModernBertConfig
+    attention_class: ClassVar[type[Attention]] = FusedAttention
+    config: ModernBertBaseConfig
 
-    def __init__(self, config: ModernBertConfig) -> None:
+    def __init__(self, config: ModernBertBaseConfig) -> None:
         super().__init__(config)
         c = config
         self.embeddings = ModernBertEmbeddings(c)
@@ -152,16 +159,20 @@ class ModernBertModel(TextBackbone):
         return self.embeddings(inputs_embeds=x)
 
     def make_block(self, layer: int) -> PreNorm:
-        """A layer: a local one sees as many positions before as after, and the very first has no norm before its attention."""
+        """A layer; the very first has no norm before its attention."""
         c, kind = self.config, self.config.layer_types[layer]
-        pattern = Pattern(window=c.sliding_window + 1 if kind == LOCAL else None)
-        attention = partial(FusedAttention, bias=c.attention_bias, pattern=pattern, dropout=c.attention_dropout, rotary=kind)
+        options: dict[str, Any] = {"bias": c.attention_bias, "dropout": c.attention_dropout, "rotary": kind}
+        attention = self.attention_class(c.hidden_size, c.num_attention_heads, pattern=self.pattern(kind), **options)
         mlp = partial(FusedGatedMLP, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward, dropout=c.mlp_dropout)
-        parts = attention(c.hidden_size, c.num_attention_heads), mlp(c.hidden_size, c.intermediate_size, c.hidden_activation)
+        parts = attention, mlp(c.hidden_size, c.intermediate_size, c.hidden_activation)
         made = PreNorm(*parts, c.norm, dropout=c.attention_dropout, mlp_dropout=0.0)
         if layer == 0:
             made.self_attn_norm = nn.Identity()
         return made
+
+    def pattern(self, kind: str) -> Pattern:
+        """Which keys a layer of a kind sees: a local one as many positions before as after."""
+        return Pattern(window=self.config.sliding_window + 1 if kind == LOCAL else None)
 
     def initialize_module(self, module: nn.Module) -> None:
         super().initialize_module(module)
@@ -181,7 +192,7 @@ class ModernBertModel(TextBackbone):
 class ModernBertHead(Linked):
     """A dense layer, an activation and a norm, which all tasks share with pretraining, and the task's own layer."""
 
-    def __init__(self, c: ModernBertConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, c: ModernBertBaseConfig, outputs: int, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.dense, self.norm = nn.Linear(c.hidden_size, c.hidden_size, c.classifier_bias), c.norm()
         self.act, self.dropout = activation(c.classifier_activation), nn.Dropout(dropout)
@@ -191,7 +202,12 @@ class ModernBertHead(Linked):
         return self.out_proj(self.dropout(self.norm(self.act(self.dense(x)))))
 
 
-class _Task(TaskModel[ModernBertModel]):
+ModernB = TypeVar("ModernB", bound=ModernBertModel)
+
+
+class ModernBertTask(TaskModel[ModernB]):
+    """A task with ModernBERT's head, whose matrices begin as the network's."""
+
     @classmethod
     def own_names_of(cls, config: Config) -> Names:
         """The last layer may be new above a pretrained dense one."""
@@ -207,7 +223,7 @@ class _Task(TaskModel[ModernBertModel]):
         return 1 / math.sqrt(self.backbone.dim)
 
 
-class ModernBertForMaskedLM(_Task, language.ForMaskedLM[ModernBertModel]):
+class ModernBertForMaskedLM(ModernBertTask[ModernBertModel], language.ForMaskedLM[ModernBertModel]):
     """ModernBERT that fills masks; with ``sparse_prediction``, logits are for labelled tokens only, (tokens, V)."""
 
     names = Names(
@@ -242,7 +258,7 @@ class ModernBertForMaskedLM(_Task, language.ForMaskedLM[ModernBertModel]):
         return super().counts(labels, inputs)
 
 
-class _Classifies(_Task, classify.HeadedTask[ModernBertModel]):
+class _Classifies(ModernBertTask[ModernBertModel], classify.HeadedTask[ModernBertModel]):
     names = Names({"head": "head", "classifier": "head.out_proj"})
 
     def make_head(self, config: Config) -> nn.Module:

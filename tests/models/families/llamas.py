@@ -14,7 +14,7 @@ BY_KIND = {
     SLIDING: {"rope_type": "default", "rope_theta": 70.0},
 }
 LONG: dict[str, Any] = {"rope_parameters": ROPE | FACTORS | {"rope_type": "longrope"}}
-# What the reference norms in float32 is rounded in float64.
+# What the reference norms or turns in float32 is rounded in float64.
 NORMED: dict[str, Any] = {"left_padded_alone": True, "rounded": ALL}
 # Where a position itself counts, not only how far others are: a row that is padded on the left needs its positions.
 ABSOLUTE = NORMED | {"left_padded_alone": False}
@@ -232,6 +232,18 @@ LLAMAS = [
         variants={
             "plain": {"hidden_act": "gelu", "attention_bias": True},
             "linear": {"rope_parameters": ROPE | {"rope_type": "linear", "factor": 2.0}, "tie_word_embeddings": True},
+        },
+    ),
+    Family(
+        "modernbert-decoder",
+        TEXT
+        | {"intermediate_size": 37, "initializer_range": 0.3, "local_attention": 8, "pad_token_id": 0, "bos_token_id": 1}
+        | {"eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2},
+        **NORMED,
+        variants={
+            "untied": {"tie_word_embeddings": False, "decoder_bias": False},
+            "biases": {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True},
+            "layers": {"layer_types": [SLIDING, FULL], "rope_parameters": BY_KIND},
         },
     ),
 ]
