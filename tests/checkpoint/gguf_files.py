@@ -49,6 +49,7 @@ TOKENS = {
     "tokenizer.ggml.tokens": [f"t{index}" for index in range(WORDS)],
     "tokenizer.ggml.bos_token_id": 1,
     "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.padding_token_id": 0,
 }
 """Enough of a tokenizer for the reference to read the rest of a file."""
 
@@ -62,7 +63,7 @@ def settings(architecture: str, **values: Any) -> dict[str, Any]:
 
 def gated(architecture: str) -> tuple[dict[str, Any], Tensors]:
     """Settings and random tensors of a decoder like Llama."""
-    noise, scale = np.random.default_rng(0), 0.03 if architecture == "gemma2" else 0.2
+    noise, scale = np.random.default_rng(0), 0.03 if architecture.startswith("gemma") else 0.2
     # The reference takes the size of Qwen3's heads and of its experts for those of the released models.
     size, heads = (256, 2) if architecture.startswith("qwen3") else (64, 4)
     inner, shared = 768 if architecture == "qwen3moe" else 96, 2
@@ -80,7 +81,14 @@ def gated(architecture: str) -> tuple[dict[str, Any], Tensors]:
             block |= {"attn_q.bias": draw(size), "attn_k.bias": draw(shared * each), "attn_v.bias": draw(shared * each)}
         if architecture.startswith("qwen3"):
             block |= {f"attn_{name}_norm.weight": 1 + draw(each) for name in "qk"}
-        if architecture == "gemma2":
+        if architecture == "phi3":
+            block = {
+                name: tensor for name, tensor in block.items() if name.partition(".")[0] not in ("attn_q", "attn_k", "attn_v")
+            }
+            block["attn_qkv.weight"] = draw(size + 2 * shared * each, size)
+        if architecture == "gemma3":
+            block |= {f"attn_{name}_norm.weight": 1 + draw(each) for name in "qk"}
+        if architecture in ("gemma2", "gemma3"):
             block |= {f"{name}.weight": 1 + draw(size) for name in ("post_attention_norm", "post_ffw_norm")}
         if architecture == "qwen3moe":
             block |= {f"ffn_{name}_exps.weight": draw(4, inner, size) for name in ("gate", "up")}
@@ -88,10 +96,13 @@ def gated(architecture: str) -> tuple[dict[str, Any], Tensors]:
         else:
             block |= {"ffn_gate.weight": draw(inner, size), "ffn_up.weight": draw(inner, size)}
             block["ffn_down.weight"] = draw(size, inner)
+        if architecture == "phi3":
+            block["ffn_up.weight"] = draw(2 * inner, size)
+            del block["ffn_gate.weight"]
         tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in block.items()}
     more: dict[str, Any] = {"attention.head_count": heads, "attention.head_count_kv": shared, "rope.dimension_count": each}
     more |= {"rope.freq_base": 10000.0, "attention.layer_norm_rms_epsilon": 1e-5, "embedding_length": size}
-    if architecture in ("gemma2", "qwen3", "qwen3moe"):
+    if architecture in ("gemma2", "gemma3", "qwen3", "qwen3moe"):
         more |= {"attention.key_length": each, "attention.sliding_window": 4096}
     if architecture == "qwen3moe":
         more |= {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": inner}

@@ -37,7 +37,17 @@ def test_blocks_are_unpacked_bit_for_bit(number: int, encoding: Any) -> None:
     assert gguf.GGML_QUANT_SIZES[Kind(number)] == (encoding.block, encoding.size)
 
 
-MODELS = {"llama": gated, "qwen2": gated, "qwen3": gated, "gemma2": gated, "qwen3moe": gated, "gpt2": fused, "bloom": fused}
+MODELS = {
+    "llama": gated,
+    "qwen2": gated,
+    "qwen3": gated,
+    "gemma2": gated,
+    "gemma3": gated,
+    "phi3": gated,
+    "qwen3moe": gated,
+    "gpt2": fused,
+    "bloom": fused,
+}
 CASES = [(name, None) for name in MODELS] + [("llama", Kind.Q8_0), ("qwen2", Kind.Q4_0), ("qwen3moe", Kind.Q5_1)]
 
 

@@ -115,7 +115,10 @@ def _swapped(tensor: Tensor, sizes: tuple[int, int, int], axis: int) -> Tensor:
     return tensor.reshape(*sizes, *tensor.shape[1:]).transpose(axis, axis + 1).reshape(tensor.shape)
 
 
-NORMS = tuple(f"{name}.weight" for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "output_norm"))
+NORMS = tuple(
+    f"{name}.weight"
+    for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
+)
 PLUS_ONE = Change(lambda tensor, config: tensor - 1, lambda tensor, config: tensor + 1)
 """The file has one more than ours: of norms that multiply by one more than their weight."""
 

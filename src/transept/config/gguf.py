@@ -100,7 +100,7 @@ def _rotary(gguf: GGUF, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if whole is not None:  # Llama 3's, which change no attention
             rope["attention_factor"] = 1.0
     if rope.get("rope_type", "default") != "default":
-        yield "rope_parameters", rope
+        yield "rope_scaling", rope  # which is for the layers that the family scales
     size, heads, turned = values.get("hidden_size"), values.get("num_attention_heads"), _own(gguf, "rope.dimension_count")
     each = _own(gguf, "attention.key_length") or (size // heads if type(size) is type(heads) is int and heads > 0 else None)
     if type(turned) is int and type(each) is int and 0 < turned < each:

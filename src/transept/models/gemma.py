@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import NORMS, PLUS_ONE, Layout
 from transept.config.fields import Layers, PaddingId
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import CAUSAL_ONLY, DecoderConfig
@@ -49,6 +50,7 @@ class GemmaConfig(DecoderConfig):
 class GemmaModel(llama.LlamaModel):
     config_class = GemmaConfig
     norm_class, embedding_class = CenteredRMSNorm, ScaledEmbedding
+    gguf = Layout(changes=dict.fromkeys(NORMS, PLUS_ONE))
 
 
 class GemmaForCausalLM(ForCausalLM[GemmaModel]): ...

@@ -48,6 +48,7 @@ class Gemma3TextConfig(Gemma2Config):
 class Gemma3TextModel(Gemma2Model):
     config_class = Gemma3TextConfig
     qk_norm_class = CenteredRMSNorm
+    gguf = Gemma2Model.gguf
     config: Gemma3TextConfig
 
     @property

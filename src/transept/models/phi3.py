@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, PaddingId, Share
@@ -26,6 +27,7 @@ class Phi3Config(DecoderConfig):
 
     model_type = "phi3"
     default_share = 1.0
+    gguf_keys = {"rope.scaling.original_context_length": "original_max_position_embeddings"}
 
     vocab_size: int = 32064
     hidden_size: int = 3072
@@ -58,6 +60,7 @@ class Phi3Model(llama.LlamaModel):
     config_class = Phi3Config
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", PHI3_BLOCK)})
     attention_class, mlp_class = FusedAttention, FusedGatedMLP
+    gguf = Layout({"ffn_up": "mlp.gate_up_proj"})
     config: Phi3Config
 
     def block(self, layer: int, **more: Any) -> Block:
