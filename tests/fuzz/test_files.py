@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.checkpoint.gguf_files import Kind, gated, write
 from tests.checkpoint.small import config, raw
 from tests.fuzz.mutate import mangled, mutated, text_of
 from tests.models.families import FAMILIES
+from transept.checkpoint.layouts import METHODS
 from transept.checkpoint.store import TensorStore, open_store
 from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForDepthEstimation
 from transept.errors import TranseptError
@@ -155,6 +157,55 @@ def test_tokenizers(tmp_path: Path, fuzz: Fuzz) -> None:
         tokenizer(["hello world", "", "a [MASK] b\0😀"], padding=tokenizer.pad_token is not None, truncation=False)
 
     fuzz(attempt)
+
+
+def test_quantised_weights(tmp_path: Path, fuzz: Fuzz) -> None:
+    """Settings of every method and parts of any shape: weights are unpacked, or an error says why not."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **LLAMA))
+    model.save_pretrained(tmp_path)
+    plain, config = load_file(tmp_path / "model.safetensors"), json.loads((tmp_path / "config.json").read_text())
+    ends = ["qweight", "qzeros", "scales", "g_idx", "weight", "SCB", "weight.absmax", "weight.quant_map", "weight_scale"]
+    ends += ["weight.quant_state.bitsandbytes__nf4", "weight.nested_absmax", "weight.nested_quant_map", "weight_packed"]
+    ends += ["weight_zero_point", "weight_shape", "weight_scale_inv", "W_q", "scale", "zero", "shape", "nbits", "_weight_qdata"]
+    ends += ["_weight_scale", "_weight_zero_point"]
+    types = [torch.int32, torch.uint8, torch.int8, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64]
+    settings = {"bits": 4, "group_size": 4, "load_in_8bit": False, "weight_block_size": [4, 4], "format": "pack-quantized"}
+    settings["config_groups"] = {"g": {"weights": {"num_bits": 4, "block_structure": [2, 2]}}}
+    state = {
+        "quant_type": "nf4",
+        "blocksize": 4,
+        "dtype": "float16",
+        "shape": [8, 8],
+        "nested_blocksize": 4,
+        "nested_offset": 0.1,
+    }
+
+    def attempt(noise: Random) -> None:
+        tensors = dict(plain)
+        stem = "model.layers.0.mlp.up_proj"
+        del tensors[f"{stem}.weight"]
+        for end in noise.sample(ends, noise.randrange(2, 12)):
+            shape = [noise.choice([0, 1, 2, 4, 8, 16]) for _ in range(noise.randrange(4))]
+            tensors[f"{stem}.{end}"] = torch.zeros(shape).to(noise.choice(types))
+            if "quant_state" in end:
+                text = text_of(mutated(state, noise), noise).encode("utf-8", "surrogatepass")
+                tensors[f"{stem}.{end}"] = torch.tensor([*text], dtype=torch.uint8)
+        (tmp_path / "model.safetensors").unlink()
+        save_file(tensors, tmp_path / "model.safetensors")
+        document = config | {"quantization_config": mutated(settings | {"quant_method": noise.choice([*METHODS])}, noise)}
+        (tmp_path / "config.json").write_bytes(text_of(document, noise).encode("utf-8", "surrogatepass"))
+        AutoModelForCausalLM.from_pretrained(tmp_path, strict=noise.random() < 0.5)
+
+    fuzz(attempt)
+
+
+LLAMA: dict[str, Any] = {
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "vocab_size": 16,
+}
 
 
 def test_gguf(tmp_path: Path, fuzz: Fuzz) -> None:

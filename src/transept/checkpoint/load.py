@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Recipe
 from transept.checkpoint.names import Names
-from transept.checkpoint.store import Store
+from transept.checkpoint.quantized import Store
 from transept.environment.memory import check_memory
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
 

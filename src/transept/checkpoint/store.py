@@ -224,7 +224,7 @@ class PickleStore(dict[str, Tensor]):
         return sorted(names, key=lambda name: -self[name].nbytes)
 
 
-Store = TensorStore | PickleStore | GGUFStore
+Stored = TensorStore | PickleStore | GGUFStore
 
 
 def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
@@ -236,7 +236,7 @@ def file_names(variant: Any, *, pickle: bool = False) -> tuple[str, str]:
     return (f"{stem}.{variant}.{suffix}", f"{name}.index.{variant}.json") if variant else (name, f"{name}.index.json")
 
 
-def open_store(source: Source, *, variant: str | None = None, safe: bool | None = None) -> Store:
+def open_store(source: Source, *, variant: str | None = None, safe: bool | None = None) -> Stored:
     """Find and open a model's weights: safetensors, or the older ``pytorch_model.bin``.
 
     With ``safe`` only the first counts, with ``safe=False`` only the second, and else the second where there is no first, with

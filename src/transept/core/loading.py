@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.names import Names
+from transept.checkpoint.quantized import unpacked
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config.model import CONFIG_NAME, Config
 from transept.core.task_table import pipeline_tag
@@ -123,7 +124,7 @@ class Pretrained(ForLibraries, Pushable):
                 split.divide(model)
             return (model, report.as_dict()) if output_loading_info else model
         source = Source(model_name(pretrained_model_name_or_path), **hub)
-        store = open_store(source, variant=variant, safe=use_safetensors)
+        store = unpacked(open_store(source, variant=variant, safe=use_safetensors), config.extra.get("quantization_config"))
         try:
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
             report, names = plan(model, store.names(model), store)
@@ -135,6 +136,7 @@ class Pretrained(ForLibraries, Pushable):
             raise
         if split is not None:
             split.finish(model, report)
+        model.config.extra.pop("quantization_config", None)  # the weights are plain ones now
         model.config.dtype = wanted
         model.name_or_path = model.config.name_or_path = source.location
         model.load_report = report

@@ -1,0 +1,326 @@
+"""How methods of quantisation store a weight: which tensors it has, and how it follows from them.
+
+Results are those of each method's own library, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.checkpoint.blocks import decode
+from transept.errors import FormatError, UnsupportedError
+from transept.storage.files import parse_json
+
+Parts = Mapping[str, Tensor]
+Settings = Mapping[str, Any]
+MOST_TEXT = 10_000  # bytes of the settings of one weight
+_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where a word of AWQ's has its first, second ... column
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one method stores a weight.
+
+    Args:
+        parts: the ends of the names of its tensors, behind a common beginning.
+        needed: those without which there is no such weight.
+        weight: what follows that beginning in the name of the weight.
+        shape: the weight's shape, by the parts.
+        unpack: the weight, by the parts.
+    """
+
+    parts: tuple[str, ...]
+    needed: tuple[str, ...]
+    shape: Callable[[Parts], tuple[int, ...]]
+    unpack: Callable[[Parts], Tensor]
+    weight: str = ".weight"
+
+    def groups(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Names of weights -> the stored names of their parts."""
+        found: dict[str, dict[str, str]] = {}
+        ends = sorted(self.parts, key=len, reverse=True)
+        for name in names:
+            if (end := next((end for end in ends if name.endswith(end)), None)) is not None:
+                found.setdefault(name.removesuffix(end), {})[end] = name
+        return {stem + self.weight: parts for stem, parts in found.items() if parts.keys() >= {*self.needed}}
+
+
+# Integers
+
+
+def _words(data: Tensor, bits: int) -> Tensor:
+    """(..., n) words -> (..., n * how many of so many bits are in one), the lowest bits first, as int32."""
+    shifts = torch.arange(0, data.dtype.itemsize * 8, bits, dtype=torch.int32)
+    words: Tensor = (data.int()[..., None] >> shifts) & (2**bits - 1)
+    return words.flatten(-2)
+
+
+def _stream(data: Tensor, bits: int, count: int) -> Tensor:
+    """(rows, n) words of 32 bits -> (rows, count) numbers that follow each other bit by bit, in order of their words."""
+    if 32 % bits == 0:
+        return _words(data, bits)[:, :count]
+    flat = _words(data, 1)[:, : count * bits].reshape(len(data), count, bits)
+    return (flat << torch.arange(bits, dtype=torch.int32)).sum(-1, dtype=torch.int32)
+
+
+def _spread(scale: Tensor, shape: Iterable[int], block: Iterable[int] | None = None) -> Tensor:
+    """A number for each block of a matrix as one for each of its entries (or fewer, where that broadcasts)."""
+    if scale.ndim < 2:
+        return scale.reshape(-1, 1)
+    sizes = [*shape]
+    steps = block or [-(-size // max(count, 1)) for size, count in zip(sizes[-2:], scale.shape[-2:], strict=True)]
+    for axis, step in zip((-2, -1), steps, strict=True):
+        if scale.shape[axis] not in (1, sizes[axis]):
+            scale = scale.repeat_interleave(int(step), dim=axis).narrow(axis, 0, sizes[axis])
+    return scale
+
+
+# Methods
+
+
+def _gptq(settings: Settings) -> Layout:
+    """GPTQ (Frantar et al. 2022): words along the inputs, a scale and a zero point for each group of inputs and output."""
+    bits, is_second = _number(settings, "bits", 4), settings.get("checkpoint_format") == "gptq_v2"
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        return parts[".qweight"].shape[1], parts[".qweight"].shape[0] * 32 // bits
+
+    def unpack(parts: Parts) -> Tensor:
+        outputs, inputs = shape(parts)
+        codes, scales = _stream(parts[".qweight"].T.contiguous(), bits, inputs), parts[".scales"]
+        zeros = _stream(parts[".qzeros"], bits, outputs) + (0 if is_second else 1)
+        size = _number(settings, "group_size", -1)
+        group = parts.get(".g_idx", torch.arange(inputs) // (size if size > 0 else inputs)).long()
+        return ((codes - zeros.T[:, group]).to(scales.dtype) * scales.T[:, group]).contiguous()
+
+    return Layout((".qweight", ".qzeros", ".scales", ".g_idx"), (".qweight", ".qzeros", ".scales"), shape, unpack)
+
+
+def _awq(settings: Settings) -> Layout:
+    """AWQ (Lin et al. 2023), in the order of its GEMM kernels: words along the outputs, of which eight are interleaved."""
+    if (version := settings.get("version", "gemm")) != "gemm" or _number(settings, "bits", 4) != 4:
+        raise UnsupportedError(
+            f"AWQ's layout {version!r:.40} of {settings.get('bits')} bits is not read: four bits of 'gemm' are."
+        )
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        return parts[".qweight"].shape[1] * 8, parts[".qweight"].shape[0]
+
+    def unpack(parts: Parts) -> Tensor:
+        codes, zeros = (_words(parts[f".{name}"], 4) for name in ("qweight", "qzeros"))
+        order = torch.arange(codes.shape[1]).view(-1, 8)[:, _AWQ_ORDER].flatten()
+        codes, zeros = codes[:, order], zeros[:, order]
+        scales, size = parts[".scales"], len(codes) // len(zeros)
+        codes = (codes - zeros.repeat_interleave(size, 0)).to(scales.dtype)
+        return (codes * scales.repeat_interleave(size, 0)).T.contiguous()
+
+    return Layout((".qweight", ".qzeros", ".scales"), (".qweight", ".qzeros", ".scales"), shape, unpack)
+
+
+def _bitsandbytes(settings: Settings) -> Layout:
+    return _eight_bits() if settings.get("load_in_8bit") else _four_bits()
+
+
+def _eight_bits() -> Layout:
+    """LLM.int8 (Dettmers et al. 2022): a scale for each row, of which 127 steps are the largest value."""
+
+    def unpack(parts: Parts) -> Tensor:
+        return parts[".weight"].float() * (parts[".SCB"].float()[:, None] * (1 / 127))
+
+    ends = (".weight", ".SCB", ".weight_format")
+    return Layout(ends, ends[:2], lambda parts: (*parts[".weight"].shape,), unpack)
+
+
+def _four_bits() -> Layout:
+    """NF4 and FP4 (Dettmers et al. 2023): codes of a table, and a scale for each block, which may be in eight bits itself."""
+    states = tuple(f".weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
+
+    def state(parts: Parts) -> dict[str, Any]:
+        data = next(part for end, part in parts.items() if end in states)
+        found = parse_json(bytes(data.tolist()).decode()) if data.numel() < MOST_TEXT else None
+        if not isinstance(found, dict):
+            raise FormatError("its settings are no JSON object")
+        return found
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        sizes = tuple(int(size) for size in state(parts)["shape"])
+        if min(sizes, default=0) < 1 or -(-_count(sizes) // 2) != parts[".weight"].numel():
+            raise FormatError(f"it is said to be of {sizes}")
+        return sizes
+
+    def unpack(parts: Parts) -> Tensor:
+        told, sizes, scale = state(parts), shape(parts), parts[".weight.absmax"]
+        if ".weight.nested_absmax" in parts:
+            steps = parts[".weight.nested_absmax"].repeat_interleave(int(told["nested_blocksize"]))[: scale.numel()]
+            scale = parts[".weight.nested_quant_map"][scale.long()] * steps + float(told["nested_offset"])
+        data = parts[".weight"].flatten()
+        codes = torch.stack([data >> 4, data & 15], dim=-1).flatten()[: _count(sizes)]
+        steps = scale.float().repeat_interleave(int(told["blocksize"]))[: len(codes)]
+        kind = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(told["dtype"], torch.float32)
+        return (parts[".weight.quant_map"].float()[codes.int()] * steps).view(sizes).to(kind)
+
+    ends = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
+    more = tuple(f".weight.{end}" for end in ends)
+    needed = (".weight", ".weight.absmax", ".weight.quant_map")
+    return _Stated((".weight", *more, *states), needed, shape, unpack)
+
+
+class _Stated(Layout):
+    """A layout whose settings are one of the parts, of which there must be one."""
+
+    def groups(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        found = super().groups(names)
+        return {name: parts for name, parts in found.items() if any(".quant_state." in end for end in parts)}
+
+
+def _floats(settings: Settings) -> Layout:
+    """Numbers of eight bits with a scale for each block (DeepSeek-V3, arXiv:2412.19437), row or matrix."""
+    block = settings.get("weight_block_size")
+
+    def unpack(parts: Parts) -> Tensor:
+        weight, scale = parts[".weight"], parts.get(".weight_scale_inv", parts.get(".weight_scale"))
+        if scale is None:
+            raise FormatError("there is no scale")
+        return weight.float() * _spread(scale.float(), weight.shape, block)
+
+    ends = (".weight", ".weight_scale_inv", ".weight_scale", ".activation_scale", ".input_scale")
+    return _Scaled(ends, (".weight",), lambda parts: (*parts[".weight"].shape,), unpack)
+
+
+class _Scaled(Layout):
+    """A layout of weights under their own names, with a scale beside them."""
+
+    def groups(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        return {name: parts for name, parts in super().groups(names).items() if any("scale" in end for end in parts)}
+
+
+def _compressed(settings: Settings) -> Layout:
+    """The formats of compressed-tensors: packed integers, integers and floats of eight bits."""
+    kinds = {settings.get("format")} | {group.get("format") for group in _schemes(settings)} - {None}
+    if unknown := kinds - {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision"}:
+        raise UnsupportedError(f"the format {', '.join(map(str, unknown))!r:.80} of compressed-tensors is not read.")
+    blocks = {
+        tuple(block)
+        for group in _schemes(settings)
+        if isinstance(block := (group.get("weights") or {}).get("block_structure"), list)
+    }
+    block = next(iter(blocks)) if len(blocks) == 1 else None
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        if ".weight_packed" not in parts:
+            return (*parts[".weight"].shape,)
+        return tuple(int(size) for size in parts[".weight_shape"].tolist())
+
+    def unpack(parts: Parts) -> Tensor:
+        scale, sizes = parts[".weight_scale"], shape(parts)
+        zero = parts.get(".weight_zero_point")
+        if (packed := parts.get(".weight_packed")) is None:
+            codes = parts[".weight"]
+        else:
+            bits = max(packed.shape[1] * 32 // sizes[1], 1)
+            codes = _stream(packed, bits, sizes[1]) - 2 ** (bits - 1)
+            if zero is not None and zero.dtype == torch.int32:
+                zero = _stream(zero.T.contiguous(), bits, sizes[0]).T - 2 ** (bits - 1)
+        group = parts.get(".weight_g_idx")
+
+        def at_entries(each: Tensor) -> Tensor:
+            return _spread(each, sizes, block) if group is None or (group < 0).any() else each[:, group.long()]
+
+        codes = codes.to(scale.dtype)
+        return (codes if zero is None else codes - at_entries(zero.to(scale.dtype))) * at_entries(scale)
+
+    ends = ("_packed", "", "_scale", "_zero_point", "_shape", "_g_idx")
+    names = (*(f".weight{end}" for end in ends), ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point")
+    return _Scaled(names, (".weight_scale",), shape, unpack)
+
+
+def _schemes(settings: Settings) -> list[Mapping[str, Any]]:
+    groups = settings.get("config_groups") or {}
+    return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+
+
+def _mxfp4(settings: Settings) -> Layout:
+    """Experts of gpt_oss: floats of four bits in blocks of 32 with a power of two (OCP's MX, 2023), with the inputs last."""
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        experts, outputs, groups, _ = parts["_blocks"].shape
+        return experts, groups * 32, outputs
+
+    def unpack(parts: Parts) -> Tensor:
+        experts, inputs, outputs = shape(parts)
+        blocks = parts["_blocks"].flatten(0, 2)
+        # The blocks hold the codes of neighbours in one byte; those of GGUF hold the first and the second half.
+        codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
+        halves = torch.cat([parts["_scales"].reshape(-1, 1), codes[:, :16] | (codes[:, 16:] << 4)], dim=1)
+        return decode("MXFP4", halves).view(experts, outputs, inputs).transpose(1, 2).contiguous()
+
+    return Layout(("_blocks", "_scales"), ("_blocks", "_scales"), shape, unpack, weight="")
+
+
+def _torchao(settings: Settings) -> Layout:
+    """Torchao's safetensors: integers or floats of eight bits with a scale, and a zero point, for each group of a row."""
+
+    def unpack(parts: Parts) -> Tensor:
+        codes, zero = parts["._weight_qdata"], parts.get("._weight_zero_point")
+        if codes.dtype == torch.uint8:
+            raise FormatError("its integers of four bits are in an order of kernels of GPUs, which is not read")
+        numbers = codes.float() if zero is None else codes.float() - _spread(zero.float(), codes.shape)
+        return numbers * _spread(parts["._weight_scale"].float(), codes.shape)
+
+    ends = tuple(f"._weight_{name}" for name in ("qdata", "scale", "zero_point", "act_pre_scale"))
+    return Layout(ends, ends[:2], lambda parts: (*parts["._weight_qdata"].shape,), unpack)
+
+
+def _hqq(settings: Settings) -> Layout:
+    """HQQ (Badri & Shaji 2023): codes of groups, whose matrix is cut into as many parts as a byte holds codes."""
+
+    def shape(parts: Parts) -> tuple[int, ...]:
+        return tuple(int(size) for size in parts[".shape"].tolist())
+
+    def unpack(parts: Parts) -> Tensor:
+        data, bits, scale = parts[".W_q"], int(parts[".nbits"]), parts[".scale"]
+        if data.dtype == torch.uint8:
+            shifts: Iterable[int] = range(8 - bits, -1, -bits)
+        else:  # ten codes of three bits in a word
+            shifts = range(27, -1, -3)
+        codes = torch.cat([(data >> shift) & (2**bits - 1) for shift in shifts])
+        count = _count(shape(parts))
+        codes = codes[: count // codes.shape[1]].to(scale.dtype)
+        return ((codes - parts[".zero"]) * scale).reshape(shape(parts))
+
+    told = "nbits group_size axis packing unpack_view_dtype view_as_float quant_scale quant_zero compute_dtype offload_meta"
+    told += " encoded_state_dict stores_quant_config channel_wise optimize round_zero"
+    needed = (".W_q", ".scale", ".zero", ".shape", ".nbits")
+    return Layout((*needed, *(f".{name}" for name in told.split() if name != "nbits")), needed, shape, unpack)
+
+
+METHODS: dict[str, Callable[[Settings], Layout]] = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "fp8": _floats,
+    "fbgemm_fp8": _floats,
+    "compressed-tensors": _compressed,
+    "mxfp4": _mxfp4,
+    "torchao": _torchao,
+    "hqq": _hqq,
+}
+
+
+def _number(settings: Settings, name: str, default: int) -> int:
+    value = settings.get(name, default)
+    if type(value) is not int or not -1 <= value <= 2**20 or (name == "bits" and value not in (2, 3, 4, 8)):
+        raise FormatError(f"`quantization_config` cannot have {name!r} at {str(value)[:40]!r}.")
+    return value
+
+
+def _count(sizes: Iterable[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
