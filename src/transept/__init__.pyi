@@ -468,6 +468,14 @@ from transept.models.exaone4 import (
     Exaone4ForTokenClassification as Exaone4ForTokenClassification,
     Exaone4Model as Exaone4Model,
 )
+from transept.models.falcon import (
+    FalconConfig as FalconConfig,
+    FalconForCausalLM as FalconForCausalLM,
+    FalconForQuestionAnswering as FalconForQuestionAnswering,
+    FalconForSequenceClassification as FalconForSequenceClassification,
+    FalconForTokenClassification as FalconForTokenClassification,
+    FalconModel as FalconModel,
+)
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
     GemmaForCausalLM as GemmaForCausalLM,
@@ -515,6 +523,13 @@ from transept.models.gpt2 import (
     GPT2ForTokenClassification as GPT2ForTokenClassification,
     GPT2LMHeadModel as GPT2LMHeadModel,
     GPT2Model as GPT2Model,
+)
+from transept.models.gpt_bigcode import (
+    GPTBigCodeConfig as GPTBigCodeConfig,
+    GPTBigCodeForCausalLM as GPTBigCodeForCausalLM,
+    GPTBigCodeForSequenceClassification as GPTBigCodeForSequenceClassification,
+    GPTBigCodeForTokenClassification as GPTBigCodeForTokenClassification,
+    GPTBigCodeModel as GPTBigCodeModel,
 )
 from transept.models.gpt_neo import (
     GPTNeoConfig as GPTNeoConfig,

@@ -145,7 +145,10 @@ def pair(family: Family, cls: type[Model], *, attention: str = "sdpa", **more: A
     ours, theirs = copy.deepcopy(originals(family, cls, **more)[:2])
     ours.set_attn_implementation(attention)
     fused = all(getattr(part, "_supports_sdpa", True) for part in theirs.modules())
-    theirs.set_attn_implementation(attention if fused else "eager")
+    asked = attention if fused else "eager"
+    theirs.set_attn_implementation(asked)
+    if theirs.config._attn_implementation != asked:  # Falcon refuses it, and looks into its config in each pass
+        theirs.config._attn_implementation = asked
     return ours, theirs
 
 

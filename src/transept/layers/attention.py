@@ -389,8 +389,12 @@ class FusedAttention(Attention):
 
 
 class ByHeadAttention(FusedAttention):
-    """The same, where ``qkv_proj`` gives the query, key and value of one head after another."""
+    """The same, where ``qkv_proj`` gives the query, key and value of one head after another.
+
+    Where heads share keys and values, it gives the queries of such heads, their key and their value.
+    """
 
     def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        heads = self.qkv_proj(x).unflatten(-1, (-1, 3, self.head_dim))  # (B, T, H, 3, E)
-        return heads.permute(3, 0, 2, 1, 4).unbind(0)
+        shared = self.heads // self.kv_heads
+        groups = self.qkv_proj(x).unflatten(-1, (-1, shared + 2, self.head_dim))  # (B, T, K, H / K + 2, E)
+        return tuple(part.flatten(2, 3).transpose(1, 2) for part in groups.split([shared, 1, 1], dim=-2))

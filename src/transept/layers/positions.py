@@ -103,15 +103,15 @@ def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     return torch.cat([powers, between[: 2 * (heads - most) : 2]])
 
 
-def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor) -> Tensor:
+def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(1 or B, H, 1, S), like another tensor: each head's slope times the position of each key, to be added to the scores.
 
     Queries need no part in it: a softmax over keys is the same whether distances or positions are what they differ by.
-    Positions count the ``real`` keys (B, S) alone, or all of them.
+    Positions count the ``real`` keys (B, S) alone, or all of them. Products are of numbers of ``dtype``.
     """
     places = torch.arange(keys, device=like.device)[None] if real is None else (real.long().cumsum(dim=1) - 1) * real
-    # In float32 until the end: bfloat16 lacks odd numbers beyond 256.
-    return (alibi_slopes(heads, like.device)[:, None, None] * places[:, None, None]).to(like.dtype)
+    # In float32 unless a family was trained otherwise: bfloat16 lacks odd numbers beyond 256.
+    return (alibi_slopes(heads, like.device)[:, None, None].to(dtype) * places[:, None, None].to(dtype)).to(like.dtype)
 
 
 _MAP_SIDE = 50  # rows and columns that learned positions have

@@ -206,6 +206,34 @@ DECODERS = [
         },
     ),
     Family(
+        "gpt_bigcode",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 37, "pad_token_id": 0}
+        | {"initializer_range": SHARP},
+        token_types=True,
+        rounded=ALL,  # the reference has its softmax in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "apart": {"multi_query": False, "activation_function": "relu"},
+            "unscaled": {"scale_attn_weights": False, "n_inner": None},
+        },
+    ),
+    Family(
+        "falcon",
+        {"vocab_size": 99, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "max_position_embeddings": 64}
+        | {"ffn_hidden_size": 37, "pad_token_id": 0, "initializer_range": SHARP},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference rotates in float32
+        variants={
+            "untied": {"tie_word_embeddings": False, "bias": True, "activation": "relu"},
+            "heads": {"multi_query": False, "bias": True},
+            "new": {"new_decoder_architecture": True, "num_kv_heads": 2},
+            "one_norm": {"new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1},
+            "alibi": {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True, "ffn_hidden_size": None},
+            "biases": {"alibi": True},
+            **ROPES,
+        },
+    ),
+    Family(
         "mamba",
         # With the usual step sizes of a hundredth hardly anything would reach the states.
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}

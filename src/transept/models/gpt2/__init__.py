@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table, Transposed
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share
+from transept.config.model import Config
 from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.heads import classify, language, span
 from transept.kinds.text import CausalBackbone
@@ -71,21 +73,23 @@ class GPT2MLP(MLP):
 
 
 class GPT2Model(CausalBackbone):
-    config_class = GPT2Config
+    config_class: ClassVar[type[Config]] = GPT2Config
     base_model_prefix = "transformer"
-    head_dropouts = ("classifier_dropout", 0.1)
+    head_dropouts: ClassVar[tuple[str | float, ...]] = ("classifier_dropout", 0.1)
     scales_residual = infers_texts = True
     reads = ("input_ids", "past_key_values", "attention_mask", *PER_TOKEN, *ENCODER, "labels", "use_cache")
     names = Names(
         {"wte": "embed_tokens", "wpe": "embed_positions", "h.*": ("layers.*", GPT2_BLOCK), "ln_f": "norm"},
         ignore=("attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"),
     )
+    mlp_class: ClassVar[type[MLP]] = GPT2MLP
+    config: Any
     gguf = Layout(
         {"attn_qkv": Transposed("self_attn.qkv_proj"), "attn_output": Transposed("self_attn.o_proj")}
         | {"ffn_up": Transposed("mlp.up_proj"), "ffn_down": Transposed("mlp.down_proj")}
     )
 
-    def __init__(self, config: GPT2Config) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.n_embd)
@@ -93,14 +97,17 @@ class GPT2Model(CausalBackbone):
         self.dropout = nn.Dropout(c.embd_pdrop)
         norm = partial(nn.LayerNorm, c.n_embd, c.layer_norm_epsilon)
         inner, scale = 4 * c.n_embd if c.n_inner is None else c.n_inner, None if c.scale_attn_weights else 1.0
-        attention = partial(GPT2Attention, c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
-        block, mlp = partial(PreNorm, dropout=c.resid_pdrop), partial(GPT2MLP, c.n_embd, inner, c.activation_function)
+        attention = partial(self.attention_kind(), c.n_embd, c.n_head, dropout=c.attn_pdrop, scale=scale)
+        block, mlp = partial(PreNorm, dropout=c.resid_pdrop), partial(self.mlp_class, c.n_embd, inner, c.activation_function)
         cross = partial(attention, cross=True) if c.add_cross_attention else None
         self.layers = standard_layers(c, block, partial(attention, pattern=Pattern(causal=True)), mlp, norm, cross=cross)
         self.norm = norm()
         for index, layer in enumerate(self.layers if c.scale_attn_by_inverse_layer_idx else ()):
             for part in (part for part in layer.modules() if isinstance(part, Attention)):
                 part.scale /= index + 1
+
+    def attention_kind(self) -> Callable[..., Attention]:
+        return GPT2Attention
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         """Token types are rows of the vocabulary."""
