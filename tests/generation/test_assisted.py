@@ -36,7 +36,11 @@ def worse(model: Any, noise: float) -> Any:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in draft.parameters():
-            parameter.add_(noise * parameter.std().nan_to_num() * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(
+                noise
+                * parameter.std(correction=min(1, parameter.numel() - 1))
+                * torch.randn(parameter.shape, generator=generator)
+            )
     draft.generation_config = copy.deepcopy(model.generation_config)
     draft.generation_config.update(num_assistant_tokens=4, assistant_confidence_threshold=0.0)
     return draft

@@ -31,6 +31,7 @@ ATTENTION: Table = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", 
 
 class ModernBertDecoderModel(ModernBertModel, CausalBackbone):
     config_class = ModernBertDecoderConfig
+    infers_texts = True
     reads = ("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "labels", "use_cache")
     names = ModernBertModel.names | Names({"layers.*": ("layers.*", {**MODERNBERT_BLOCK, "attn": ("self_attn", ATTENTION)})})
     attention_class = Attention
