@@ -446,6 +446,11 @@ from transept.models.ernie4_5 import (
     Ernie4_5ForCausalLM as Ernie4_5ForCausalLM,
     Ernie4_5Model as Ernie4_5Model,
 )
+from transept.models.ernie4_5_moe import (
+    Ernie4_5_MoeConfig as Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM as Ernie4_5_MoeForCausalLM,
+    Ernie4_5_MoeModel as Ernie4_5_MoeModel,
+)
 from transept.models.esm import (
     EsmConfig as EsmConfig,
     EsmForMaskedLM as EsmForMaskedLM,
@@ -475,6 +480,11 @@ from transept.models.falcon import (
     FalconForSequenceClassification as FalconForSequenceClassification,
     FalconForTokenClassification as FalconForTokenClassification,
     FalconModel as FalconModel,
+)
+from transept.models.flex_olmo import (
+    FlexOlmoConfig as FlexOlmoConfig,
+    FlexOlmoForCausalLM as FlexOlmoForCausalLM,
+    FlexOlmoModel as FlexOlmoModel,
 )
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
@@ -566,6 +576,16 @@ from transept.models.granite import (
     GraniteForCausalLM as GraniteForCausalLM,
     GraniteModel as GraniteModel,
 )
+from transept.models.granitemoe import (
+    GraniteMoeConfig as GraniteMoeConfig,
+    GraniteMoeForCausalLM as GraniteMoeForCausalLM,
+    GraniteMoeModel as GraniteMoeModel,
+)
+from transept.models.granitemoeshared import (
+    GraniteMoeSharedConfig as GraniteMoeSharedConfig,
+    GraniteMoeSharedForCausalLM as GraniteMoeSharedForCausalLM,
+    GraniteMoeSharedModel as GraniteMoeSharedModel,
+)
 from transept.models.helium import (
     HeliumConfig as HeliumConfig,
     HeliumForCausalLM as HeliumForCausalLM,
@@ -584,6 +604,12 @@ from transept.models.hunyuan_v1_dense import (
     HunYuanDenseV1ForCausalLM as HunYuanDenseV1ForCausalLM,
     HunYuanDenseV1ForSequenceClassification as HunYuanDenseV1ForSequenceClassification,
     HunYuanDenseV1Model as HunYuanDenseV1Model,
+)
+from transept.models.hunyuan_v1_moe import (
+    HunYuanMoEV1Config as HunYuanMoEV1Config,
+    HunYuanMoEV1ForCausalLM as HunYuanMoEV1ForCausalLM,
+    HunYuanMoEV1ForSequenceClassification as HunYuanMoEV1ForSequenceClassification,
+    HunYuanMoEV1Model as HunYuanMoEV1Model,
 )
 from transept.models.jina_embeddings_v3 import (
     JinaEmbeddingsV3Config as JinaEmbeddingsV3Config,
@@ -643,6 +669,17 @@ from transept.models.megatron_bert import (
     MegatronBertForSequenceClassification as MegatronBertForSequenceClassification,
     MegatronBertForTokenClassification as MegatronBertForTokenClassification,
     MegatronBertModel as MegatronBertModel,
+)
+from transept.models.minicpm3 import (
+    MiniCPM3Config as MiniCPM3Config,
+    MiniCPM3ForCausalLM as MiniCPM3ForCausalLM,
+    MiniCPM3ForSequenceClassification as MiniCPM3ForSequenceClassification,
+    MiniCPM3Model as MiniCPM3Model,
+)
+from transept.models.minimax_m2 import (
+    MiniMaxM2Config as MiniMaxM2Config,
+    MiniMaxM2ForCausalLM as MiniMaxM2ForCausalLM,
+    MiniMaxM2Model as MiniMaxM2Model,
 )
 from transept.models.ministral import (
     MinistralConfig as MinistralConfig,
@@ -732,6 +769,11 @@ from transept.models.olmo3 import (
     Olmo3ForCausalLM as Olmo3ForCausalLM,
     Olmo3ForSequenceClassification as Olmo3ForSequenceClassification,
     Olmo3Model as Olmo3Model,
+)
+from transept.models.olmoe import (
+    OlmoeConfig as OlmoeConfig,
+    OlmoeForCausalLM as OlmoeForCausalLM,
+    OlmoeModel as OlmoeModel,
 )
 from transept.models.opt import (
     OPTConfig as OPTConfig,

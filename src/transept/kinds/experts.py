@@ -88,8 +88,13 @@ class SharedExpertsConfig(SparseConfig):
             self.fail("topk_group", f"must not be greater than `n_group` ({groups})")
 
 
-def sparse_mlp(c: SparseConfig, hidden: int, router: Callable[..., moe.Router] = moe.Router, **more: Any) -> moe.SparseMLP:
-    """A layer of experts of the inner size ``hidden``, whose ``router`` is made of D, E and K; ``more`` is of ``SparseMLP``."""
+def sparse_mlp(
+    c: SparseConfig, hidden: int, router: Callable[..., moe.Router] = moe.Router, *, top: int | None = None, **more: Any
+) -> moe.SparseMLP:
+    """A layer of experts of the inner size ``hidden``, whose ``router`` is made of D, E and K; ``more`` is of ``SparseMLP``.
+
+    K is ``top``, or the same in all layers.
+    """
     experts = moe.Experts(c.num_local_experts, c.hidden_size, hidden, c.hidden_act)
-    chooses = router(c.hidden_size, c.num_local_experts, c.num_experts_per_tok)
+    chooses = router(c.hidden_size, c.num_local_experts, c.num_experts_per_tok if top is None else top)
     return moe.SparseMLP(chooses, experts, chunk_size=c.chunk_size_feed_forward, **more)

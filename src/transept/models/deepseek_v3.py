@@ -20,8 +20,8 @@ from transept.kinds.decoder import LatentConfig, latent_attention
 from transept.kinds.experts import SharedExpertsConfig, sparse_mlp
 from transept.layers import Attention, GatedMLP
 from transept.layers.moe import Router, SigmoidRouter
-from transept.models.llama import NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
-from transept.models.mixtral import MixtralModel, experts_files
+from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification
+from transept.models.mixtral import MixtralModel, sparse_names
 
 
 class DeepseekV3Config(LatentConfig, SharedExpertsConfig):
@@ -61,6 +61,7 @@ LATENT_ATTENTION: Table = {
     "kv_b_proj": "kv_b_proj",
     "o_proj": "o_proj",
 }
+LATENT_BLOCK: Table = {**LLAMA_BLOCK, "self_attn": ("self_attn", LATENT_ATTENTION)}
 SHARED_EXPERTS: Table = {
     "experts": "experts",
     "gate": ("router", {"e_score_correction_bias": "correction_bias"}),
@@ -68,19 +69,9 @@ SHARED_EXPERTS: Table = {
 }
 
 
-def shared_experts_names(attention: Table) -> Names:
-    """The names of a decoder with shared experts and this attention."""
-    block = {"self_attn": ("self_attn", attention), "mlp": ("mlp", SHARED_EXPERTS), **NORMS}
-    return LlamaModel.names | Names(
-        {"layers.*": ("layers.*", block)},
-        files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
-        exact=("correction_bias",),
-    )
-
-
 class DeepseekV3Model(MixtralModel):
     config_class: ClassVar[type[SharedExpertsConfig]] = DeepseekV3Config
-    names = shared_experts_names(LATENT_ATTENTION)
+    names = sparse_names(SHARED_EXPERTS, LATENT_BLOCK, exact=("correction_bias",))
     config: SharedExpertsConfig
 
     @classmethod

@@ -9,8 +9,9 @@ from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import LayeredConfig
 from transept.kinds.experts import SharedExpertsConfig
 from transept.layers import Attention, RMSNorm
-from transept.models.deepseek_v3 import DeepseekV3Model, shared_experts_names
-from transept.models.llama import ATTENTION, LlamaModel
+from transept.models.deepseek_v3 import SHARED_EXPERTS, DeepseekV3Model
+from transept.models.llama import LlamaModel
+from transept.models.mixtral import sparse_names
 
 
 class Dots1Config(SharedExpertsConfig, LayeredConfig):
@@ -36,7 +37,7 @@ class Dots1Config(SharedExpertsConfig, LayeredConfig):
 
 class Dots1Model(DeepseekV3Model):
     config_class = Dots1Config
-    names = shared_experts_names(ATTENTION)
+    names = sparse_names(SHARED_EXPERTS, exact=("correction_bias",))
     qk_norm_class = RMSNorm
 
     def attention(self, layer: int, **more: Any) -> Attention:

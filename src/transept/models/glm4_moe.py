@@ -8,8 +8,9 @@ from transept.config.fields import Experts, Layers
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import SharedExpertsConfig
 from transept.layers import Attention, RMSNorm
-from transept.models.deepseek_v3 import DeepseekV3Model, shared_experts_names
-from transept.models.llama import ATTENTION, LlamaModel
+from transept.models.deepseek_v3 import SHARED_EXPERTS, DeepseekV3Model
+from transept.models.llama import LlamaModel
+from transept.models.mixtral import sparse_names
 
 
 class Glm4MoeConfig(SharedExpertsConfig):
@@ -36,7 +37,7 @@ class Glm4MoeConfig(SharedExpertsConfig):
 
 class Glm4MoeModel(DeepseekV3Model):
     config_class = Glm4MoeConfig
-    names = shared_experts_names(ATTENTION)
+    names = sparse_names(SHARED_EXPERTS, exact=("correction_bias",))
     config: Glm4MoeConfig
 
     def attention(self, layer: int, **more: Any) -> Attention:

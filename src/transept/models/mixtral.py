@@ -56,6 +56,16 @@ def experts_files(gate: str = "gate_proj", up: str = "up_proj", down: str = "dow
     }
 
 
+def sparse_names(experts: Table, block: Table = LLAMA_BLOCK, *, files: Table | None = None, **more: Any) -> Names:
+    """The names of Llama with these in the place of its feed-forward layers.
+
+    In files each expert has matrices of its own; ``files`` are other names that are within these layers there.
+    """
+    table: Table = {"layers.*": ("layers.*", {**block, "mlp": ("mlp", experts)})}
+    stored: Table = {"layers.*.mlp": ("layers.*.mlp", {**experts_files(), **(files or {})})}
+    return LlamaModel.names | Names(table, files=stored, **more)
+
+
 class MixtralModel(LlamaModel):
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -17,7 +16,7 @@ from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.layers import Attention, GatedMLP
 from transept.layers.moe import Router
 from transept.models import llama
-from transept.models.mixtral import MixtralModel, experts_files
+from transept.models.mixtral import MixtralModel, sparse_names
 
 
 class Qwen2MoeConfig(BalancedConfig, SwitchedConfig, LayeredConfig):
@@ -68,15 +67,8 @@ class SharedExpert(GatedMLP):
 
 class Qwen2MoeModel(MixtralModel):
     config_class = Qwen2MoeConfig
-    names = llama.LlamaModel.names | Names(
-        {
-            "layers.*": ("layers.*", llama.LLAMA_BLOCK),
-            "layers.*.mlp": (
-                "layers.*.mlp",
-                {"gate": "router", "experts": "experts", "shared_expert": "shared", "shared_expert_gate": "shared.share"},
-            ),
-        },
-        files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
+    names = sparse_names(
+        {"gate": "router", "experts": "experts", "shared_expert": "shared", "shared_expert_gate": "shared.share"}
     )
     config: Qwen2MoeConfig
 

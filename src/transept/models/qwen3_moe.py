@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from transept.checkpoint.gguf import Layout
-from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import SwitchedConfig
@@ -16,7 +15,7 @@ from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.layers import RMSNorm
 from transept.layers.moe import Router
 from transept.models import llama
-from transept.models.mixtral import MixtralModel, experts_files
+from transept.models.mixtral import MixtralModel, sparse_names
 from transept.storage.gguf import GGUF
 
 
@@ -54,10 +53,7 @@ class Qwen3MoeConfig(BalancedConfig, SwitchedConfig):
 
 class Qwen3MoeModel(MixtralModel):
     config_class = Qwen3MoeConfig
-    names = llama.LlamaModel.names | Names(
-        {"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, "mlp": ("mlp", {"experts": "experts", "gate": "router"})})},
-        files={"layers.*.mlp": ("layers.*.mlp", experts_files())},
-    )
+    names = sparse_names({"experts": "experts", "gate": "router"})
     gguf = Layout()
     qk_norm_class = RMSNorm
     config: Qwen3MoeConfig

@@ -1,0 +1,36 @@
+"""Granite with experts, beside a feed-forward layer for all tokens."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from transept.checkpoint.names import Names
+from transept.heads.language import ForSparseCausalLM
+from transept.kinds.experts import sparse_mlp
+from transept.layers import FusedGatedMLP
+from transept.layers.moe import TopRouter
+from transept.models.granitemoe import GraniteMoeConfig, GraniteMoeForCausalLM, GraniteMoeModel
+
+
+class GraniteMoeSharedConfig(GraniteMoeConfig):
+    """Settings; ``shared_intermediate_size`` is the inner size of the layer for all tokens, 0 where there is none."""
+
+    model_type = "granitemoeshared"
+
+    shared_intermediate_size: int = 0
+
+
+class GraniteMoeSharedModel(GraniteMoeModel):
+    config_class = GraniteMoeSharedConfig
+    names = GraniteMoeModel.names | Names(
+        {"layers.*.shared_mlp": ("layers.*.mlp.shared", {"input_linear": "gate_up_proj", "output_linear": "down_proj"})}
+    )
+    config: GraniteMoeSharedConfig
+
+    def experts(self) -> nn.Module:
+        c, inner = self.config, self.config.shared_intermediate_size
+        shared = FusedGatedMLP(c.hidden_size, inner, c.hidden_act, chunk_size=c.chunk_size_feed_forward) if inner else None
+        return sparse_mlp(c, c.intermediate_size, TopRouter, shared=shared)
+
+
+class GraniteMoeSharedForCausalLM(GraniteMoeForCausalLM, ForSparseCausalLM[GraniteMoeSharedModel]): ...
