@@ -328,6 +328,15 @@ from transept.models.cohere2 import (
     Cohere2ForCausalLM as Cohere2ForCausalLM,
     Cohere2Model as Cohere2Model,
 )
+from transept.models.convbert import (
+    ConvBertConfig as ConvBertConfig,
+    ConvBertForMaskedLM as ConvBertForMaskedLM,
+    ConvBertForMultipleChoice as ConvBertForMultipleChoice,
+    ConvBertForQuestionAnswering as ConvBertForQuestionAnswering,
+    ConvBertForSequenceClassification as ConvBertForSequenceClassification,
+    ConvBertForTokenClassification as ConvBertForTokenClassification,
+    ConvBertModel as ConvBertModel,
+)
 from transept.models.convnext import (
     ConvNextBackbone as ConvNextBackbone,
     ConvNextConfig as ConvNextConfig,
@@ -407,6 +416,12 @@ from transept.models.dots1 import (
     Dots1Config as Dots1Config,
     Dots1ForCausalLM as Dots1ForCausalLM,
     Dots1Model as Dots1Model,
+)
+from transept.models.dpr import (
+    DPRConfig as DPRConfig,
+    DPRContextEncoder as DPRContextEncoder,
+    DPRQuestionEncoder as DPRQuestionEncoder,
+    DPRReader as DPRReader,
 )
 from transept.models.dpt import (
     DPTConfig as DPTConfig,
@@ -618,6 +633,14 @@ from transept.models.jina_embeddings_v3 import (
     JinaEmbeddingsV3ForSequenceClassification as JinaEmbeddingsV3ForSequenceClassification,
     JinaEmbeddingsV3ForTokenClassification as JinaEmbeddingsV3ForTokenClassification,
     JinaEmbeddingsV3Model as JinaEmbeddingsV3Model,
+)
+from transept.models.layoutlm import (
+    LayoutLMConfig as LayoutLMConfig,
+    LayoutLMForMaskedLM as LayoutLMForMaskedLM,
+    LayoutLMForQuestionAnswering as LayoutLMForQuestionAnswering,
+    LayoutLMForSequenceClassification as LayoutLMForSequenceClassification,
+    LayoutLMForTokenClassification as LayoutLMForTokenClassification,
+    LayoutLMModel as LayoutLMModel,
 )
 from transept.models.layoutlmv3 import (
     LayoutLMv3Config as LayoutLMv3Config,
@@ -973,6 +996,15 @@ from transept.models.speech_encoder_decoder import (
     SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
     SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
 )
+from transept.models.squeezebert import (
+    SqueezeBertConfig as SqueezeBertConfig,
+    SqueezeBertForMaskedLM as SqueezeBertForMaskedLM,
+    SqueezeBertForMultipleChoice as SqueezeBertForMultipleChoice,
+    SqueezeBertForQuestionAnswering as SqueezeBertForQuestionAnswering,
+    SqueezeBertForSequenceClassification as SqueezeBertForSequenceClassification,
+    SqueezeBertForTokenClassification as SqueezeBertForTokenClassification,
+    SqueezeBertModel as SqueezeBertModel,
+)
 from transept.models.stablelm import (
     StableLmConfig as StableLmConfig,
     StableLmForCausalLM as StableLmForCausalLM,
@@ -1072,6 +1104,16 @@ from transept.models.xlnet import (
     XLNetForTokenClassification as XLNetForTokenClassification,
     XLNetLMHeadModel as XLNetLMHeadModel,
     XLNetModel as XLNetModel,
+)
+from transept.models.xmod import (
+    XmodConfig as XmodConfig,
+    XmodForCausalLM as XmodForCausalLM,
+    XmodForMaskedLM as XmodForMaskedLM,
+    XmodForMultipleChoice as XmodForMultipleChoice,
+    XmodForQuestionAnswering as XmodForQuestionAnswering,
+    XmodForSequenceClassification as XmodForSequenceClassification,
+    XmodForTokenClassification as XmodForTokenClassification,
+    XmodModel as XmodModel,
 )
 from transept.objectives.clustering import KMeans as KMeans
 from transept.objectives.terms import LossTerm as LossTerm
@@ -1260,6 +1302,10 @@ from transept.preprocess.text.classes import (
     CamembertTokenizerFast as CamembertTokenizerFast,
     CohereTokenizer as CohereTokenizer,
     CohereTokenizerFast as CohereTokenizerFast,
+    DPRContextEncoderTokenizer as DPRContextEncoderTokenizer,
+    DPRContextEncoderTokenizerFast as DPRContextEncoderTokenizerFast,
+    DPRQuestionEncoderTokenizer as DPRQuestionEncoderTokenizer,
+    DPRQuestionEncoderTokenizerFast as DPRQuestionEncoderTokenizerFast,
     DebertaTokenizer as DebertaTokenizer,
     DebertaTokenizerFast as DebertaTokenizerFast,
     DebertaV2Tokenizer as DebertaV2Tokenizer,

@@ -164,8 +164,9 @@ def stored(directory: str) -> dict[str, Tensor]:
     return load_file(f"{directory}/model.safetensors")
 
 
-def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3, length: int = 9) -> dict[str, Tensor]:
-    """Inputs without labels: three rows, the last ones padded on one side (or none: `pad="none"`)."""
+def batch(family: Family, cls: type[Model], *, pad: str | None = None, rows: int = 3, length: int = 9) -> dict[str, Tensor]:
+    """Inputs without labels: three rows, the last ones padded on one side (or none: `pad="none"`), as the family allows."""
+    pad = ("none" if family.reads_padding else "right") if pad is None else pad
     generator = torch.Generator().manual_seed(1)
     if family.modality == "image":
         size = family.tiny.get("image_size", 32)
@@ -206,7 +207,7 @@ def batch(family: Family, cls: type[Model], *, pad: str = "right", rows: int = 3
     padding = getattr(reference_class(cls).config_class(**tiny), "pad_token_id", 0)
     ids = torch.where(mask == 1, ids, padding if padding is not None else 1)
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if family.token_types:
+    if family.token_types and "token_type_ids" in inspect.signature(cls.forward).parameters:
         inputs["token_type_ids"] = (torch.arange(length)[None] > 3).long() * mask
     if cls.__name__.endswith(("MultipleChoice", "DoubleHeadsModel")):
         inputs = {name: torch.stack([value, value.flip(0)], dim=1) for name, value in inputs.items()}
@@ -245,7 +246,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
 
     if issubclass(cls, Backbone) or name.endswith(("WithTeacher", "ForImageTextRetrieval")):  # the reference's takes none
         return {}
-    if name.endswith("WithProjection"):
+    if name.endswith(("WithProjection", "ContextEncoder", "QuestionEncoder", "DPRReader")):
         return {}
     if "return_loss" in inspect.signature(cls.forward).parameters:
         return {"return_loss": True}  # type: ignore[dict-item]
@@ -378,6 +379,10 @@ def whole_loss(output: Any) -> Tensor:
     """All that is trained on: two losses of one class, whose sum is left to its users; the answer where there is no loss."""
     if "predicted_depth" in output:
         return output.predicted_depth.square().sum()
+    if "relevance_logits" in output:
+        return (output.start_logits - output.end_logits).square().sum() + output.relevance_logits.square().sum()
+    if "pooler_output" in output and "loss" not in output:
+        return output.pooler_output.square().sum()
     for name in () if "loss" in output else ("text_embeds", "image_embeds"):
         if name in output:
             return output[name].square().sum()

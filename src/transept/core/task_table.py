@@ -47,8 +47,9 @@ _PRETRAINING = (
 )
 # Of rows with the same ending the first tells the task of a class. The columns of documents stand in this order.
 TASKS = (
-    Task("AutoModel", ("Model",)),
+    Task("AutoModel", ("Model", "QuestionEncoder")),
     Task("", ("ForPreTraining",), column="pretraining"),
+    Task("", ("ContextEncoder", "QuestionEncoder", "Reader"), column="search"),
     Task("AutoModelForMaskedLM", ("ForMaskedLM",), "fill-mask", "masked LM"),
     Task("AutoModelForCausalLM", _CAUSAL, "text-generation", "causal LM"),
     Task("AutoModelForNextSentencePrediction", ("ForNextSentencePrediction",), column="next sentence"),

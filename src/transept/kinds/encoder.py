@@ -232,7 +232,7 @@ class UnmaskedLayersStep(LayersStep):
 
 def encoder_layers(
     c: EncoderConfig,
-    kind: type[Block] = EncoderBlock,
+    kind: Callable[..., Block] = EncoderBlock,
     *,
     attention: Callable[..., Attention] = Attention,
     mlp: Callable[..., nn.Module] = MLP,

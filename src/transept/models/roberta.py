@@ -84,5 +84,7 @@ class RobertaForQuestionAnswering(span.ForQuestionAnswering[RobertaModel]): ...
 
 
 class RobertaForMultipleChoice(classify.ForMultipleChoice[RobertaModel]):
-    reads = ("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
+    reads: ClassVar[tuple[str, ...]] = (
+        *("input_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds"),
+    )
     pooling, head_dropouts = "pooler", ("hidden_dropout_prob",)

@@ -198,6 +198,56 @@ ENCODERS = [
         },
     ),
     Family(
+        "xmod",
+        TEXT
+        | {"intermediate_size": 37, "languages": ["en_XX", "de_DE", "fr_XX"], "default_language": "de_DE"}
+        | {"type_vocab_size": 1, "initializer_range": SHARP},
+        decoder={"is_decoder": True},
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "before": {"pre_norm": True, "ln_before_adapter": False},
+            "own": {"adapter_layer_norm": True, "adapter_reduction_factor": 4},
+            "plain": {"adapter_reuse_layer_norm": False},
+        },
+    ),
+    Family(
+        "dpr",
+        TEXT | {"intermediate_size": 37, "projection_dim": 32},
+        token_types=True,
+        variants={"plain": {"projection_dim": 0}},
+    ),
+    Family(
+        "convbert",
+        TEXT
+        | {"intermediate_size": 36, "embedding_size": 12, "conv_kernel_size": 5, "initializer_range": SHARP}
+        | {"pad_token_id": 0, "bos_token_id": 1},
+        token_types=True,
+        reads_padding=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "groups": {"num_groups": 4, "embedding_size": 32},
+            "ratio": {"head_ratio": 8, "conv_kernel_size": 3},
+            "summary": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"},
+        },
+    ),
+    Family(
+        "squeezebert",
+        TEXT | {"intermediate_size": 36, "embedding_size": 32, "initializer_range": SHARP},
+        token_types=True,
+        averages_heads=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "groups": {"q_groups": 1, "k_groups": 2, "post_attention_groups": 8, "intermediate_groups": 1},
+        },
+    ),
+    Family(
+        "layoutlm",
+        TEXT | {"intermediate_size": 37, "max_2d_position_embeddings": 50},
+        token_types=True,
+        variants={"untied": {"tie_word_embeddings": False}},
+    ),
+    Family(
         "xlnet",
         {"vocab_size": 99, "d_model": 32, "num_hidden_layers": 2, "n_head": 4, "d_inner": 37, "initializer_range": SHARP},
         token_types=True,

@@ -16,7 +16,8 @@ class Family:
     settings to check, on top of `tiny`. `rounded` names the classes whose float64 results the reference computes in
     float32. `computed` are parts of the names of what the reference stores and ours computes. `beyond` are the classes that
     the reference lacks, which have tests of their own. `averages_heads` tells that the reference shows no attention of each
-    head, but their mean. `exempt` names the tests that cannot hold, and why.
+    head, but their mean, or scores. `reads_padding` tells that the reference reads padding as text, so that it is compared
+    without. `exempt` names the tests that cannot hold, and why.
     """
 
     model_type: str
@@ -30,6 +31,7 @@ class Family:
     computed: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     averages_heads: bool = False
+    reads_padding: bool = False
     exempt: dict[str, str] = field(default_factory=dict)
 
 

@@ -127,6 +127,8 @@ REFERENCE = {
     "RobertaTokenizer": ("bpe_files", {}),
     "BartTokenizer": ("bpe_files", {"add_prefix_space": True}),
     "DebertaTokenizer": ("bpe_files", {}),
+    "DPRContextEncoderTokenizer": ("vocab_txt", {}),
+    "DPRQuestionEncoderTokenizer": ("vocab_txt", {}),
     "GPTNeoXTokenizer": ("bpe_files", {}),
     "Qwen2Tokenizer": ("bpe_files", {}),
     "CohereTokenizer": ("bpe_files", {}),

@@ -74,6 +74,14 @@ class ElectraTokenizer(BertTokenizer, model_types=("electra",)):
     """ELECTRA's: BERT's."""
 
 
+class DPRContextEncoderTokenizer(BertTokenizer):
+    """BERT's, of DPR's passages."""
+
+
+class DPRQuestionEncoderTokenizer(BertTokenizer, model_types=("dpr",)):
+    """BERT's, of DPR's questions."""
+
+
 class MPNetTokenizer(
     BertTokenizer,
     tokens=_ROBERTA_TOKENS | {"unk_token": "[UNK]"},
@@ -339,6 +347,8 @@ class DebertaV2Tokenizer(
 BertTokenizerFast = BertTokenizer
 DistilBertTokenizerFast = DistilBertTokenizer
 ElectraTokenizerFast = ElectraTokenizer
+DPRContextEncoderTokenizerFast = DPRContextEncoderTokenizer
+DPRQuestionEncoderTokenizerFast = DPRQuestionEncoderTokenizer
 MPNetTokenizerFast = MPNetTokenizer
 GPT2TokenizerFast = GPT2Tokenizer
 RobertaTokenizerFast = RobertaTokenizer

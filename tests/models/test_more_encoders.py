@@ -1,0 +1,63 @@
+"""What encoders read beside texts: the languages of rows, and the boxes of words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import transept
+from transept.errors import InputError
+
+from .families import FAMILIES, Family
+from .harness import SINGLE, batch, compare, error, pair
+
+
+def line(name: str) -> Family:
+    return next(family for family in FAMILIES if family.model_type == name)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("more", [{}, line("xmod").variants["before"]])
+def test_rows_go_through_the_adapters_of_their_languages(more: dict[str, object]) -> None:
+    ours, theirs = pair(line("xmod"), transept.XmodModel, **more)
+    inputs = batch(line("xmod"), transept.XmodModel) | {"lang_ids": torch.tensor([2, 0, 2])}
+    with torch.no_grad():
+        compare(ours(**inputs), theirs(**inputs), SINGLE)
+
+
+def test_languages_are_told_and_known() -> None:
+    torch.manual_seed(0)
+    config = transept.XmodConfig(**line("xmod").tiny | {"default_language": None})
+    model = transept.XmodForSequenceClassification(config).eval()
+    ids = torch.arange(5, 14)[None]
+    with pytest.raises(InputError, match="language of the texts is not known"):
+        model(ids)
+    with pytest.raises(InputError, match="no adapter for 'de_CH'"):
+        model.set_default_language("de_CH")
+    with pytest.raises(InputError, match="languages 0 to 2"):
+        model(ids, lang_ids=torch.tensor([3]))
+    model.set_default_language("fr_XX")
+    with torch.no_grad():
+        assert error(model(ids).logits, model(ids, lang_ids=torch.tensor([2])).logits) <= SINGLE
+    model.freeze_embeddings_and_language_adapters()
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if "embeddings." in name or "adapter" in name}
+
+
+@pytest.mark.reference
+def test_words_stand_in_boxes() -> None:
+    family = line("layoutlm")
+    ours, theirs = pair(family, transept.LayoutLMModel)
+    inputs = batch(family, transept.LayoutLMModel)
+    first = torch.randint(0, 25, (*inputs["input_ids"].shape, 2), generator=torch.Generator().manual_seed(0))
+    inputs["bbox"] = torch.cat([first, first + torch.tensor([3, 20])], dim=-1)
+    with torch.no_grad():
+        expected = ours(**inputs)
+        compare(expected, theirs(**inputs), SINGLE)
+        row, real = {name: value[1:2] for name, value in inputs.items()}, inputs["attention_mask"][1].bool()
+        alone = ours(**{name: value[:, real] for name, value in row.items()}).last_hidden_state
+    assert error(expected.last_hidden_state[1:2, real], alone) <= SINGLE
+    with pytest.raises(InputError, match="widths and heights 0 to 49"):
+        ours(**inputs | {"bbox": inputs["bbox"].flip(-1)})
+    with pytest.raises(InputError, match=r"`bbox` has the shape \(3, 4, 4\)"):
+        ours(**inputs | {"bbox": inputs["bbox"][:, :4]})
