@@ -22,9 +22,10 @@ from tests.models.families import FAMILIES, Family
 from tests.models.harness import EVERY, SINGLE, batch, error, gradients, labels, originals, pair, whole_loss
 from tests.thorough import in_turn
 from transept import LoraConfig, PeftModel, TaskType, get_peft_model
+from transept.adapt.eight_bits import can_quantize
 from transept.adapt.lora import Adapter, adapters_of
 from transept.adapt.pack import can_pack, pack
-from transept.adapt.quantize import can_quantize, quantize
+from transept.adapt.quantize import quantize
 from transept.adapt.targets import linear_layers, targets
 from transept.core.model import Model
 from transept.errors import (

@@ -15,15 +15,15 @@ import transept
 from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
 from tests.thorough import in_turn
-from transept.adapt.quantize import (
+from transept.adapt.eight_bits import (
     QuantizedForManyRows,
     QuantizedForMatrixUnits,
     QuantizedForOneRow,
-    QuantizedLinear,
     can_quantize,
     has_matrix_units,
-    quantize,
 )
+from transept.adapt.quantize import quantize
+from transept.adapt.quantized_linear import QuantizedLinear
 from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
@@ -105,7 +105,7 @@ def test_weights_that_are_gone_are_not_saved_loaded_or_moved(tmp_path: Path) -> 
         lambda: model.lm_head.weight,
         lambda: model.resize_token_embeddings(70),
     ):
-        with pytest.raises(InputError, match="rounded to eight bits.*Load the model again"):
+        with pytest.raises(InputError, match="rounded to few bits.*Load the model again"):
             attempt()
     with pytest.raises(InputError, match="cannot be moved to 'meta'"):
         model.to("meta")

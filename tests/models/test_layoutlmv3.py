@@ -13,8 +13,9 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
+from transept.adapt.eight_bits import can_quantize
 from transept.adapt.pack import can_pack, pack
-from transept.adapt.quantize import can_quantize, quantize
+from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModelForTokenClassification
 from transept.errors import ConfigError, InputError
 from transept.models.layoutlmv3 import (

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.adapt.quantize import QuantizedLinear
+from transept.adapt.quantized_linear import QuantizedLinear
 from transept.config.fields import Count, Share
 from transept.config.settings import Settings
 from transept.environment.memory import check_memory

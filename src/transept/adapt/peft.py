@@ -16,7 +16,7 @@ from torch import nn
 
 from transept.adapt import adapter_files as files
 from transept.adapt.lora import Adapters, LoraConfig, adapt, adapters_of, check_room, strip
-from transept.adapt.quantize import QuantizedLinear
+from transept.adapt.quantized_linear import QuantizedLinear
 from transept.adapt.targets import rank_of, saved_modules, targets
 from transept.core.model import Model
 from transept.core.training import FROZEN

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from transept.adapt.lora import LoraConfig, Rank
-from transept.adapt.quantize import QuantizedLinear
+from transept.adapt.quantized_linear import QuantizedLinear
 from transept.core.model import Model
 from transept.errors import InputError, nearest
 from transept.layers.linear import Conv1D, Projection

@@ -15,7 +15,7 @@ from transept.errors import FileError, InputError, nearest
 from transept.tables.text import CSV, JSON, LINES, PARQUET, TSV
 
 HELP_WIDTH = 100
-DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8", "int4")
 # Inputs of two parts, which are options too: one that is given goes with each input, which is the other.
 FIELDS = {
     "document-question-answering": ("image", "question"),

