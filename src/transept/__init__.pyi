@@ -826,6 +826,12 @@ from transept.models.phi3 import (
     Phi3ForTokenClassification as Phi3ForTokenClassification,
     Phi3Model as Phi3Model,
 )
+from transept.models.phimoe import (
+    PhimoeConfig as PhimoeConfig,
+    PhimoeForCausalLM as PhimoeForCausalLM,
+    PhimoeForSequenceClassification as PhimoeForSequenceClassification,
+    PhimoeModel as PhimoeModel,
+)
 from transept.models.qwen2 import (
     Qwen2Config as Qwen2Config,
     Qwen2ForCausalLM as Qwen2ForCausalLM,

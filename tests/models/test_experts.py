@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.core.model import Model
+from transept.models.phimoe import ScaledRotary
 
 from .families import Family
 from .families.experts import EXPERTS
@@ -66,8 +67,18 @@ def test_choices_equal_the_reference(
     other = dict(in_double(theirs, monkeypatch, **inputs))
     if "aux_loss" in other:
         assert error(mine.pop("aux_loss"), other.pop("aux_loss")) <= ROUNDED
-    polar = family.model_type == "deepseek_v2"  # whose tables the reference makes of complex numbers, by other functions
-    compare(mine, other, ROUNDED if polar else DOUBLE)
+    # Their tables the reference makes of complex numbers, by other functions, or of frequencies that it computes anew.
+    compare(mine, other, ROUNDED if family.model_type in ("deepseek_v2", "phimoe") else DOUBLE)
+
+
+def test_longer_texts_turn_by_their_own_factors_and_scale() -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": 4, "short_mscale": 1.2}
+    rope |= {"long_mscale": 1.4, "short_factor": [1.0, 2.0], "long_factor": [3.0, 5.0], "max_position_embeddings": 16}
+    rotary = ScaledRotary(4, rope)
+    for length, factors, scale in ((4, [1.0, 2.0], 1.2), (5, [3.0, 5.0], 1.4)):
+        cos, _ = rotary(torch.arange(length)[None], torch.float32)
+        angles = torch.arange(length)[:, None] / torch.tensor(factors) / torch.tensor([1.0, 10.0])
+        torch.testing.assert_close(cos[0, 0, :, :2], angles.cos() * scale)
 
 
 @pytest.mark.reference

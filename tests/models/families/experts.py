@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .settings import ALL, SHARP, TEXT, Family
+from .settings import ALL, ROPES, SHARP, TEXT, Family
 
 # The reference norms and chooses in float32.
 SPARSE = TEXT | {"intermediate_size": 37, "num_key_value_heads": 2, "pad_token_id": 0, "initializer_range": SHARP}
@@ -15,6 +15,7 @@ ROUTED |= {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 16.0, "rope_theta": 10000.0, "original_max_position_embeddings": 4}
 GRANITE = {"num_local_experts": 5, "num_experts_per_tok": 3, "attention_multiplier": 0.3, "embedding_multiplier": 3.0}
 GRANITE |= {"residual_multiplier": 0.4, "logits_scaling": 2.5}
+LONG: dict[str, Any] = ROPES["longrope_short"]["rope_parameters"] | {"short_mscale": 1.2, "long_mscale": 1.4}
 
 EXPERTS = [
     Family(
@@ -165,6 +166,16 @@ EXPERTS = [
             "plain": {"q_lora_rank": None, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
             "none": {"v_head_dim": None, "scale_depth": None, "dim_model_base": None},
             "yarn": {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}},
+        },
+    ),
+    Family(
+        "phimoe",
+        SPARSE | {"num_local_experts": 5, "sliding_window": 4, "router_jitter_noise": 0.3},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "lm_head_bias": True, "attention_bias": True, "sliding_window": None},
+            "short": {"rope_parameters": LONG, "tie_word_embeddings": True},
         },
     ),
 ]
