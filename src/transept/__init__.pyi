@@ -521,6 +521,11 @@ from transept.models.gemma3_text import (
     Gemma3TextForSequenceClassification as Gemma3TextForSequenceClassification,
     Gemma3TextModel as Gemma3TextModel,
 )
+from transept.models.gemma4_text import (
+    Gemma4ForCausalLM as Gemma4ForCausalLM,
+    Gemma4TextConfig as Gemma4TextConfig,
+    Gemma4TextModel as Gemma4TextModel,
+)
 from transept.models.glm import (
     GlmConfig as GlmConfig,
     GlmForCausalLM as GlmForCausalLM,

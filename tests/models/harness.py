@@ -109,7 +109,9 @@ def shallow(settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     parts = ("encoder", "decoder", "text_config", "vision_config")
     inner = {name: value | shallow(value) for name, value in settings.items() if name in parts}
-    return {name: 1 for name in settings if name in DEPTHS} | inner
+    kinds = {"layer_types": settings["layer_types"][-1:]} if settings.get("layer_types") else {}
+    sharing = {name: 0 for name in settings if name == "num_kv_shared_layers"}
+    return {name: 1 for name in settings if name in DEPTHS} | kinds | sharing | inner
 
 
 def reference_model(family: Family, cls: type[Model], **more: Any) -> Any:

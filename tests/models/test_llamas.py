@@ -32,7 +32,7 @@ def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
 
 
 # A root that is whole: the reference keeps it in float32.
-WHOLE = {"gemma": {"hidden_size": 64}, "gemma3_text": {"hidden_size": 64}}
+WHOLE = {name: {"hidden_size": 64} for name in ("gemma", "gemma3_text", "gemma4_text")}
 
 
 @pytest.mark.parametrize("family", LLAMAS, ids=lambda family: family.model_type)

@@ -193,7 +193,7 @@ class Cache:
     def _lengths(self) -> list[int]:
         """How many positions each layer has read."""
         lengths = [part.length for layer in self.layers for part in layer.parts]
-        return lengths + [0] * (len(self.kinds) - len(self.layers))
+        return lengths + [0 for kinds in self.kinds[len(self.layers) :] if kinds]  # what keeps nothing has read nothing
 
     def check_finished(self) -> None:
         """Refuse to go on where an interrupted forward pass has left layers of unequal lengths (``InputError``)."""

@@ -83,8 +83,12 @@ class SoftcappedAttention(Attention):
 class ScaledEmbedding(nn.Embedding):
     """Embeddings times the root of their size, which is first rounded to their type as it was in training."""
 
+    def __init__(self, count: int, size: int, padding_idx: int | None = None) -> None:
+        super().__init__(count, size, padding_idx)
+        self.scale = math.sqrt(self.embedding_dim)
+
     def forward(self, ids: Tensor) -> Tensor:
-        scale = torch.full((), math.sqrt(self.embedding_dim), dtype=self.weight.dtype, device=self.weight.device)
+        scale = torch.full((), self.scale, dtype=self.weight.dtype, device=self.weight.device)
         return super().forward(ids) * scale
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transept.config.fields import Experts, Layers
+from transept.config.fields import Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import SharedExpertsConfig
 from transept.layers import Attention, RMSNorm
@@ -25,6 +25,7 @@ class Glm4MoeConfig(SharedExpertsConfig):
     num_hidden_layers: Layers = 46
     num_attention_heads: int = 96
     num_key_value_heads: int = 8
+    head_dim: int = derived(lambda c: c.hidden_size // c.num_attention_heads)  # the defaults leave a rest
     max_position_embeddings: int = 131072
     rms_norm_eps: float = 1e-5
     attention_bias: bool = False

@@ -246,4 +246,19 @@ LLAMAS = [
             "layers": {"layer_types": [SLIDING, FULL], "rope_parameters": BY_KIND},
         },
     ),
+    Family(
+        "gemma4_text",
+        KIN
+        | {"head_dim": 8, "global_head_dim": 16, "num_hidden_layers": 4, "layer_types": [SLIDING, FULL, SLIDING, FULL]}
+        | {"sliding_window": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+        | {"hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 99},
+        **NORMED,
+        variants={
+            "plain": {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "tie_word_embeddings": False},
+            "values": {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 1.5},
+            "experts": {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 9},
+            "both": {"use_bidirectional_attention": "all", "sliding_window": 7, "use_cache": False},
+            "usual": {"layer_types": None, "num_hidden_layers": 7, "num_kv_shared_layers": 0, "attention_bias": True},
+        },
+    ),
 ]
