@@ -343,6 +343,12 @@ from transept.models.convnext import (
     ConvNextForImageClassification as ConvNextForImageClassification,
     ConvNextModel as ConvNextModel,
 )
+from transept.models.ctrl import (
+    CTRLConfig as CTRLConfig,
+    CTRLForSequenceClassification as CTRLForSequenceClassification,
+    CTRLLMHeadModel as CTRLLMHeadModel,
+    CTRLModel as CTRLModel,
+)
 from transept.models.deberta import (
     DebertaConfig as DebertaConfig,
     DebertaForMaskedLM as DebertaForMaskedLM,
@@ -765,6 +771,14 @@ from transept.models.mpnet import (
     MPNetForTokenClassification as MPNetForTokenClassification,
     MPNetModel as MPNetModel,
 )
+from transept.models.mpt import (
+    MptConfig as MptConfig,
+    MptForCausalLM as MptForCausalLM,
+    MptForQuestionAnswering as MptForQuestionAnswering,
+    MptForSequenceClassification as MptForSequenceClassification,
+    MptForTokenClassification as MptForTokenClassification,
+    MptModel as MptModel,
+)
 from transept.models.nemotron import (
     NemotronConfig as NemotronConfig,
     NemotronForCausalLM as NemotronForCausalLM,
@@ -1095,6 +1109,11 @@ from transept.models.whisper import (
     WhisperForCausalLM as WhisperForCausalLM,
     WhisperForConditionalGeneration as WhisperForConditionalGeneration,
     WhisperModel as WhisperModel,
+)
+from transept.models.xglm import (
+    XGLMConfig as XGLMConfig,
+    XGLMForCausalLM as XGLMForCausalLM,
+    XGLMModel as XGLMModel,
 )
 from transept.models.xlm_roberta_xl import (
     XLMRobertaXLConfig as XLMRobertaXLConfig,

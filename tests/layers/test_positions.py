@@ -11,6 +11,7 @@ from transept.layers.positions import alibi, alibi_slopes
 def test_slopes_are_those_of_the_paper() -> None:
     assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
     assert alibi_slopes(1).tolist() == [2.0**-8]
+    assert alibi_slopes(4, most=16.0).tolist() == [2.0 ** (-4 * n) for n in range(1, 5)]
     twelve = alibi_slopes(12)
     assert twelve[:8].tolist() == alibi_slopes(8).tolist()
     assert torch.allclose(twelve[8:], 2 ** -torch.tensor([0.5, 1.5, 2.5, 3.5]))

@@ -131,6 +131,8 @@ def test_equals_reference_in_double(family: Family, cls: type[Model], monkeypatc
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
     inputs = _doubled(inputs)
+    if family.model_type == "xglm":
+        monkeypatch.setattr(torch, "full", partial(torch.full, dtype=torch.float64))  # its smallest score
     mine, other = _run(ours.double(), inputs), _run(theirs.double(), inputs)
     compare(mine, other, ROUNDED if cls.__name__ in family.rounded else DOUBLE)
     given = labels(family, cls, inputs)

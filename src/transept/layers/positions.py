@@ -90,28 +90,37 @@ def distance_buckets(distance: Tensor, *, buckets: int, furthest: int, causal: b
     return near_or_far if causal else near_or_far + (distance > 0).long() * half
 
 
-def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None, most: float = 8.0) -> Tensor:
     """(H) of float32: how fast the bias of each head falls with distance (Press et al. 2022).
 
-    Powers from 2^(-8 / n) to 2^-8 for the greatest power of two n that is no more than H; what heads are left take every
+    Powers from 2^(-most / n) to 2^-most for the greatest power of two n that is no more than H; what heads are left take every
     other one of those for 2 n.
     """
-    most = 1 << (heads.bit_length() - 1)
+    whole = 1 << (heads.bit_length() - 1)
     # On the device from the start: a copy from the host would wait for it.
-    steps = (torch.arange(1.0, count + 1, device=device) * (-8 / count) for count in (most, 2 * most))
+    steps = (torch.arange(1.0, count + 1, device=device) * (-most / count) for count in (whole, 2 * whole))
     powers, between = (torch.exp2(each) for each in steps)
-    return torch.cat([powers, between[: 2 * (heads - most) : 2]])
+    return torch.cat([powers, between[: 2 * (heads - whole) : 2]])
 
 
-def alibi(heads: int, keys: int, real: Tensor | None, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def alibi(
+    heads: int,
+    keys: int,
+    real: Tensor | None,
+    like: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+    most: float = 8.0,
+) -> Tensor:
     """(1 or B, H, 1, S), like another tensor: each head's slope times the position of each key, to be added to the scores.
 
     Queries need no part in it: a softmax over keys is the same whether distances or positions are what they differ by.
-    Positions count the ``real`` keys (B, S) alone, or all of them. Products are of numbers of ``dtype``.
+    Positions count the ``real`` keys (B, S) alone, or all of them. Products are of numbers of ``dtype``, and
+    ``most`` is as for :func:`alibi_slopes`.
     """
     places = torch.arange(keys, device=like.device)[None] if real is None else (real.long().cumsum(dim=1) - 1) * real
     # In float32 unless a family was trained otherwise: bfloat16 lacks odd numbers beyond 256.
-    return (alibi_slopes(heads, like.device)[:, None, None].to(dtype) * places[:, None, None].to(dtype)).to(like.dtype)
+    return (alibi_slopes(heads, like.device, most)[:, None, None].to(dtype) * places[:, None, None].to(dtype)).to(like.dtype)
 
 
 _MAP_SIDE = 50  # rows and columns that learned positions have

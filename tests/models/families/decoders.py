@@ -234,6 +234,37 @@ DECODERS = [
         },
     ),
     Family(
+        "mpt",
+        # The heads are no power of two.
+        {"vocab_size": 99, "d_model": 48, "n_layers": 2, "n_heads": 6, "max_seq_len": 64, "initializer_range": SHARP}
+        | {"pad_token_id": 0, "use_cache": True},
+        left_padded_alone=True,
+        rounded=ALL,  # the reference has its softmax in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "clipped": {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.7}, "n_heads": 4},
+        },
+    ),
+    Family(
+        "xglm",
+        {"vocab_size": 99, "d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 37, "init_std": SHARP}
+        | {"max_position_embeddings": 64},
+        rounded=ALL,  # the reference's waves are float32
+        computed=("embed_positions",),
+        variants={
+            "untied": {"tie_word_embeddings": False, "activation_function": "relu"},
+            "unscaled": {"scale_embedding": False, "pad_token_id": 4},
+        },
+    ),
+    Family(
+        "ctrl",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 37, "n_positions": 64, "pad_token_id": 0}
+        | {"initializer_range": SHARP},
+        token_types=True,
+        rounded=ALL,  # the reference's waves are float32
+        variants={"untied": {"tie_word_embeddings": False, "layer_norm_epsilon": 0.1}},
+    ),
+    Family(
         "mamba",
         # With the usual step sizes of a hundredth hardly anything would reach the states.
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}

@@ -164,7 +164,7 @@ class GPTNeoXTokenizer(
     GPT2Tokenizer,
     tokens=_named(bos=_END, eos=_END, unk=_END, pad="<|padding|>"),
     build=partial(build.byte_level_backend, compose=True),
-    model_types=("gpt_neox", "mamba", "olmo", "olmoe"),
+    model_types=("gpt_neox", "mpt", "mamba", "olmo", "olmoe"),
 ):
     """GPT-NeoX's: GPT-2's byte pairs of text in Unicode's NFC."""
 
