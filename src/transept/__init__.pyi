@@ -507,6 +507,17 @@ from transept.models.flex_olmo import (
     FlexOlmoForCausalLM as FlexOlmoForCausalLM,
     FlexOlmoModel as FlexOlmoModel,
 )
+from transept.models.fnet import (
+    FNetConfig as FNetConfig,
+    FNetForMaskedLM as FNetForMaskedLM,
+    FNetForMultipleChoice as FNetForMultipleChoice,
+    FNetForNextSentencePrediction as FNetForNextSentencePrediction,
+    FNetForPreTraining as FNetForPreTraining,
+    FNetForQuestionAnswering as FNetForQuestionAnswering,
+    FNetForSequenceClassification as FNetForSequenceClassification,
+    FNetForTokenClassification as FNetForTokenClassification,
+    FNetModel as FNetModel,
+)
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
     GemmaForCausalLM as GemmaForCausalLM,
@@ -746,6 +757,17 @@ from transept.models.mixtral import (
     MixtralForSequenceClassification as MixtralForSequenceClassification,
     MixtralForTokenClassification as MixtralForTokenClassification,
     MixtralModel as MixtralModel,
+)
+from transept.models.mobilebert import (
+    MobileBertConfig as MobileBertConfig,
+    MobileBertForMaskedLM as MobileBertForMaskedLM,
+    MobileBertForMultipleChoice as MobileBertForMultipleChoice,
+    MobileBertForNextSentencePrediction as MobileBertForNextSentencePrediction,
+    MobileBertForPreTraining as MobileBertForPreTraining,
+    MobileBertForQuestionAnswering as MobileBertForQuestionAnswering,
+    MobileBertForSequenceClassification as MobileBertForSequenceClassification,
+    MobileBertForTokenClassification as MobileBertForTokenClassification,
+    MobileBertModel as MobileBertModel,
 )
 from transept.models.modernbert import (
     ModernBertConfig as ModernBertConfig,
@@ -1020,6 +1042,12 @@ from transept.models.smollm3 import (
 from transept.models.speech_encoder_decoder import (
     SpeechEncoderDecoderConfig as SpeechEncoderDecoderConfig,
     SpeechEncoderDecoderModel as SpeechEncoderDecoderModel,
+)
+from transept.models.splinter import (
+    SplinterConfig as SplinterConfig,
+    SplinterForPreTraining as SplinterForPreTraining,
+    SplinterForQuestionAnswering as SplinterForQuestionAnswering,
+    SplinterModel as SplinterModel,
 )
 from transept.models.squeezebert import (
     SqueezeBertConfig as SqueezeBertConfig,

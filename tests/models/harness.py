@@ -211,6 +211,10 @@ def batch(family: Family, cls: type[Model], *, pad: str | None = None, rows: int
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family.token_types and "token_type_ids" in inspect.signature(cls.forward).parameters:
         inputs["token_type_ids"] = (torch.arange(length)[None] > 3).long() * mask
+    if family.model_type == "splinter":
+        ids[:, 1] = tiny["question_token_id"]
+    if "attention_mask" not in inspect.signature(cls.forward).parameters:
+        del inputs["attention_mask"]
     if cls.__name__.endswith(("MultipleChoice", "DoubleHeadsModel")):
         inputs = {name: torch.stack([value, value.flip(0)], dim=1) for name, value in inputs.items()}
     if cls.__name__.endswith("DoubleHeadsModel"):
@@ -256,6 +260,9 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return {"labels": inputs["decoder_input_ids"]}
     if name.endswith("MultipleChoice"):
         return {"labels": integers(2, rows)}
+    if name == "SplinterForPreTraining":
+        found = {"start_positions": integers(4, rows, 2), "end_positions": integers(4, rows, 2) + 1}
+        return found | {"question_positions": torch.tensor([[1, 3]]).expand(rows, -1)}
     if name.endswith(("QuestionAnswering", "QuestionAnsweringSimple")):
         found = {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
         if name == "XLNetForQuestionAnswering":
@@ -273,7 +280,8 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
             ids = integers(2, *ids.shape)
         if name == "ElectraForPreTraining":
             return {"labels": integers(2, *ids.shape)}
-        ids[inputs["attention_mask"] == 0] = -100
+        if "attention_mask" in inputs:
+            ids[inputs["attention_mask"] == 0] = -100
         # Padding on the left sees nothing, which kernels show in their own ways: it is to predict nothing.
         if family.modality == "image and text" or family.model_type in EAGER_ALONE:
             ids[torch.arange(rows), inputs["attention_mask"].argmax(dim=1)] = -100

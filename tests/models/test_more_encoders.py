@@ -61,3 +61,30 @@ def test_words_stand_in_boxes() -> None:
         ours(**inputs | {"bbox": inputs["bbox"].flip(-1)})
     with pytest.raises(InputError, match=r"`bbox` has the shape \(3, 4, 4\)"):
         ours(**inputs | {"bbox": inputs["bbox"][:, :4]})
+
+
+@pytest.mark.reference
+def test_answers_of_splinter_are_no_padding() -> None:
+    family = line("splinter")
+    ours, theirs = pair(family, transept.SplinterForQuestionAnswering)
+    inputs = batch(family, transept.SplinterForQuestionAnswering, pad="right")
+    real = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        mine, other = ours(**inputs), theirs(**inputs)
+    for name in ("start_logits", "end_logits"):
+        assert error(mine[name][real], other[name][real]) <= SINGLE
+        assert (mine[name][~real] < -1e30).all()
+
+
+def test_the_vocabulary_of_mobilebert_grows_and_shrinks() -> None:
+    torch.manual_seed(0)
+    model = transept.MobileBertForMaskedLM(transept.MobileBertConfig(**line("mobilebert").tiny)).eval()
+    ids = torch.arange(5, 14)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        model.resize_token_embeddings(105)
+        grown = model(ids).logits
+        model.resize_token_embeddings(99)
+        assert grown.shape == (1, 9, 105)
+        assert error(grown[..., :99], before) <= SINGLE
+        assert error(model(ids).logits, before) <= SINGLE

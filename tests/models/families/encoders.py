@@ -248,6 +248,44 @@ ENCODERS = [
         variants={"untied": {"tie_word_embeddings": False}},
     ),
     Family(
+        "mobilebert",
+        TEXT
+        | {"intermediate_size": 37, "embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
+        | {"initializer_range": 0.05},
+        token_types=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "narrow": {"use_bottleneck_attention": True, "normalization_type": "layer_norm"},
+            "whole": {
+                "use_bottleneck": False,
+                "trigram_input": False,
+                "num_feedforward_networks": 1,
+                "intra_bottleneck_size": 32,
+            },
+            "plain": {"classifier_activation": False, "hidden_act": "gelu"},
+        },
+    ),
+    Family(
+        "splinter",
+        TEXT | {"intermediate_size": 37, "question_token_id": 7, "initializer_range": SHARP},
+        token_types=True,
+        reads_padding=True,  # scores of padding are the smallest number, beside which others are nothing
+        exempt={
+            "test_equals_reference_in_double": "the reference's softmax is in float32, and its scores in float64 are no numbers",
+            "test_exports": "how many questions there are is read from the ids of a pretraining",
+        },
+        variants={"relu": {"hidden_act": "relu"}},
+    ),
+    Family(
+        "fnet",
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 37, "max_position_embeddings": 64},
+        token_types=True,
+        averages_heads=True,
+        reads_padding=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
+        exempt={"test_padded_equals_alone": "a transform has no mask: padding is text to it, as it was in training"},
+    ),
+    Family(
         "xlnet",
         {"vocab_size": 99, "d_model": 32, "num_hidden_layers": 2, "n_head": 4, "d_inner": 37, "initializer_range": SHARP},
         token_types=True,
