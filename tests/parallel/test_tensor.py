@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import transept
-from tests.thorough import crossed
+from tests.thorough import crossed, in_turn
 from transept.errors import ConfigError, FileError, InputError, TrainingError, UnsupportedError
 from transept.heads.task import loss_alone
 from transept.parallel.mesh import DistributedConfig
@@ -65,6 +65,31 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"forced_eos_token_id": None, "max_position_embeddings": 32},
     ),
 }
+KIN = {
+    "gemma4_text": (
+        "Gemma4ForCausalLM",
+        {"head_dim": 4, "global_head_dim": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
+        | {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "sliding_window": 4, "hidden_size_per_layer_input": 4}
+        | {"vocab_size_per_layer_input": 99},
+    ),
+    "gemma3_text": ("Gemma3ForCausalLM", {"head_dim": 4, "query_pre_attn_scalar": 4}),
+    "phi": ("PhiForCausalLM", {"qk_layernorm": True}),
+    "phi3": ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
+    "granite": ("GraniteForCausalLM", {"residual_multiplier": 0.5}),
+    "olmo2": ("Olmo2ForCausalLM", {}),
+    "glm4": ("Glm4ForCausalLM", {"head_dim": 4}),
+    "cohere": ("CohereForCausalLM", {"use_qk_norm": True}),
+    "cohere2": ("Cohere2ForCausalLM", {}),
+    "stablelm": ("StableLmForCausalLM", {"qk_layernorm": True, "partial_rotary_factor": 0.5}),
+    "starcoder2": ("Starcoder2ForCausalLM", {}),
+    "nemotron": ("NemotronForCausalLM", {}),
+    "persimmon": ("PersimmonForCausalLM", {"num_key_value_heads": 4}),
+    "apertus": ("ApertusForCausalLM", {}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1ForCausalLM", {}),
+    "ministral3": ("Ministral3ForCausalLM", {"head_dim": 4}),
+    "modernbert-decoder": ("ModernBertDecoderForCausalLM", {"cls_token_id": 1, "sep_token_id": 2}),
+}
+KINDS |= {name: (kind, GROUPED | settings) for name, (kind, settings) in KIN.items()}
 FAMILIES = ["bert", "gpt2", "llama", "t5", "vit", "mixtral", "whisper"]
 
 
@@ -166,6 +191,11 @@ def check(found: list[tuple[float, float, float]], share: float) -> None:
 def test_two_processes_learn_what_one_does(ranks: Ranks, name: str, apart: bool) -> None:
     """``apart``: positions are split, seven of which cannot be split evenly, and so are the logits of a loss."""
     check(ranks.run(2, compared, name, apart, apart, 3 if apart else 5, {}), 0.6)
+
+
+@pytest.mark.parametrize("name", in_turn(KIN, share=6))
+def test_kin_of_llama_learn_what_one_process_does(ranks: Ranks, name: str) -> None:
+    check(ranks.run(2, compared, name, False, False, 2, {}), 0.9)
 
 
 @pytest.mark.parametrize(

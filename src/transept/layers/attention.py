@@ -189,7 +189,7 @@ class Attention(Linked):
     """
 
     # Whether each head can work without the others' weights, so that processes may share them.
-    heads_apart: ClassVar[bool] = True
+    heads_apart = True
     # Whether the model prepares more for it than a mask, such as biases by distance.
     is_prepared: ClassVar[bool] = False
     # How queries and keys (B, H, T, E) turn by a rotary table; a family whose heads are laid out otherwise overrides it.

@@ -69,6 +69,7 @@ class CohereAttention(InterleavedAttention):
     """Attention whose norms of queries and keys have weights for each head."""
 
     def head_norm(self, make: Callable[..., nn.Module], heads: int) -> nn.Module:
+        self.heads_apart = False
         return make(heads, self.head_dim)
 
 

@@ -133,7 +133,7 @@ class Shared:
 class Gemma4Attention(Attention):
     """Attention whose values are normed, without weights; with ``one`` keys are values, too, before both are normed."""
 
-    is_prepared = True
+    is_prepared, heads_apart = True, False  # later layers read its keys
 
     def __init__(self, *sizes: int, one: bool, eps: float, **options: Any) -> None:
         self.one, self.eps = one, eps
@@ -162,7 +162,7 @@ class Gemma4Attention(Attention):
 class BorrowingAttention(Attention):
     """Attention that has queries alone: keys and values are those of an earlier layer of its kind."""
 
-    is_prepared = True
+    is_prepared, heads_apart = True, False
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
         self.q_proj = self.linear(dim, queries, bias)

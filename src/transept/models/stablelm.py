@@ -62,6 +62,7 @@ class PerHeadAttention(Attention):
     """Attention whose queries and keys have a norm for each head."""
 
     def head_norm(self, make: Callable[..., nn.Module], heads: int) -> nn.Module:
+        self.heads_apart = False
         return make(heads, self.head_dim)
 
 

@@ -35,7 +35,7 @@ PROJECTIONS, WIDENING = ("q_proj", "k_proj", "v_proj", "kv_proj", "qkv_proj"), (
 RULES = {
     **dict.fromkeys((*PROJECTIONS, *WIDENING), COLUMNS),
     **dict.fromkeys(("o_proj", "down_proj"), ROWS),
-    **dict.fromkeys(("q_norm", "k_norm"), BY_HEAD),
+    **dict.fromkeys(("q_norm", "k_norm", "act_fn"), BY_HEAD),  # whose weights all processes hold, and add up their gradients
     "embed_tokens": VOCABULARY,
     **dict.fromkeys(("lm_head", "lm_head.decoder", "lm_head.out_proj"), LOGITS),
     "experts": EXPERTS,
@@ -157,7 +157,8 @@ class Plan:
             inner = int(layer.down_proj.in_features)
             styles = {role: COLUMNS for role in WIDENING if role in self.layers[name]} | {"down_proj": ROWS}
             why = f"its inner size {inner} is not divisible by {self.size}" if inner % self.size else None
-            self._settle(name, styles, why)
+            if not self._settle(name, styles, why):
+                self.styles.pop(self.layers[name].get("act_fn", ""), None)
 
     def _settle(self, layer: str, styles: Mapping[str, str], why: str | None) -> bool:
         """Whether a layer is split: all parts have their styles, or all are whole, as where there is a reason why."""
