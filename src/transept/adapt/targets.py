@@ -72,7 +72,8 @@ def targets(model: Model, config: LoraConfig) -> dict[str, Place]:
     if wanted == ALL_LINEAR:
         chosen = _all_linear(model, found)
     elif wanted is None:
-        chosen = [place for place in found if any(_fits(name, place.own) for name in _DEFAULT)]
+        usual = getattr(model.body, "adapter_targets", _DEFAULT)  # a family may state others
+        chosen = [place for place in found if any(_fits(name, place.own) for name in usual)]
     else:
         chosen = _matching(found, wanted, "target_modules")
     left_out = {place.name for place in _matching(found, config.exclude_modules or [], "exclude_modules")}

@@ -57,6 +57,7 @@ class PhiModel(llama.LlamaModel):
     config_class = PhiConfig
     names = Names({"layers.*": ("layers.*", PHI_BLOCK), "final_layernorm": "norm"}, ignore=("rotary_emb.inv_freq",))
     block_class, mlp_class = SharedNormParallel, MLP
+    adapter_targets = ("q_proj", "v_proj", "up_proj", "down_proj")  # peft's
     config: PhiConfig
 
     def __init__(self, config: PhiConfig) -> None:
