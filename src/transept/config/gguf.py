@@ -60,8 +60,7 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
         if value is not None and name is not None:
             values[name] = value
     for role, name in _TOKENS.items():
-        if (index := gguf.get(f"tokenizer.ggml.{role}_token_id", int)) is not None:
-            values[f"{name}_token_id"] = index
+        values[f"{name}_token_id"] = gguf.get(f"tokenizer.ggml.{role}_token_id", int)
     if (embeddings := gguf.tensors.get("token_embd.weight")) is None:
         raise FormatError("holds no tensor `token_embd.weight`.", path=gguf.paths[0], hint="It may be no language model.")
     values |= {"vocab_size": embeddings.shape[0], "tie_word_embeddings": "output.weight" not in gguf.tensors}
