@@ -127,6 +127,12 @@ POST_NORM = Layout({"attn_norm": None, "ffn_norm": None, "attn_output_norm": "se
 """Layers whose norms stand behind what they norm, as in BERT."""
 
 
+NORMED_OUTPUTS = Layout(
+    {"attn_norm": None, "ffn_norm": None, "post_attention_norm": "self_attn_norm", "post_ffw_norm": "mlp_norm"}
+)
+"""Layers whose norms are of what sublayers give, as in OLMo 2."""
+
+
 class GGUFStore(Mapping[str, Tensor]):
     """The tensors of a file by name; those of experts row by row, each under a name of its own.
 

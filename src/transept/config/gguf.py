@@ -38,6 +38,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "ssm.time_step_rank": ("time_step_rank",),
     "ssm.inner_size": ("intermediate_size",),
 }
+SLIDING, FULL = "sliding_attention", "full_attention"
 _TOKENS = {"bos": "bos", "eos": "eos", "padding": "pad"}
 # Names of rotary scalings in the format -> in configs; of others the name is the same.
 _SCALINGS = {"none": "default"}
@@ -58,7 +59,10 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
     for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
         value, name = _own(gguf, key), next((name for name in names if _has(kind, name)), None)
         if value is not None and name is not None:
-            values[name] = value
+            values[name] = None if value == 0 and key == "attention.sliding_window" else value
+    pattern = gguf.settings.get(f"{gguf.architecture}.attention.sliding_window_pattern")
+    if isinstance(pattern, np.ndarray) and pattern.dtype == bool and _has(kind, "layer_types"):
+        values["layer_types"] = [SLIDING if slides else FULL for slides in pattern]
     for role, name in _TOKENS.items():
         values[f"{name}_token_id"] = gguf.get(f"tokenizer.ggml.{role}_token_id", int)
     if (embeddings := gguf.tensors.get("token_embd.weight")) is None:

@@ -42,6 +42,8 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "gemma3": lambda gguf: "gemma3_text",
     "command-r": lambda gguf: "cohere",
     "phi2": lambda gguf: "phi",
+    "starcoder": lambda gguf: "gpt_bigcode",
+    "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }
 """Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""

@@ -26,6 +26,7 @@ class ArceeConfig(DecoderConfig):
 
 class ArceeModel(llama.LlamaModel):
     config_class = ArceeConfig
+    gguf = llama.LlamaModel.gguf
     mlp_class = MLP
 
 

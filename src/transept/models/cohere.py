@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers, PaddingId
@@ -21,6 +22,7 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import GroupedConfig
 from transept.layers import Attention, InterleavedAttention, SharedNormParallel
 from transept.models import llama
+from transept.storage.gguf import GGUF
 
 
 class CohereConfig(GroupedConfig):
@@ -30,6 +32,7 @@ class CohereConfig(GroupedConfig):
     """
 
     model_type = "cohere"
+    gguf_keys = {"logit_scale": "logit_scale"}
     default_theta = 5e5
 
     vocab_size: int = 256000
@@ -47,6 +50,10 @@ class CohereConfig(GroupedConfig):
     tie_word_embeddings: bool = True
     attention_bias: bool = False
     use_qk_norm: bool | None = False
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {"use_qk_norm": "blk.0.attn_q_norm.weight" in gguf.tensors}
 
 
 class HeadNorm(nn.Module):
@@ -82,6 +89,7 @@ COHERE_BLOCK: Table = {
 
 class CohereModel(llama.LlamaModel):
     config_class = CohereConfig
+    gguf = Layout()
     names = Names({"layers.*": ("layers.*", COHERE_BLOCK)}, ignore=("rotary_emb.inv_freq",))
     block_class, attention_class = SharedNormParallel, CohereAttention
 

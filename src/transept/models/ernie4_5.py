@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Layers, PaddingId
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig
@@ -39,6 +40,7 @@ class Ernie4_5Config(DecoderConfig):  # noqa: N801 (the reference's name)
 
 class Ernie4_5Model(llama.LlamaModel):  # noqa: N801
     config_class = Ernie4_5Config
+    gguf = Layout()
     attention_class = InterleavedAttention
 
 

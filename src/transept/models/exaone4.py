@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transept.checkpoint.gguf import NORMED_OUTPUTS
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig, LayeredConfig
 from transept.layers import OutputNorm, RMSNorm
@@ -44,6 +45,7 @@ class Exaone4Config(LayeredConfig, DecoderConfig):
 
 class Exaone4Model(llama.LlamaModel):
     config_class = Exaone4Config
+    gguf = NORMED_OUTPUTS
     names = Olmo2Model.names
     block_class, qk_norm_class = OutputNorm, RMSNorm
 

@@ -24,6 +24,7 @@ from transept.layers.attention import Attention, score, weigh
 from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
+from transept.storage.gguf import GGUF
 
 
 class Gemma2Config(LayeredConfig, DecoderConfig):
@@ -61,6 +62,14 @@ class Gemma2Config(LayeredConfig, DecoderConfig):
 
     def slides(self, layer: int) -> bool:
         return layer % 2 == 0
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        # Files do not say by what scores are scaled: in the largest models (46 and 62 layers) it is not the size of a head.
+        size, heads = (gguf.get(f"{gguf.architecture}.{key}", int) for key in ("embedding_length", "attention.head_count"))
+        whole = size and heads and heads > 0 and values.get("num_hidden_layers") in (46, 62)
+        scale = size // heads if whole else values.get("head_dim")
+        return values if scale is None else values | {"query_pre_attn_scalar": scale}
 
 
 def softcap(x: Tensor, most: float | None) -> Tensor:

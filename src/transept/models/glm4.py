@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.heads.language import ForCausalLM
@@ -21,6 +22,7 @@ GLM4_NORMS: Table = {"post_self_attn_layernorm": "self_attn_post_norm", "post_ml
 
 class Glm4Model(GlmModel):
     config_class = Glm4Config
+    gguf = Layout({"ffn_up": "mlp.gate_up_proj"})
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, **GLM4_NORMS})})
     block_class = SandwichNorm
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Deviation, Layers, Multiple, Share
 from transept.config.model import Config
 from transept.heads import classify, language
@@ -57,6 +58,7 @@ class GPTBigCodeConfig(Config):
 
 class GPTBigCodeModel(GPT2Model):
     config_class = GPTBigCodeConfig
+    gguf = Layout()
     head_dropouts = (0.1,)
     mlp_class = MLP
 

@@ -21,6 +21,8 @@ class GraniteConfig(DecoderConfig):
     """
 
     model_type = "granite"
+    gguf_keys = {"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier"}
+    gguf_keys |= {"residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}
 
     hidden_act: str = "silu"
     bos_token_id: int | None = 1
@@ -46,6 +48,7 @@ class Multiplier(nn.Module):
 
 class GraniteModel(llama.LlamaModel):
     config_class = GraniteConfig
+    gguf = llama.LlamaModel.gguf
     config: GraniteConfig
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import NORMS, PLUS_ONE, Layout
 from transept.config.fields import Deviation
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import GroupedConfig
@@ -41,6 +42,7 @@ class CenteredLayerNorm(nn.LayerNorm):
 
 class NemotronModel(llama.LlamaModel):
     config_class = NemotronConfig
+    gguf = Layout(changes=dict.fromkeys(NORMS, PLUS_ONE))
     mlp_class = MLP
 
     def make_norm(self) -> nn.Module:

@@ -41,6 +41,7 @@ class ClippedAttention(Attention):
 
 class OlmoModel(llama.LlamaModel):
     config_class = OlmoConfig
+    gguf = llama.LlamaModel.gguf
     attention_class = ClippedAttention
 
     def make_norm(self) -> nn.Module:

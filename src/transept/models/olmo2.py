@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import NORMED_OUTPUTS
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
@@ -48,6 +49,7 @@ OLMO2_BLOCK: Table = {"self_attn": ("self_attn", llama.ATTENTION), "mlp": "mlp",
 
 class Olmo2Model(llama.LlamaModel):
     config_class = Olmo2Config
+    gguf = NORMED_OUTPUTS
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", OLMO2_BLOCK)})
     block_class, attention_class = OutputNorm, WholeNormAttention
     norm_class = qk_norm_class = WideRMSNorm

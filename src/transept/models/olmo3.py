@@ -28,6 +28,7 @@ class Olmo3Config(Olmo2Config, LayeredConfig):
 
 class Olmo3Model(Olmo2Model):
     config_class = Olmo3Config
+    gguf = Olmo2Model.gguf
 
 
 class Olmo3ForCausalLM(ForCausalLM[Olmo3Model]): ...

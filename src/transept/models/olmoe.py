@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Experts, Layers, PaddingId, Positive
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import BalancedConfig, sparse_mlp
@@ -60,6 +61,7 @@ class ClippedNormAttention(WholeNormAttention):
 
 class OlmoeModel(MixtralModel):
     config_class = OlmoeConfig
+    gguf = Layout()
     names = sparse_names({"gate": "router", "experts": "experts"})
     attention_class, qk_norm_class = ClippedNormAttention, RMSNorm
     config: OlmoeConfig

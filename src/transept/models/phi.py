@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers, Share
@@ -55,6 +56,7 @@ PHI_BLOCK: Table = {
 
 class PhiModel(llama.LlamaModel):
     config_class = PhiConfig
+    gguf = Layout()
     names = Names({"layers.*": ("layers.*", PHI_BLOCK), "final_layernorm": "norm"}, ignore=("rotary_emb.inv_freq",))
     block_class, mlp_class = SharedNormParallel, MLP
     adapter_targets = ("q_proj", "v_proj", "up_proj", "down_proj")  # peft's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Layers, PaddingId, Share
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig
@@ -40,6 +41,7 @@ class SeedOssConfig(DecoderConfig):
 
 class SeedOssModel(llama.LlamaModel):
     config_class = SeedOssConfig
+    gguf = Layout({"ffn_norm": None, "post_attention_norm": "mlp_norm"})
     config: SeedOssConfig
 
     def block(self, layer: int, **more: Any) -> Block:

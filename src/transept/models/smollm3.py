@@ -52,6 +52,7 @@ class SmolLM3Config(SwitchedConfig, LayeredConfig):
 
 class SmolLM3Model(llama.LlamaModel):
     config_class = SmolLM3Config
+    gguf = llama.LlamaModel.gguf
 
 
 class SmolLM3ForCausalLM(ForCausalLM[SmolLM3Model]): ...

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Share
@@ -52,6 +53,7 @@ STARCODER2_MLP: Table = {"c_fc": "up_proj", "c_proj": "down_proj"}
 
 class Starcoder2Model(llama.LlamaModel):
     config_class = Starcoder2Config
+    gguf = Layout()
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", {**llama.LLAMA_BLOCK, "mlp": ("mlp", STARCODER2_MLP)})})
     mlp_class = MLP
     config: Starcoder2Config
