@@ -679,6 +679,11 @@ from transept.models.llama import (
     LlamaForTokenClassification as LlamaForTokenClassification,
     LlamaModel as LlamaModel,
 )
+from transept.models.llama4_text import (
+    Llama4ForCausalLM as Llama4ForCausalLM,
+    Llama4TextConfig as Llama4TextConfig,
+    Llama4TextModel as Llama4TextModel,
+)
 from transept.models.llava import (
     LlavaConfig as LlavaConfig,
     LlavaForConditionalGeneration as LlavaForConditionalGeneration,

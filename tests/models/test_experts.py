@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import transept
 from transept.core.model import Model
+from transept.models.llama4_text import Llama4TextConfig, Llama4TextModel
 from transept.models.phimoe import ScaledRotary
 
 from .families import Family
 from .families.experts import EXPERTS
+from .families.settings import SHARP
 from .harness import DOUBLE, ROUNDED, SINGLE, batch, check_steps, classes, compare, error, pair
 
 WRITERS = [(family, next(cls for cls in classes(family) if cls.__name__.endswith("ForCausalLM"))) for family in EXPERTS]
@@ -68,7 +71,7 @@ def test_choices_equal_the_reference(
     if "aux_loss" in other:
         assert error(mine.pop("aux_loss"), other.pop("aux_loss")) <= ROUNDED
     # Their tables the reference makes of complex numbers, by other functions, or of frequencies that it computes anew.
-    compare(mine, other, ROUNDED if family.model_type in ("deepseek_v2", "phimoe") else DOUBLE)
+    compare(mine, other, ROUNDED if family.model_type in ("deepseek_v2", "llama4_text", "phimoe") else DOUBLE)
 
 
 def test_longer_texts_turn_by_their_own_factors_and_scale() -> None:
@@ -79,6 +82,31 @@ def test_longer_texts_turn_by_their_own_factors_and_scale() -> None:
         cos, _ = rotary(torch.arange(length)[None], torch.float32)
         angles = torch.arange(length)[:, None] / torch.tensor(factors) / torch.tensor([1.0, 10.0])
         torch.testing.assert_close(cos[0, 0, :, :2], angles.cos() * scale)
+
+
+@pytest.mark.parametrize("kind", [transept.DynamicCache, transept.SlidingWindowCache])
+def test_chunks_begin_where_texts_do(kind: type[Any]) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 12, "intermediate_size_mlp": 12, "head_dim": 4}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": SHARP}
+    model = Llama4TextModel(Llama4TextConfig(**sizes, attention_chunk_size=3, num_local_experts=2)).eval()
+    ids, lengths = torch.randint(5, 50, (3, 11)), (11, 9, 4)
+    mask = (torch.arange(11) >= 11 - torch.tensor(lengths)[:, None]).long()
+    with torch.no_grad():
+        alone = [
+            model(ids[row : row + 1, -length:], use_cache=False).last_hidden_state[0] for row, length in enumerate(lengths)
+        ]
+        cache, steps = kind(), []
+        for start, end in ((0, 5), *((at, at + 1) for at in range(5, 11))):
+            out = model(ids[:, start:end], attention_mask=mask[:, :end], past_key_values=cache)
+            steps.append(out.last_hidden_state)
+        packed = torch.cat([ids[row, -length:] for row, length in enumerate(lengths)])[None]
+        numbers = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))[None]
+        together = model(packed, seq_idx=numbers, use_cache=False).last_hidden_state[0].split(lengths)
+        shorter = model(ids, attention_mask=mask, use_cache=False).last_hidden_state
+    for row, length in enumerate(lengths):
+        for found in (torch.cat(steps, dim=1)[row, -length:], together[row], shorter[row, -length:]):
+            assert error(found, alone[row]) <= SINGLE
 
 
 @pytest.mark.reference

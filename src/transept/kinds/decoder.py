@@ -36,6 +36,7 @@ class GroupedConfig(RotaryConfig):
     classifier_dropout: Share | None = None
     attention_bias = mlp_bias = False
     is_causal = True  # whether a query sees only what is before it
+    is_chunked = False  # whether windows stand still, as chunks of texts
 
     def validate(self) -> None:
         super().validate()
@@ -105,7 +106,7 @@ def grouped_attention(
     """
     rotary = c.rope_kind(layer)
     sizes = {"kv_heads": c.num_key_value_heads, "head_dim": c.head_dim, "dropout": c.attention_dropout}
-    pattern = Pattern(causal=c.is_causal, window=c.window(layer), bounds_blocks=bounds_blocks)
+    pattern = Pattern(causal=c.is_causal, window=c.window(layer), bounds_blocks=bounds_blocks, chunked=c.is_chunked)
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 

@@ -41,12 +41,14 @@ class Pattern(NamedTuple):
 
     If ``causal``, it attends to those at or before it. With a ``window``, it attends to those fewer positions before it, and in
     a pattern that is not causal as few behind it. Positions of one block (``Context.blocks``) see each other also where this
-    rule hides them; with ``bounds_blocks`` the window still hides keys that are too far before the query.
+    rule hides them; with ``bounds_blocks`` the window still hides keys that are too far before the query. If ``chunked``, texts
+    are cut into chunks of a window's positions, and queries see those of their own chunk.
     """
 
     causal: bool = False
     window: int | None = None
     bounds_blocks: bool = False
+    chunked: bool = False
 
     def allowed(self, queries: Tensor, keys: Tensor, same_block: Tensor | None = None) -> Tensor | None:
         """Places (T) and (S) -> (1, T, S) of bool, or ``None`` where everything is allowed.
@@ -59,7 +61,7 @@ class Pattern(NamedTuple):
         allowed = distance >= 0 if self.causal else None
         if allowed is not None and same_block is not None and self.bounds_blocks:
             allowed = allowed | same_block
-        if self.window is not None:
+        if self.window is not None and not self.chunked:
             near = distance < self.window if self.causal else distance.abs() < self.window
             allowed = near if allowed is None else allowed & near
         assert allowed is not None
@@ -183,12 +185,13 @@ def lower(
     *,
     blocks: Tensor | None = None,
     texts: Tensor | None = None,
+    begins: Tensor | None = None,
 ) -> Tensor | None:
     """The mask of one pattern over a batch: (B or 1, 1, T, S) of bool, true where attention is allowed.
 
     Queries are the last of the keys' positions; ``padding`` (B, S) is true for real tokens. ``past`` are the positions before
     the queries, where keys that nothing has been written to yet come after them. ``blocks`` and ``texts`` (1 or B, S) are those
-    of :class:`Context`.
+    of :class:`Context`; ``begins`` (1 or B, 1) are the places of rows' first real positions, below 0 if those were dropped.
     """
     rules = [None if padding is None else padding[:, None]]
     if past is not None or texts is not None or pattern.window is not None or (pattern.causal and queries > 1):
@@ -196,6 +199,7 @@ def lower(
         places = torch.arange(keys - queries, keys, device=device) if past is None else past + at[:queries]
         rules += [
             pattern.allowed(places, at, None if blocks is None else same_number(blocks, places)),
+            same_chunk(pattern.window, begins, texts, places, at) if pattern.chunked and pattern.window else None,
             None if texts is None else same_number(texts, places),
             None if past is None else (at <= places[-1]).expand(1, queries, -1),
         ]
@@ -210,6 +214,18 @@ def same_number(numbers: Tensor, places: Tensor) -> Tensor:
     """Numbers (1 or B, S) -> (1 or B, T, S): true where a query at one of the ``places`` (T) has a key's, and none below 0."""
     own = numbers[:, places, None]
     return (own == numbers[:, None]) & (own >= 0)
+
+
+def same_chunk(size: int, begins: Tensor | None, texts: Tensor | None, places: Tensor, at: Tensor) -> Tensor:
+    """(1 or B, T, S) of bool: whether queries at ``places`` (T) are in the same chunk of so many positions as the keys (S).
+
+    Chunks are counted from where a row ``begins`` (B, 1) or, where there are several, from the beginnings of its ``texts``.
+    """
+    first = at.new_zeros(1, 1) if begins is None else begins
+    if texts is not None:
+        first = F.pad(torch.where(texts[:, 1:] != texts[:, :-1], at[1:], 0), (1, 0)).cummax(dim=1).values
+    numbers = (at - first).div(size, rounding_mode="floor")
+    return numbers[:, places, None] == numbers[:, None]
 
 
 def within(lengths: Tensor, size: int) -> Tensor:
@@ -321,7 +337,8 @@ def mask_for(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Tens
     The tensor is (B or 1, 1 or H, T, S): bool, true where allowed, or floats to add to the scores of ``like``'s type.
     """
     # While every key is near, all layers share one mask or need none; an exported program is for longer sequences too.
-    if pattern.causal and pattern.window is not None and not torch.compiler.is_exporting() and keys <= pattern.window:
+    reached = ctx.keys if pattern.chunked and ctx.rows is None else keys  # where keys were dropped, these are of the last chunk
+    if pattern.causal and pattern.window is not None and not torch.compiler.is_exporting() and reached <= pattern.window:
         pattern = pattern._replace(window=None)
     plain = ctx.padding is None and ctx.full_mask is None and ctx.position_bias is None
     if plain and ctx.texts is None and ctx.blocks is None and pattern.causal and pattern.window is None and queries == keys:
@@ -339,7 +356,8 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
     if mask is None:
         past = ctx.past if isinstance(ctx.past, Tensor) else None
         padding, blocks = _last(ctx.padding, keys), _last(ctx.blocks, keys)
-        mask = lower(pattern, padding, queries, keys, like.device, past, blocks=blocks, texts=ctx.texts)
+        begins = _begins(ctx, keys, like.device) if pattern.chunked else None
+        mask = lower(pattern, padding, queries, keys, like.device, past, blocks=blocks, texts=ctx.texts, begins=begins)
     else:
         mask = _finite(mask, like)
     if ctx.position_bias is None:
@@ -350,6 +368,14 @@ def _with_bias(ctx: Context, pattern: Pattern, queries: int, keys: int, like: Te
     if mask is None:
         return bias
     return bias + mask if mask.is_floating_point() else bias.masked_fill(~mask, torch.finfo(like.dtype).min)
+
+
+def _begins(ctx: Context, keys: int, device: torch.device) -> Tensor:
+    """(1 or B, 1): the places of rows' first real positions among the last keys, below 0 where those were dropped."""
+    dropped = ctx.keys - keys if ctx.rows is None and not isinstance(ctx.past, Tensor) else 0
+    if ctx.padding is None:
+        return torch.full((1, 1), -dropped, device=device)
+    return (ctx.padding.cumsum(dim=1) == 0).sum(dim=1, keepdim=True) - dropped
 
 
 def _finite(mask: Tensor | None, like: Tensor) -> Tensor | None:

@@ -74,6 +74,7 @@ class MixtralModel(LlamaModel):
         legacy={f"layers.*.mlp.{part}": f"layers.*.block_sparse_moe.{part}" for part in ("gate", "experts")},
     )
     gguf = LlamaModel.gguf
+    balances: ClassVar[bool] = True  # whether a loss tells how even choices are, where the config has a weight for it
     config: SparseConfig
 
     def feed_forward(self, layer: int) -> nn.Module:
@@ -102,7 +103,7 @@ class MixtralModel(LlamaModel):
         output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
         if ctx.router_logits:
             output["router_logits"] = tuple(ctx.router_logits)
-            if (weight := self.config.router_aux_loss_coef) is not None:
+            if self.balances and (weight := self.config.router_aux_loss_coef) is not None:
                 real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
                 term = load_balance(ctx.router_logits, self.config.num_experts_per_tok, real, weight)
                 output["loss_terms"] = {"load_balance": term}

@@ -178,4 +178,17 @@ EXPERTS = [
             "short": {"rope_parameters": LONG, "tie_word_embeddings": True},
         },
     ),
+    Family(
+        "llama4_text",
+        SPARSE
+        | {"num_hidden_layers": 4, "head_dim": 8, "num_local_experts": 5, "num_experts_per_tok": 2, "moe_layers": [0, 1, 3]}
+        | {"intermediate_size_mlp": 23, "attention_chunk_size": 4},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "warm": {"floor_scale": 2, "attn_scale": 0.7, "no_rope_layers": [0, 1, 0, 1], "attention_bias": True},
+            "routed": {"output_router_logits": True, "num_experts_per_tok": 1, "use_qk_norm": False},
+            "steps": {"interleave_moe_layer_step": 2, "moe_layers": None, "attn_temperature_tuning": False},
+        },
+    ),
 ]

@@ -27,6 +27,7 @@ MODEL_TYPES = {model_type: kind.__name__ for kind in CLASSES.values() for model_
 _GENERIC = (
     *("ernie4_5", "glm", "glm4", "granite", "ministral3", "modernbert", "modernbert-decoder", "nemotron", "olmo2", "olmo3"),
     *("persimmon", "phi3", "stablelm"),
+    *("ernie4_5_moe", "flex_olmo", "glm4_moe", "granitemoe", "granitemoeshared", "minicpm3", "minimax_m2", "phimoe"),
 )
 MODEL_TYPES |= dict.fromkeys(_GENERIC, "PreTrainedTokenizerFast")
 
