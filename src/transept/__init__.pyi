@@ -280,6 +280,13 @@ from transept.models.bert import (
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
 )
+from transept.models.biogpt import (
+    BioGptConfig as BioGptConfig,
+    BioGptForCausalLM as BioGptForCausalLM,
+    BioGptForSequenceClassification as BioGptForSequenceClassification,
+    BioGptForTokenClassification as BioGptForTokenClassification,
+    BioGptModel as BioGptModel,
+)
 from transept.models.blip import (
     BlipForConditionalGeneration as BlipForConditionalGeneration,
     BlipForImageTextRetrieval as BlipForImageTextRetrieval,
@@ -843,6 +850,13 @@ from transept.models.olmoe import (
     OlmoeConfig as OlmoeConfig,
     OlmoeForCausalLM as OlmoeForCausalLM,
     OlmoeModel as OlmoeModel,
+)
+from transept.models.openai_gpt import (
+    OpenAIGPTConfig as OpenAIGPTConfig,
+    OpenAIGPTDoubleHeadsModel as OpenAIGPTDoubleHeadsModel,
+    OpenAIGPTForSequenceClassification as OpenAIGPTForSequenceClassification,
+    OpenAIGPTLMHeadModel as OpenAIGPTLMHeadModel,
+    OpenAIGPTModel as OpenAIGPTModel,
 )
 from transept.models.opt import (
     OPTConfig as OPTConfig,

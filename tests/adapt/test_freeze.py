@@ -164,7 +164,13 @@ def test_positions_that_are_computed_are_never_trained() -> None:
 
 
 # What is no backbone with a head, or has a forward pass of its own.
-WHOLE = ("GPT2DoubleHeadsModel", "XLNetForQuestionAnswering", "BlipForImageTextRetrieval", "BlipForConditionalGeneration")
+WHOLE = (
+    "GPT2DoubleHeadsModel",
+    "OpenAIGPTDoubleHeadsModel",
+    "XLNetForQuestionAnswering",
+    "BlipForImageTextRetrieval",
+    "BlipForConditionalGeneration",
+)
 
 
 def _rows(values: dict[str, Any], rows: slice) -> dict[str, Any]:

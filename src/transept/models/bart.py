@@ -61,7 +61,7 @@ class ScaledEmbedding(nn.Embedding):
     """Embeddings that are multiplied by ``embed_scale`` when they are looked up."""
 
     def __init__(self, c: Config) -> None:
-        super().__init__(c.vocab_size, c.d_model, c.pad_token_id)
+        super().__init__(c.vocab_size, c.hidden_size, c.pad_token_id)
         self.scale = c.embed_scale
 
     def forward(self, input: Tensor) -> Tensor:

@@ -265,6 +265,21 @@ DECODERS = [
         variants={"untied": {"tie_word_embeddings": False, "layer_norm_epsilon": 0.1}},
     ),
     Family(
+        "openai_gpt",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0}
+        | {"initializer_range": SHARP},
+        token_types=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"afn": "relu"}, "swish": {"afn": "swish"}},
+    ),
+    Family(
+        "biogpt",
+        TEXT | {"intermediate_size": 37, "initializer_range": SHARP},
+        variants={
+            "untied": {"tie_word_embeddings": False, "hidden_act": "relu"},
+            "unscaled": {"scale_embedding": False},
+        },
+    ),
+    Family(
         "mamba",
         # With the usual step sizes of a hundredth hardly anything would reach the states.
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}
