@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
+import tokenizers
 import transformers
+from tokenizers import models, pre_tokenizers, trainers
 
 from tests.pace import PATIENCE, slowness
 from transept.errors import FormatError
@@ -17,7 +20,7 @@ from transept.preprocess.text import classes
 from transept.preprocess.text.auto import AutoTokenizer
 
 from .agreement import VOCABS, cleaned, clip_files, compare, of_reference, of_sentencepiece
-from .conftest import SentencePieces
+from .conftest import SentencePieces, sentences
 
 PLAIN = ["the hello", "world and the Paris", "a (of) that's", "don't hello"]
 LAYOUTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -68,6 +71,34 @@ def test_siglip_cleans_texts_and_pads_to_one_length(sentence_pieces: SentencePie
     assert {len(row) for row in ours(texts, **inputs)["input_ids"]} == {64}
     ours.save_pretrained(tmp_path / "again")
     assert dict(AutoTokenizer.from_pretrained(tmp_path / "again")(texts, **inputs)) == dict(ours(texts, **inputs))
+
+
+@pytest.mark.reference
+def test_xglm_beside_the_reference(sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    path = tmp_path / "sentencepiece.bpe.model"
+    path.write_bytes(sentence_pieces().read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "xglm"}')
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]  # the reference's does not read such a file itself
+    pieces = [(model.id_to_piece(number), model.get_score(number)) for number in range(3, len(model))]
+    ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.XGLMTokenizer(vocab=[*first, *pieces])
+    assert type(ours) is classes.XGLMTokenizer
+    for inputs in ((PLAIN,), (PLAIN, PLAIN[::-1]), (["a<madeupword3>b"],)):
+        columns = {"return_special_tokens_mask": True, "padding": True}
+        assert dict(ours(*inputs, **columns)) == dict(theirs(*inputs, **columns))
+    assert (len(ours), ours.model_input_names) == (len(theirs), theirs.model_input_names)
+
+
+@pytest.mark.reference
+def test_the_first_gpt_beside_the_reference(odd_texts: list[str], tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False)
+    backend.train_from_iterator(sentences(), trainer)
+    backend.model.save(str(tmp_path))
+    assert compare(of_reference("OpenAIGPTTokenizer", tmp_path), odd_texts).different == []
+    (tmp_path / "config.json").write_text('{"model_type": "openai-gpt"}')
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is classes.OpenAIGPTTokenizer
 
 
 def test_xlnet_puts_special_tokens_and_padding_on_the_other_side(sentence_pieces: SentencePieces) -> None:

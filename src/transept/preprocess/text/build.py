@@ -284,6 +284,15 @@ def clip_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> To
     return backend
 
 
+def gpt_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:
+    """The first GPT's byte pairs (Radford et al. 2018): lower-case words, split as BERT's, that end in ``</w>``."""
+    ends = {"continuing_subword_prefix": "", "end_of_word_suffix": "</w>"}
+    backend = Tokenizer(byte_pair_model(files, fuse_unk=False, unk_token=tokens["unk_token"], **ends))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    return backend
+
+
 def _control(*texts: str) -> list[Piece]:
     return [Piece(text, kind=CONTROL) for text in texts]
 
@@ -331,10 +340,11 @@ def siglip_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> 
 
 
 def fairseq_backend(files: VocabularyFiles, tokens: Tokens, options: Options, between: tuple[str, ...] = ()) -> Tokenizer:
-    """The order of fairseq's ids: four special tokens in place of the model's own, the pieces, ``between``, the mask."""
+    """The order of fairseq's ids: four special tokens in place of the model's own, the pieces, ``between``, a mask."""
     model, bos = files.need_sentencepiece(), tokens.get("bos_token") or tokens["cls_token"]
     first = [*_control(bos, tokens["pad_token"], tokens["eos_token"]), Piece(tokens["unk_token"], kind=UNKNOWN)]
-    return sentencepiece_backend(model, pieces=[*first, *model.pieces[3:], *_control(*between, tokens["mask_token"])])
+    last = [*between, *([tokens["mask_token"]] if "mask_token" in tokens else [])]
+    return sentencepiece_backend(model, pieces=[*first, *model.pieces[3:], *_control(*last)])
 
 
 def camembert_backend(files: VocabularyFiles, tokens: Tokens, options: Options) -> Tokenizer:

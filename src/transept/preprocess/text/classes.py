@@ -203,6 +203,12 @@ class CLIPTokenizer(
         return super()._decoded(ids, skip_special_tokens).replace("</w>", " ").strip()
 
 
+class OpenAIGPTTokenizer(
+    GPT2Tokenizer, tokens=_named(unk="<unk>"), build=build.gpt_backend, options={}, model_types=("openai-gpt",)
+):
+    """The first GPT's: byte pairs of lower-case words, without special tokens."""
+
+
 # SentencePiece
 
 
@@ -316,6 +322,21 @@ class XLMRobertaTokenizer(
     model_types=("xlm-roberta", "xlm-roberta-xl", "xmod", "jina_embeddings_v3"),
 ):
     """XLM-RoBERTa's tokenizer, whose ids are those of fairseq: four special tokens, the pieces, the mask."""
+
+
+_UNUSED = tuple(f"<madeupword{number}>" for number in range(7))
+
+
+class XGLMTokenizer(
+    XLMRobertaTokenizer,
+    tokens={name: token for name, token in _ROBERTA_TOKENS.items() if name != "mask_token"},
+    build=partial(build.fairseq_backend, between=_UNUSED),
+    template=(("eos", "A"), ("eos", "A", "eos", "eos", "B")),
+    extra_tokens=lambda options: _UNUSED,
+    inputs=("input_ids", "attention_mask"),
+    model_types=("xglm",),
+):
+    """XGLM's: XLM-RoBERTa's pieces behind the end token, and seven words that mean nothing."""
 
 
 class CamembertTokenizer(
