@@ -280,6 +280,11 @@ from transept.models.bert import (
     BertLMHeadModel as BertLMHeadModel,
     BertModel as BertModel,
 )
+from transept.models.bert_generation import (
+    BertGenerationConfig as BertGenerationConfig,
+    BertGenerationDecoder as BertGenerationDecoder,
+    BertGenerationEncoder as BertGenerationEncoder,
+)
 from transept.models.biogpt import (
     BioGptConfig as BioGptConfig,
     BioGptForCausalLM as BioGptForCausalLM,
@@ -1409,6 +1414,8 @@ from transept.preprocess.text.classes import (
     MPNetTokenizer as MPNetTokenizer,
     MPNetTokenizerFast as MPNetTokenizerFast,
     MarianTokenizer as MarianTokenizer,
+    MobileBertTokenizer as MobileBertTokenizer,
+    MobileBertTokenizerFast as MobileBertTokenizerFast,
     OpenAIGPTTokenizer as OpenAIGPTTokenizer,
     PreTrainedTokenizer as PreTrainedTokenizer,
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,

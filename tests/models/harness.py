@@ -104,7 +104,7 @@ def reference_class(cls: type[Model]) -> Any:
 
 def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
     given = dict(family.tiny)
-    if "LMHead" in cls.__name__ or "CausalLM" in cls.__name__:
+    if any(part in cls.__name__ for part in ("LMHead", "CausalLM", "GenerationDecoder")):
         given |= family.decoder or {}
     part = (given | more).get(reference_class(cls).config_class.base_config_key)  # of a composed model's
     return given | more if part is None else part | {name: value for name, value in more.items() if name not in given}

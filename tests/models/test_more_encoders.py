@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import transformers as reference
 
 import transept
 from transept.errors import InputError
 
 from .families import FAMILIES, Family
 from .harness import SINGLE, batch, compare, error, pair
+
+DECODES = {"is_decoder": True, "add_cross_attention": True}
 
 
 def line(name: str) -> Family:
@@ -88,3 +93,28 @@ def test_the_vocabulary_of_mobilebert_grows_and_shrinks() -> None:
         assert grown.shape == (1, 9, 105)
         assert error(grown[..., :99], before) <= SINGLE
         assert error(model(ids).logits, before) <= SINGLE
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces:FutureWarning")
+def test_pairs_of_bert_for_generation_equal_the_reference(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tiny = line("bert_generation").tiny
+    encoder, decoder = (reference.BertGenerationConfig(**tiny, **more) for more in ({}, DECODES))
+    parts = reference.BertGenerationEncoder(encoder), reference.BertGenerationDecoder(decoder)
+    theirs = reference.EncoderDecoderModel(encoder=parts[0], decoder=parts[1]).eval()
+    theirs.save_pretrained(tmp_path)
+    ours = transept.EncoderDecoderModel.from_pretrained(tmp_path).eval()
+    inputs = batch(line("bert_generation"), transept.BertGenerationEncoder)
+    inputs["decoder_input_ids"] = inputs["input_ids"][:, :5].flip(1)
+    with torch.no_grad():
+        assert error(ours(**inputs).logits, theirs(**inputs).logits) <= SINGLE
+        ids = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        options = {"max_new_tokens": 6, "decoder_start_token_id": 2, "do_sample": False, "eos_token_id": 1, "pad_token_id": 0}
+        assert torch.equal(ours.generate(**ids, **options), theirs.generate(**ids, **options))
+    halves = transept.EncoderDecoderModel.from_encoder_decoder_pretrained
+    parts[0].save_pretrained(tmp_path / "encoder")
+    parts[1].save_pretrained(tmp_path / "decoder")
+    again = halves(tmp_path / "encoder", tmp_path / "decoder").eval()
+    with torch.no_grad():
+        assert error(again(**inputs).logits, ours(**inputs).logits) <= SINGLE

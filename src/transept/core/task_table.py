@@ -33,7 +33,7 @@ class Task:
     named: tuple[str, ...] = ()
 
 
-_CAUSAL = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead")
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
 _ANSWERS = ("ForQuestionAnsweringSimple", "ForQuestionAnswering")
 _TAUGHT = ("ForImageClassificationWithTeacher",)
 _IMAGES = ("ForImageClassification", *_TAUGHT)
@@ -47,7 +47,7 @@ _PRETRAINING = (
 )
 # Of rows with the same ending the first tells the task of a class. The columns of documents stand in this order.
 TASKS = (
-    Task("AutoModel", ("Model", "QuestionEncoder")),
+    Task("AutoModel", ("Model", "QuestionEncoder", "GenerationEncoder")),
     Task("", ("ForPreTraining",), column="pretraining"),
     Task("", ("ContextEncoder", "QuestionEncoder", "Reader"), column="search"),
     Task("AutoModelForMaskedLM", ("ForMaskedLM",), "fill-mask", "masked LM"),

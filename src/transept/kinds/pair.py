@@ -60,7 +60,10 @@ class Pair(Generates, Composed):
 
     config_class: ClassVar[type[PairConfig]]
     encoder_class: ClassVar[type[Backbone]]
-    parts = (Part("encoder", resolved("Model"), "encoder"), Part("decoder", resolved("ForCausalLM", "LMHeadModel"), "decoder"))
+    parts = (
+        Part("encoder", resolved("Model", "GenerationEncoder"), "encoder"),
+        Part("decoder", resolved("ForCausalLM", "LMHeadModel", "GenerationDecoder"), "decoder"),
+    )
     passes_on = True
     config: PairConfig
     encoder: Backbone

@@ -251,7 +251,7 @@ ENCODERS = [
         "mobilebert",
         TEXT
         | {"intermediate_size": 37, "embedding_size": 12, "intra_bottleneck_size": 16, "num_feedforward_networks": 2}
-        | {"initializer_range": 0.05},
+        | {"initializer_range": 0.2},
         token_types=True,
         variants={
             "untied": {"tie_word_embeddings": False},
@@ -284,6 +284,12 @@ ENCODERS = [
         reads_padding=True,
         variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
         exempt={"test_padded_equals_alone": "a transform has no mask: padding is text to it, as it was in training"},
+    ),
+    Family(
+        "bert_generation",
+        TEXT | {"intermediate_size": 37},
+        decoder={"is_decoder": True},
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"hidden_act": "relu"}},
     ),
     Family(
         "xlnet",

@@ -386,6 +386,7 @@ GemmaTokenizerFast = GemmaTokenizer
 T5TokenizerFast = T5Tokenizer
 ReformerTokenizerFast = ReformerTokenizer
 AlbertTokenizerFast = AlbertTokenizer
+MobileBertTokenizer = MobileBertTokenizerFast = BertTokenizer
 RemBertTokenizerFast = RemBertTokenizer
 XLNetTokenizerFast = XLNetTokenizer
 XLMRobertaTokenizerFast = XLMRobertaTokenizer
