@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -75,3 +76,18 @@ def test_older_files_mean_what_they_meant(model_type: str) -> None:
         assert config.rope_parameters == theirs.rope_parameters
         assert getattr(config, "hidden_act", None) == getattr(theirs, "hidden_act", None)
         assert getattr(config, "layer_types", None) == getattr(theirs, "layer_types", None)
+
+
+def test_norms_and_rotary_tables_have_the_references_names() -> None:
+    from transformers.models.phi import modeling_phi
+
+    norm = importlib.import_module("transept.models.gemma.modeling_gemma").GemmaRMSNorm
+    rotary = importlib.import_module("transept.models.phi.modeling_phi").PhiRotaryEmbedding
+    settings = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 50, "intermediate_size": 8}
+    states, positions = torch.zeros(1, 5, 32), torch.arange(5)[None]
+    ours = rotary(transept.PhiConfig(**settings))
+    theirs = modeling_phi.PhiRotaryEmbedding(modeling_phi.PhiConfig(**settings))
+    for mine, other in zip(ours(states, positions), theirs(states, positions), strict=True):
+        assert torch.equal(mine, other)
+    assert isinstance(transept.GemmaModel(transept.GemmaConfig(**settings)).norm, norm)
+    assert torch.equal(norm(8)(torch.ones(8)), torch.ones(8) / (1 + 1e-6) ** 0.5)

@@ -18,6 +18,7 @@ from transept.core.auto import resolve
 from transept.core.model import Model
 from transept.errors import UnsupportedError, refuse
 from transept.layers.links import Container, Step, attribute, links
+from transept.layers.rotary import RotaryTables
 
 # What the name of a class ends in -> where a model may have such a part: the end of the model's name, and a path of attributes,
 # of which "@" is a layer.
@@ -37,6 +38,8 @@ PLACES: dict[str, tuple[tuple[str, str], ...]] = {
     "VisionEmbeddings": (("Model", "embeddings"), ("Model", "vision_model.embeddings")),
     "PatchEmbeddings": (("Model", "embeddings.patch_embeddings"),),
     "Pooler": (("Model", "pooler"),),
+    "RMSNorm": (("Model", "norm"),),
+    "RotaryEmbedding": (("Model", "rotary_emb"),),
     "LayerSelfAttention": (("Model", "@.layer.0"),),
     "LayerFF": (("Model", "@.layer.1"),),
     "DenseActDense": (("Model", "@.mlp"),),
@@ -142,6 +145,8 @@ def find(config: Config, kind: str, index: int = 0) -> tuple[Model, nn.Module] |
 
 
 def _computes(part: Any) -> bool:
+    if isinstance(part, RotaryTables):
+        return True
     if not isinstance(part, nn.Module) or next(part.parameters(), None) is None:
         return False
     return isinstance(part, Step) or not isinstance(part, Container | nn.ModuleList)
