@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config.fields import Count, Experts, Layers, PaddingId, Positive
+from transept.config.fields import Count, Experts, Layers, PaddingId, Positive, derived
 from transept.core.inputs import check_tensor
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM
@@ -66,7 +66,7 @@ class Gemma4TextConfig(LayeredConfig, DecoderConfig):
     sliding_window: Count | None = 512
     final_logit_softcapping: Positive | None = None
     use_bidirectional_attention: Literal["all", "vision"] | None = None
-    vocab_size_per_layer_input: int = 262144
+    vocab_size_per_layer_input: int = derived(lambda c: c.vocab_size)
     hidden_size_per_layer_input: int = 256
     attention_k_eq_v: bool = False
     num_kv_shared_layers: Layers = 0
@@ -80,7 +80,9 @@ class Gemma4TextConfig(LayeredConfig, DecoderConfig):
 
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """What a file says of each layer is the same for all that see all."""
+        """What a file says of each layer is for all that see all; a second size of the vocabulary follows the first."""
+        if values.get("vocab_size_per_layer_input") == values.get("vocab_size", 262144):
+            values.pop("vocab_size_per_layer_input", None)
         by_layer = values.pop("per_layer_config", None) or {}
         own = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
         if isinstance(own, dict):
@@ -284,6 +286,11 @@ class Gemma4TextModel(LlamaModel):
     @property
     def causal(self) -> bool:  # type: ignore[override]
         return self.config.is_causal
+
+    def vocabulary_layers(self) -> list[nn.Module]:
+        """With the embeddings for layers, which have a row for each token, too."""
+        more = [self.embed_tokens_per_layer] if self.config.hidden_size_per_layer_input else []
+        return [*super().vocabulary_layers(), *more]
 
     def layer_kinds(self) -> Kinds:
         return [() if self.config.shares(layer) else (KeyValues,) for layer in range(len(self.layers))]
