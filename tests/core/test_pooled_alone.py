@@ -20,7 +20,9 @@ from transept.outputs import ModelOutput
 TOLERANCE = 2e-12
 # The families whose pooled states are made of one of each row.
 FIRST = {"ViTModel", "DeiTModel", "DPTModel", "Dinov2Model", "Dinov2WithRegistersModel", "BlipVisionModel", "CLIPVisionModel"}
-FIRST |= {"BertModel", "RobertaModel", "XLMRobertaModel", "MPNetModel", "BlipTextModel", "CLIPTextModel"}
+FIRST |= {"BertModel", "RobertaModel", "XLMRobertaModel", "MPNetModel", "BlipTextModel", "CLIPTextModel", "AlbertModel"}
+FIRST |= {"ErnieModel", "MegatronBertModel", "RobertaPreLayerNormModel", "XLMRobertaXLModel", "JinaEmbeddingsV3Model"}
+FIRST |= {"EsmModel", "RemBertModel", "XmodModel", "SqueezeBertModel", "LayoutLMModel", "MobileBertModel"}
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,7 @@ TASKS = ("WhisperForCausalLM", "LlamaForCausalLM", "LlamaForTokenClassification"
 PLACED = [case for case in EVERY if case.id in TASKS or case.values[1] in [other.values[1] for other in READERS]]
 PLACED = [case for case in PLACED if "position_ids" in getattr(case.values[1], "backbone_class", case.values[1]).reads]
 UNLIKE = {"ReformerModel": "the reference's axial positions take no such rows", "CLIPTextModel": "its rows end with one token"}
+UNLIKE["FNetModel"] = "a transform has no mask, and its rows hold one text"
 UNLIKE["Llama4TextModel"] = "the reference cuts texts where the chunks of their row end: see tests/models/test_experts.py"
 
 

@@ -14,7 +14,7 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, PaddingId, Share
 from transept.config.model import Config
-from transept.kinds.text import TextBackbone
+from transept.kinds.text import Options, TextBackbone
 from transept.layers import MLP, Context, Pooler
 from transept.layers.links import Layer
 from transept.models.bert import (
@@ -105,6 +105,7 @@ class FNetModel(TextBackbone):
     """FNet without a head. It takes no mask; ``output_attentions`` shows nothing."""
 
     config_class = FNetConfig
+    accepts = Options  # without what tells of several texts in a row
     ragged = False  # a transform would mix texts that stand behind one another
     head_dropouts = ("hidden_dropout_prob",)
     pooling = "pooler"
