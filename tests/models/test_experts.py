@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import transept
 from transept.core.model import Model
+from transept.layers.latent import LatentAttention
 from transept.models.llama4_text import Llama4TextConfig, Llama4TextModel
 from transept.models.phimoe import ScaledRotary
 
@@ -72,6 +73,27 @@ def test_choices_equal_the_reference(
         assert error(mine.pop("aux_loss"), other.pop("aux_loss")) <= ROUNDED
     # Their tables the reference makes of complex numbers, by other functions, or of frequencies that it computes anew.
     compare(mine, other, ROUNDED if family.model_type in ("deepseek_v2", "llama4_text", "phimoe") else DOUBLE)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_a_single_query_reads_latents_as_it_would_read_keys_and_values(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, cls = next(case for case in WRITERS if case[0].model_type == "deepseek_v3")
+    ours = pair(family, cls, attention=kernel)[0].double()
+    inputs = batch(family, cls, pad="left")
+    mask, found = inputs["attention_mask"], []
+    shown = {"output_attentions": True} if kernel == "eager" else {}
+    for is_plain in (True, False):
+        monkeypatch.setattr(LatentAttention, "is_plain", lambda self, plain=is_plain: plain)
+        with torch.no_grad():
+            first = ours(inputs["input_ids"][:, :8], attention_mask=mask[:, :8], use_cache=True)
+            step = ours(inputs["input_ids"][:, 8:], attention_mask=mask, past_key_values=first.past_key_values, **shown)
+        found.append([step.logits, *(step.attentions if shown else ())])
+    assert error(found[0], found[1]) <= DOUBLE
+    monkeypatch.undo()
+    attention: Any = next(module for module in ours.modules() if isinstance(module, LatentAttention))
+    assert attention.is_plain()
+    attention.kv_b_proj.register_forward_hook(lambda module, inputs, output: output * 2)
+    assert not attention.is_plain()
 
 
 def test_longer_texts_turn_by_their_own_factors_and_scale() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transept.errors import InputError
 from transept.layers.attention import Attention
-from transept.layers.context import Context, Rows
+from transept.layers.context import Attended, Context, Rows
 from transept.layers.rotary import rotate, rotate_interleaved
 
 
@@ -90,7 +90,29 @@ class LatentAttention(Attention):
 
     def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         latents, keys, mask, causal = super().self_keys(q, v, k, ctx)  # cached in this order, as in the reference
+        if q.shape[2] == 1 < self.heads and self.is_plain():
+            return torch.cat([latents, keys], dim=-1), latents, mask, causal
         return *self.expand(latents, keys), mask, causal
+
+    def is_plain(self) -> bool:
+        """Whether what makes keys and values of latents is a matrix, and nothing else."""
+        linear = self.kv_b_proj
+        return type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, ctx: Context) -> Attended:
+        """As in every attention.
+
+        A single query is brought to latents, which are its keys and values: so none are made for all S positions.
+        """
+        if k.shape[1] == self.heads:
+            return super().attend(q, k, v, mask, causal, ctx)
+        sizes = self.sizes
+        for_keys, for_values = self.kv_b_proj.weight.view(self.heads, -1, sizes.latent).split(
+            (sizes.fixed, sizes.values), dim=1
+        )
+        q = torch.cat([q[..., : sizes.fixed] @ for_keys, q[..., sizes.fixed :]], dim=-1)
+        out, weights = super().attend(q, k, v, mask, causal, ctx)
+        return out @ for_values.mT, weights
 
     def by_row(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, ctx: Context) -> Tensor:
         return super().by_row(q, *self.expand(v, k), rows, ctx)
