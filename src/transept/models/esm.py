@@ -15,6 +15,7 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.config.rotary import FOR_ALL
+from transept.core.inputs import ENCODER
 from transept.errors import InputError
 from transept.heads import classify, language
 from transept.kinds.encoder import EncoderConfig, encoder_layers
@@ -135,7 +136,7 @@ class EsmModel(TextBackbone):
 
     config_class = EsmConfig
     head_dropouts = ("hidden_dropout_prob",)
-    reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels", "token_type_ids")
+    reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", *ENCODER, "labels", "token_type_ids")
     names = Names(
         {
             "embeddings": ("", ESM_EMBEDDINGS),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, Share
 from transept.config.model import Config
+from transept.core.inputs import ENCODER, PER_TOKEN
 from transept.heads import language
 from transept.layers import Context
 from transept.layers.links import Step
@@ -97,6 +98,8 @@ class RemBertForMaskedLM(_Predicts, language.ForMaskedLM[RemBertModel]): ...
 
 class RemBertForCausalLM(_Predicts, language.ForCausalLM[RemBertModel]):
     """RemBERT that predicts the next token; set ``is_decoder``."""
+
+    reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "past_key_values", "labels", "use_cache")
 
 
 class RemBertForSequenceClassification(BertForSequenceClassification, backbone=RemBertModel):

@@ -132,6 +132,11 @@ class RoFormerForMaskedLM(_Predicts, language.ForMaskedLM[RoFormerModel]): ...
 class RoFormerForCausalLM(_Predicts, language.ForCausalLM[RoFormerModel]):
     """RoFormer that predicts the next token; set ``is_decoder``."""
 
+    reads = (
+        *("input_ids", "attention_mask", "token_type_ids", "inputs_embeds"),
+        *(*ENCODER, "past_key_values", "labels", "use_cache"),
+    )
+
 
 class RoFormerForSequenceClassification(classify.ForSequenceClassification[RoFormerModel]):
     head_class = classify.FirstClassifier

@@ -227,4 +227,4 @@ class XmodForQuestionAnswering(_Languages, RobertaForQuestionAnswering, backbone
 
 
 class XmodForMultipleChoice(_Languages, RobertaForMultipleChoice, backbone=XmodModel):
-    reads = ("input_ids", "lang_ids", "attention_mask", "token_type_ids", "labels", "position_ids", "inputs_embeds")
+    reads = ("input_ids", "lang_ids", "token_type_ids", "attention_mask", "labels", "position_ids", "inputs_embeds")
