@@ -71,11 +71,12 @@ def gated(architecture: str) -> tuple[dict[str, Any], Tensors]:
     def draw(*shape: int) -> NDArray[np.float32]:
         return (noise.normal(size=shape) * scale).astype(np.float32)
 
-    each = size // heads
+    # Files do not say by what Gemma scales its scores; the reference takes the size of the released models' heads for it.
+    each = 256 if architecture in ("gemma2", "gemma3") else size // heads
     tensors: Tensors = {"token_embd.weight": draw(WORDS, size), "output_norm.weight": 1 + draw(size)}
     for layer in range(LAYERS):
         block = {"attn_norm.weight": 1 + draw(size), "ffn_norm.weight": 1 + draw(size)}
-        block |= {"attn_q.weight": draw(size, size), "attn_output.weight": draw(size, size)}
+        block |= {"attn_q.weight": draw(heads * each, size), "attn_output.weight": draw(size, heads * each)}
         block |= {f"attn_{name}.weight": draw(shared * each, size) for name in "kv"}
         if architecture == "qwen2":
             block |= {"attn_q.bias": draw(size), "attn_k.bias": draw(shared * each), "attn_v.bias": draw(shared * each)}
