@@ -21,8 +21,9 @@ pytestmark = pytest.mark.reference
 
 # Models that hear or see have their own tests: what they read is no ids alone.
 WRITERS = [case for case in TASKS if hasattr(case.values[1], "generate") and case.values[0].modality in ("text", "seq2seq")]
-# The reference writes with RoBERTa from position 0 on, where it was trained from behind the padding id.
-COUNTED = [case for case in WRITERS if case.values[0].model_type in ("roberta", "xlm_roberta")]
+# The reference writes with RoBERTa and its kin from position 0 on, where they were trained from behind the padding id.
+BEHIND_PADDING = ("roberta", "xlm_roberta", "roberta_prelayernorm", "xlm_roberta_xl", "xmod")
+COUNTED = [case for case in WRITERS if case.values[0].model_type in BEHIND_PADDING]
 # Of these the reference reads padding as if it were text.
 READING_PADDING = ("reformer", "xlnet")
 # With hashed attention, the reference lets all rows read what it keeps of the first.
@@ -159,7 +160,8 @@ def test_outputs_equal_reference(family: Family, cls: type[Model]) -> None:
     ours, theirs = ready(family, cls)
     shown = {"output_scores": True, "output_logits": True, "output_hidden_states": True, "return_dict_in_generate": True}
     given = inputs(family, cls, "none")
-    cached = {} if "past_key_values" in inspect.signature(type(theirs).forward).parameters else {"use_cache": False}
+    caches = {"past_key_values", "mems"} & inspect.signature(type(theirs).forward).parameters.keys()
+    cached = {} if caches else {"use_cache": False}
     mine, other = written(ours, given, **shown, **cached), written(theirs, given, **shown)
     assert torch.equal(mine.sequences, other.sequences)
     for name in ("scores", "logits"):

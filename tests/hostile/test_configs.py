@@ -56,7 +56,7 @@ AUTO_MAP = {"AutoConfig": "configuration_evil.Evil", "AutoModel": "modeling_evil
         {"text_config": {"trust_remote_code": True, "auto_map": AUTO_MAP, "_attn_implementation_internal": "evil/kernel"}},
         {"architectures": ["evil.Evil"]},
         {"architectures": ["__import__('os').system('touch executed')"]},
-        {"quantization_config": {"quant_method": "evil", "modules": "evil.Evil"}},
+        {"quantization_config": {"quant_method": "gptq", "modules": "evil.Evil"}},
         {"speaker_embeddings": "../secret.txt", "class_info_file": "../secret.txt", "vocab_file": "../secret.txt"},
         {"base_model": "../other", "_name_or_path": "/etc/passwd", "peft": {"base_model_name_or_path": "../other"}},
     ],

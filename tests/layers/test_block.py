@@ -62,8 +62,10 @@ def test_layers_are_of_the_parts_that_a_family_passes_in() -> None:
 
 def test_what_encoder_layers_would_ignore_is_refused() -> None:
     config = EncoderConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
-    with pytest.raises(TypeError, match="attention"):
-        encoder_layers(config, attention={"kind": DoubledAttention})  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="window"):
+        encoder_layers(config, window=3)  # type: ignore[call-arg]
+    layers = encoder_layers(config, attention=DoubledAttention)
+    assert isinstance(layers[0].self_attn, DoubledAttention)
     assert encoder_layers(config, cross=6)[0].cross_attn.k_proj.in_features == 6  # type: ignore[union-attr,operator]
 
 

@@ -17,8 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transept.errors import FileError, FormatError
 from transept.storage.files import open_regular, reason
 from transept.storage.source import Source
@@ -254,6 +252,8 @@ class _Reader:
         return [self._text(name) for _ in range(count)]
 
     def _numbers(self, kind: int, count: int, name: str) -> Any:
+        import numpy as np  # not at the top: a tokenizer of plain files needs none of it
+
         dtype = np.dtype(_NUMBERS[kind])
         if count > (self.end - self.place) // dtype.itemsize:
             raise self._wrong(f"has the setting {name!r} of {count} numbers, more than there is room for")
@@ -301,5 +301,4 @@ def numbers_of(gguf: GGUF, name: str) -> list[float] | None:
     with open_regular(stored.path) as file:
         file.seek(stored.start)
         data = file.read(stored.size)
-    values: list[float] = np.frombuffer(data, "<f4").tolist()
-    return values
+    return list(struct.unpack(f"<{len(data) // 4}f", data))

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 
 from transept.errors import FormatError, UnsupportedError
@@ -122,6 +121,8 @@ def _texts(gguf: GGUF, name: str) -> list[str]:
 
 
 def _numbers(gguf: GGUF, name: str) -> Any:
+    import numpy as np  # not at the top: a tokenizer of plain files needs none of it
+
     return gguf.get(f"{_NAME}.{name}", np.ndarray, np.zeros(0))
 
 
@@ -171,11 +172,11 @@ def _pieces(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tok
         what = f"has {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} types"
         raise FormatError(f"{what}, which must be as many.", path=gguf.paths[0])
     pieces = [Piece(text, float(score), int(kind)) for text, score, kind in zip(tokens, scores, kinds, strict=True)]
-    charsmap = gguf.get(f"{_NAME}.precompiled_charsmap", np.ndarray, np.zeros(0, np.uint8))
+    charsmap = _numbers(gguf, "precompiled_charsmap").astype("uint8")
     unknown = tokens.index(texts["unk_token"]) if "unk_token" in texts else 0
     cleans = gguf.get(f"{_NAME}.remove_extra_whitespaces", bool, is_unigram)
     prefix = gguf.get(f"{_NAME}.add_space_prefix", bool, True)
-    rules = Normalization(charsmap.astype(np.uint8).tobytes(), prefix, cleans)
+    rules = Normalization(charsmap.tobytes(), prefix, cleans)
     trainer = Trainer(UNIGRAM if is_unigram else BPE, byte_fallback=not is_unigram, unk_id=unknown)
     return sentencepiece_backend(SentencePieceModel(pieces, trainer, rules), prefix="always" if prefix else "never")
 
