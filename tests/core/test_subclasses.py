@@ -371,7 +371,7 @@ def test_they_are_trained_by_their_own_loss(make: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(kind.from_pretrained(tmp_path / "saved")(ids)[0], model(ids)[0])
 
 
-_OTHERWISE = {"DepthAnythingPreTrainedModel", "TrOCRPreTrainedModel"}  # whose backbone has another name
+_OTHERWISE = {"DepthAnythingPreTrainedModel", "TrOCRPreTrainedModel", "DPRPreTrainedModel"}  # whose backbone has another name
 
 
 def test_every_family_has_a_class_to_derive_from() -> None:

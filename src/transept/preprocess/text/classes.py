@@ -366,6 +366,7 @@ class DebertaV2Tokenizer(
 
 
 BertTokenizerFast = BertTokenizer
+EsmTokenizerFast = EsmTokenizer
 DistilBertTokenizerFast = DistilBertTokenizer
 ElectraTokenizerFast = ElectraTokenizer
 DPRContextEncoderTokenizerFast = DPRContextEncoderTokenizer
