@@ -64,8 +64,8 @@ def layer_groups(model: Model) -> list[list[str]]:
             for part in (getattr(module, name, None) for name in _BEHIND if _depth(module)):
                 if isinstance(part, nn.Module):
                     place[paths[id(part)]] = starts[begun] - 1
-            for index in range(_depth(module)):
-                place[paths[id(module.layers[index])]] = starts[number] + index
+            for index, layer in enumerate(_layers(module)):
+                place[paths[id(layer)]] = starts[number] + index
         elif isinstance(module, Backbone):
             place[path] = 0
         elif path not in place:
@@ -79,9 +79,14 @@ def layer_groups(model: Model) -> list[list[str]]:
     return groups
 
 
-def _depth(stack: nn.Module) -> int:
+def _layers(stack: nn.Module) -> list[nn.Module]:
+    """The layers of a stack, each once, though several steps may share one."""
     layers = getattr(stack, "layers", None)
-    return len(layers) if isinstance(layers, nn.ModuleList) else 0
+    return [*dict.fromkeys(layers)] if isinstance(layers, nn.ModuleList | list) else []
+
+
+def _depth(stack: nn.Module) -> int:
+    return len(_layers(stack))
 
 
 def _parent(model: nn.Module, path: str) -> nn.Module:

@@ -187,7 +187,7 @@ ENCODERS = [
     ),
     Family(
         "roformer",
-        TEXT | {"intermediate_size": 37, "initializer_range": SHARP},
+        TEXT | {"intermediate_size": 37, "initializer_range": 0.1},
         token_types=True,
         decoder={"is_decoder": True},
         left_padded_alone=True,
