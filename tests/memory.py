@@ -29,6 +29,8 @@ def cache_sizes(config: Config) -> tuple[int, int, int]:
 def cache_bytes(config: Config, element: float) -> float:
     """Bytes of a cache for each token, of numbers that take ``element`` bytes."""
     layers, heads, size = cache_sizes(config)
+    if hasattr(config, "kv_lora_rank"):  # latents and rotary keys, which all heads share
+        return layers * (config.kv_lora_rank + config.qk_rope_head_dim) * element
     if hasattr(config, "key_sizes"):  # layers differ, and some read the keys of others
         own = [config.key_sizes(layer) for layer in range(layers) if not config.shares(layer)]
         return 2 * element * sum(heads * size for heads, size in own)

@@ -150,7 +150,7 @@ def test_counted_positions_go_on_where_the_prompt_ends(family: Family, cls: type
         ids = given["input_ids"][row][given["attention_mask"][row] == 1][None]
         for _ in range(NEW):
             counted = torch.arange(ids.shape[1])[None] + pad + 1
-            logits = ours(ids, torch.ones_like(ids), position_ids=counted).logits
+            logits = ours(ids, attention_mask=torch.ones_like(ids), position_ids=counted).logits
             ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
         assert torch.equal(found[row, -NEW:], ids[0, -NEW:])
 

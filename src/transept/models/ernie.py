@@ -39,6 +39,7 @@ class ErnieModel(BertModel):
     """ERNIE without a head; ``task_type_ids`` (1 or B, T) are the numbers of tasks, 0 where they are left out."""
 
     config_class = ErnieConfig
+    base_model_prefix = "ernie"
     reads = (
         *("input_ids", "attention_mask", "token_type_ids", "task_type_ids", "position_ids", "inputs_embeds"),
         *(*ENCODER, "labels", "past_key_values", "use_cache"),

@@ -373,6 +373,7 @@ DPRContextEncoderTokenizerFast = DPRContextEncoderTokenizer
 DPRQuestionEncoderTokenizerFast = DPRQuestionEncoderTokenizer
 MPNetTokenizerFast = MPNetTokenizer
 GPT2TokenizerFast = GPT2Tokenizer
+OpenAIGPTTokenizerFast = OpenAIGPTTokenizer
 RobertaTokenizerFast = RobertaTokenizer
 BartTokenizerFast = BartTokenizer
 DebertaTokenizerFast = DebertaTokenizer
@@ -391,6 +392,7 @@ MobileBertTokenizer = MobileBertTokenizerFast = BertTokenizer
 RemBertTokenizerFast = RemBertTokenizer
 XLNetTokenizerFast = XLNetTokenizer
 XLMRobertaTokenizerFast = XLMRobertaTokenizer
+XGLMTokenizerFast = XGLMTokenizer
 CamembertTokenizerFast = CamembertTokenizer
 BarthezTokenizerFast = BarthezTokenizer
 DebertaV2TokenizerFast = DebertaV2Tokenizer
