@@ -41,7 +41,8 @@ from transept.preprocess.text.settings import TokenizerSettings
 from transept.storage.gguf import GGUF, gguf_of
 
 _NAME = "tokenizer.ggml"
-_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls", "mask": "mask"}
+_ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "cls": "cls", "mask": "mask"}
+_ROLES["seperator"] = "sep"  # codespell:ignore seperator (the format's spelling)
 _DIGIT = r"\p{N}"
 _WORDS = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _PUNCTUATION = r"[\p{P}\$\+<=>\^~\|`]+"
