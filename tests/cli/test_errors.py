@@ -53,7 +53,7 @@ def texts(tmp_path) -> Path:
         (["run", "text-classification", "--model"], ["--model"]),
         (["run", "text-classification", "--modl", "x", "y"], ["--modl"]),
         (["run", "text-classification", "--model", "m", "x", "--batch-size", "0"], ["--batch-size", "whole number from 1"]),
-        (["run", "text-classification", "--model", "m", "x", "--dtype", "int4"], ["--dtype", "bfloat16"]),
+        (["run", "text-classification", "--model", "m", "x", "--dtype", "int3"], ["--dtype", "bfloat16"]),
         (["run", "text-classification", "--model", "m", "x", "--option", "top_k"], ["NAME=VALUE"]),
         (["run", "text-classification", "--model", "m", "x", "--file", "y"], ["not both"]),
         (["run", "text-classification", "--model", "m", "x", "--output", "a.txt"], [".jsonl"]),

@@ -400,7 +400,7 @@ def test_files_that_no_run_wrote_stay(short, command, tmp_path):
     assert "A model for text-classification" in (project / "README.md").read_text()
 
 
-@pytest.mark.parametrize("setting", ["optim=lion_8bit", "unfreeze_schedule={}", "warmup_steps=-3"])
+@pytest.mark.parametrize("setting", ["optim=galore_adamw", "unfreeze_schedule={}", "warmup_steps=-3"])
 def test_a_run_that_cannot_start_leaves_no_directory(setting, short, command, tmp_path):
     done = command(*short[1], "--set", setting, "--output", tmp_path / "runs" / "run")
     assert done.code == 1, done.out

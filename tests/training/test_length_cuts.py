@@ -28,7 +28,9 @@ from transept.training.objective import counts_of
 
 pytestmark = pytest.mark.reference
 
+# FNet reads no mask, and DPR has no losses of its own.
 APART = [case for case in TASKS if case.values[0].modality in ("text", "seq2seq", "document")]
+APART = [case for case in APART if case.values[0].model_type not in ("fnet", "dpr")]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 30}
 
 

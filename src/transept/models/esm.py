@@ -80,7 +80,8 @@ class EsmRotary(nn.Module):
         super().__init__()
         self.size, self.theta = size, theta
         self.inv_freq = nn.Buffer(torch.empty(size // 2))
-        self.reset_parameters()
+        if not self.inv_freq.is_meta:  # where powers make PyTorch import its compiler
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
