@@ -79,7 +79,7 @@ LIMITS = {
     "ResNet": "no linear layers but the head",
     "Mamba": "peft refuses its output projections",
     "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
-    **dict.fromkeys(("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "Qwen2Moe"), "as Qwen3Moe"),
+    **dict.fromkeys(("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "Qwen2Moe"), "as Qwen3Moe"),
     "XLNet": "its projections are no layers in the reference",
     "BeitBackbone": "its modules have another prefix than its files",
     "WavLM": "the reference multiplies by its projections' weights without calling them",

@@ -16,7 +16,7 @@ from transept.core.auto import resolve
 warnings.simplefilter("ignore")
 for family in FAMILIES:
     with torch.device("meta"), Unfilled():
-        cls = resolve(family.model_type, "Model", "ForDepthEstimation", "ForCausalLM")
+        cls = resolve(family.model_type, "Model", "ForDepthEstimation", "ForCausalLM", "QuestionEncoder", "GenerationEncoder")
         model = cls(AutoConfig.for_model(family.model_type, **family.tiny))
     assert model.device.type == "meta"
     assert "torch._dynamo" not in sys.modules, family.model_type
