@@ -126,7 +126,10 @@ def test_peft_opens_ours_and_we_open_pefts(family: Family, cls: type[Model], mor
     assert all(torch.equal(one[name], other[name]) for name in one)
     opened = PeftModel.from_pretrained(again, tmp_path / "theirs").eval()
     assert error(run(opened, **inputs), expected) <= 1e-6
-    assert error(run(opened.merge_and_unload(), **inputs), expected) <= SINGLE
+    # Merged weights round otherwise; Gemma 4 makes much of it (in float64 it is 2e-14).
+    assert error(run(opened.merge_and_unload(), **inputs), expected) <= SINGLE * (
+        10 if cls.__name__.startswith("Gemma4") else 1
+    )
 
 
 @pytest.mark.reference
