@@ -85,20 +85,9 @@ class FourBitLinear(QuantizedLinear):
         else:
             (rows, width), groups = x.shape, self.scales.shape[1]
             out, room = torch.empty(rows, self.out_features), torch.empty(rows * (width + 8 * groups), dtype=torch.uint8)
-            first, last = (
-                (x, self.codes, self.scales),
-                (out, room),
-            )  # and between them what scales are lessened by, which is none
-            kernel(
-                *(each.data_ptr() for each in first),
-                0,
-                *(each.data_ptr() for each in last),
-                rows,
-                self.out_features,
-                width,
-                self.group,
-                torch.get_num_threads(),
-            )
+            # The place between scales and results is of what scales are lessened by, which is none here.
+            places = [0 if each is None else each.data_ptr() for each in (x, self.codes, self.scales, None, out, room)]
+            kernel(*places, rows, self.out_features, width, self.group, torch.get_num_threads())
         return out if self.bias is None else out.add_(self.bias.detach())
 
     def dequantized(self) -> Tensor:

@@ -5,6 +5,7 @@ Results are those of each method's own library, bit for bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +150,7 @@ def _four_bits() -> Layout:
 
     def shape(parts: Parts) -> tuple[int, ...]:
         sizes = tuple(int(size) for size in state(parts)["shape"])
-        if min(sizes, default=0) < 1 or -(-_count(sizes) // 2) != parts[".weight"].numel():
+        if min(sizes, default=0) < 1 or -(-math.prod(sizes) // 2) != parts[".weight"].numel():
             raise FormatError(f"it is said to be of {sizes}")
         return sizes
 
@@ -159,7 +160,7 @@ def _four_bits() -> Layout:
             steps = parts[".weight.nested_absmax"].repeat_interleave(int(told["nested_blocksize"]))[: scale.numel()]
             scale = parts[".weight.nested_quant_map"][scale.long()] * steps + float(told["nested_offset"])
         data = parts[".weight"].flatten()
-        codes = torch.stack([data >> 4, data & 15], dim=-1).flatten()[: _count(sizes)]
+        codes = torch.stack([data >> 4, data & 15], dim=-1).flatten()[: math.prod(sizes)]
         steps = scale.float().repeat_interleave(int(told["blocksize"]))[: len(codes)]
         kind = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(told["dtype"], torch.float32)
         return (parts[".weight.quant_map"].float()[codes.int()] * steps).view(sizes).to(kind)
@@ -289,7 +290,7 @@ def _hqq(settings: Settings) -> Layout:
         else:  # ten codes of three bits in a word
             shifts = range(27, -1, -3)
         codes = torch.cat([(data >> shift) & (2**bits - 1) for shift in shifts])
-        count = _count(shape(parts))
+        count = math.prod(shape(parts))
         codes = codes[: count // codes.shape[1]].to(scale.dtype)
         return ((codes - parts[".zero"]) * scale).reshape(shape(parts))
 
@@ -317,10 +318,3 @@ def _number(settings: Settings, name: str, default: int) -> int:
     if type(value) is not int or not -1 <= value <= 2**20 or (name == "bits" and value not in (2, 3, 4, 8)):
         raise FormatError(f"`quantization_config` cannot have {name!r} at {str(value)[:40]!r}.")
     return value
-
-
-def _count(sizes: Iterable[int]) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count

@@ -29,8 +29,7 @@ class QuantizedStore(Mapping[str, Tensor]):
 
     def names(self, model: Any) -> Names:
         """The names of a model's tensors in the files."""
-        names: Names = model.checkpoint_names()
-        return names
+        return self.store.names(model)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._groups:
