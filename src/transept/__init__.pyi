@@ -285,6 +285,17 @@ from transept.models.bert_generation import (
     BertGenerationDecoder as BertGenerationDecoder,
     BertGenerationEncoder as BertGenerationEncoder,
 )
+from transept.models.big_bird import (
+    BigBirdConfig as BigBirdConfig,
+    BigBirdForCausalLM as BigBirdForCausalLM,
+    BigBirdForMaskedLM as BigBirdForMaskedLM,
+    BigBirdForMultipleChoice as BigBirdForMultipleChoice,
+    BigBirdForPreTraining as BigBirdForPreTraining,
+    BigBirdForQuestionAnswering as BigBirdForQuestionAnswering,
+    BigBirdForSequenceClassification as BigBirdForSequenceClassification,
+    BigBirdForTokenClassification as BigBirdForTokenClassification,
+    BigBirdModel as BigBirdModel,
+)
 from transept.models.biogpt import (
     BioGptConfig as BioGptConfig,
     BioGptForCausalLM as BioGptForCausalLM,
@@ -832,6 +843,15 @@ from transept.models.nomic_bert import (
     NomicBertForSequenceClassification as NomicBertForSequenceClassification,
     NomicBertForTokenClassification as NomicBertForTokenClassification,
     NomicBertModel as NomicBertModel,
+)
+from transept.models.nystromformer import (
+    NystromformerConfig as NystromformerConfig,
+    NystromformerForMaskedLM as NystromformerForMaskedLM,
+    NystromformerForMultipleChoice as NystromformerForMultipleChoice,
+    NystromformerForQuestionAnswering as NystromformerForQuestionAnswering,
+    NystromformerForSequenceClassification as NystromformerForSequenceClassification,
+    NystromformerForTokenClassification as NystromformerForTokenClassification,
+    NystromformerModel as NystromformerModel,
 )
 from transept.models.olmo import (
     OlmoConfig as OlmoConfig,

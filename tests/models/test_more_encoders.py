@@ -1,4 +1,4 @@
-"""What encoders read beside texts: the languages of rows, and the boxes of words."""
+"""What encoders read beside texts, such as the languages of rows and the boxes of words, and long texts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import transformers as reference
 
 import transept
 from transept.errors import InputError
+from transept.layers.sparse import BlockSparseAttention
 
 from .families import FAMILIES, Family
 from .harness import SINGLE, batch, compare, error, pair
@@ -118,3 +119,48 @@ def test_pairs_of_bert_for_generation_equal_the_reference(tmp_path: Path) -> Non
     again = halves(tmp_path / "encoder", tmp_path / "decoder").eval()
     with torch.no_grad():
         assert error(again(**inputs).logits, ours(**inputs).logits) <= SINGLE
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("length", [24, 23])
+def test_blocks_of_long_texts_attend_to_blocks(length: int) -> None:
+    family, more = line("big_bird"), {"block_size": 2, "num_random_blocks": 3}
+    ours, theirs = pair(family, transept.BigBirdModel, attention="eager", **more)
+    inputs = batch(family, transept.BigBirdModel, length=length)
+    with torch.no_grad():
+        assert error(ours(**inputs).last_hidden_state, theirs(**inputs).last_hidden_state) <= SINGLE
+        inputs = batch(family, transept.BigBirdModel, pad="none", length=length)
+        mine, other = (model(**inputs, output_attentions=True) for model in (ours, theirs))
+    assert error(mine.attentions, tuple(each[:, :, :length, :length] for each in other.attentions)) <= SINGLE
+
+
+def test_blocks_that_are_drawn_are_no_neighbours() -> None:
+    attention = BlockSparseAttention(16, 4, block=2, random=3).train()
+    seen, once = attention.plan(14, 4, 1, torch.device("cpu"))
+    assert seen.shape == (4, 12, 8)
+    assert once.sum() == 12 * 8 - 2  # the second and the last block but one have an end beside them
+    drawn, own = seen[..., 5:], torch.arange(1, 13)[None, :, None]
+    assert all(len({*row.tolist()}) == 3 for row in drawn.flatten(0, 1))
+    assert bool(((drawn - own).abs() > 1).all())
+    assert bool(((drawn > 0) & (drawn < 13)).all())
+    assert len({tuple(head.flatten().tolist()) for head in drawn}) == 4
+    assert torch.equal(attention.plan(14, 4, 1, torch.device("cpu"))[0], seen)
+    assert not torch.equal(attention.plan(14, 4, 2, torch.device("cpu"))[0], seen)
+
+
+@pytest.mark.reference
+def test_landmarks_stand_for_texts_of_one_length() -> None:
+    family, more = line("nystromformer"), {"num_landmarks": 3, "segment_means_seq_len": 9}
+    ours, theirs = (model.double() for model in pair(family, transept.NystromformerModel, **more))
+    inputs = batch(family, transept.NystromformerModel)
+    with torch.no_grad():
+        together = ours(**inputs).last_hidden_state
+        for row in range(3):  # the reference's rows depend on one another
+            one = {name: value[row : row + 1] for name, value in inputs.items()}
+            assert error(ours(**one).last_hidden_state, theirs(**one).last_hidden_state) <= 1e-10
+            assert error(together[row : row + 1], ours(**one).last_hidden_state) <= 1e-10
+        shown = ours(**one, output_attentions=True)
+    assert error(shown.last_hidden_state, together[2:]) <= 1e-10
+    assert error(shown.attentions[0].sum(dim=-1), torch.ones(1, 4, 9)) <= 0.1
+    with pytest.raises(InputError, match="landmarks are for 9"):
+        ours(inputs["input_ids"][:, :8])

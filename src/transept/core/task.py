@@ -32,7 +32,8 @@ class TaskModel(Composed, Generic[B]):
     """A ``backbone``, and a head: ``class BertForMaskedLM(ForMaskedLM[BertModel])`` is a whole task model.
 
     A task class sets ``names``, those of its head (for all families; one family's class may replace them). A variant of a
-    family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``.
+    family takes over a whole task class: ``class XLMRobertaForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaModel)``. Its
+    prefix is then the backbone's, unless that class has one of its own.
     """
 
     backbone_class: ClassVar[type[Backbone]]
@@ -51,12 +52,14 @@ class TaskModel(Composed, Generic[B]):
 
     def __init_subclass__(cls, backbone: type[Backbone] | None = None, **kwargs: Any) -> None:
         arguments = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
+        inherited: type[Backbone] | None = getattr(cls, "backbone_class", None)
+        follows = inherited is None or cls.base_model_prefix == inherited.base_model_prefix
         for argument in (*arguments, backbone):
             if isinstance(argument, type) and issubclass(argument, Backbone):
                 cls.backbone_class = argument
                 if "config_class" not in cls.__dict__:
                     cls.config_class = argument.config_class
-                if argument is not backbone and "base_model_prefix" not in cls.__dict__:
+                if (follows or argument is not backbone) and "base_model_prefix" not in cls.__dict__:
                     cls.base_model_prefix = argument.base_model_prefix
         if (family := getattr(cls, "backbone_class", None)) is not None:
             family.head_names |= {*cls.names.table, *cls.names.files}

@@ -162,6 +162,20 @@ class VocabularyTask(LanguageTask[TextB]):
         return super().own_names_of(config) | Names(ties=own)
 
 
+class PredictionsTask(VocabularyTask[TextB]):
+    """The same, stored as ``cls.predictions``, where a decoder that is tied to the embeddings has its bias apart."""
+
+    tied_bias = True
+    names = VocabularyTask.names | Names(
+        {
+            "cls.predictions": (
+                "lm_head",
+                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
+            )
+        }
+    )
+
+
 class ForMaskedLM(VocabularyTask[TextB]):
     """The token behind each mask (Devlin et al. 2019): ``logits`` (B, T, V), ``labels`` (B, T) with -100 elsewhere."""
 

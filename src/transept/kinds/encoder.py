@@ -35,6 +35,18 @@ class EncoderConfig(Config):
     layer_norm_eps: float = 1e-12
 
 
+class LinearPooled(Backbone):
+    """A backbone whose pooler is one linear layer, with tanh behind it."""
+
+    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
+        return None if self.pooler is None else ctx.firsts(x)
+
+    def end(self, x: Tensor, ctx: Context) -> Any:
+        x = self.finalize(x)
+        pooled = None if self.pooler is None else torch.tanh(self.pooler(ctx.first(x)))
+        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled, past_key_values=ctx.cache), x, ctx)
+
+
 class WeightDropout(nn.Dropout):
     """The dropout of an attention layer's weights, which that layer applies: its share is the layer's."""
 

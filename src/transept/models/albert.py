@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
@@ -16,13 +15,13 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, PaddingId, Share
 from transept.config.model import Config
 from transept.heads import classify, language, span
-from transept.kinds.encoder import AttentionStep, EncoderConfig, encoder_layers
+from transept.kinds.encoder import AttentionStep, EncoderConfig, LinearPooled, encoder_layers
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, PostNorm
 from transept.layers.links import Linked, Step
 from transept.models.bert import BERT_EMBEDDINGS, BertEmbeddings
 from transept.objectives.terms import LossTerm
-from transept.outputs import BackboneOutput, ModelOutput
+from transept.outputs import ModelOutput
 
 
 class AlbertConfig(EncoderConfig):
@@ -104,7 +103,7 @@ class AlbertGroup(Linked):
         return hidden_states
 
 
-class AlbertModel(TextBackbone):
+class AlbertModel(LinearPooled, TextBackbone):
     """ALBERT without a head. Its ``layers`` are those that run, in their order, of which several are the same module."""
 
     config_class = AlbertConfig
@@ -149,13 +148,6 @@ class AlbertModel(TextBackbone):
         if types is not None:
             self.check_types(types, x, self.embed_types)
         return self.embed_proj(self.embeddings(inputs_embeds=x, token_type_ids=types, position_ids=positions))
-
-    def pooled_places(self, x: Tensor, ctx: Context) -> Tensor | None:
-        return None if self.pooler is None else ctx.firsts(x)
-
-    def end(self, x: Tensor, ctx: Context) -> Any:
-        pooled = None if self.pooler is None else torch.tanh(self.pooler(ctx.first(x)))
-        return self.recorded(BackboneOutput(last_hidden_state=x, pooler_output=pooled), x, ctx)
 
 
 class _Predicts(language.VocabularyTask[AlbertModel]):

@@ -132,8 +132,14 @@ class BertModel(TextBackbone):
         self.embeddings = self.embeddings_class(c)
         for stored, own in BERT_EMBEDDINGS.items():
             self.alias(str(own), f"embeddings.{stored}")
-        self.layers = encoder_layers(c, self.block_class, causal=c.is_decoder, cross=c.add_cross_attention)
-        self.pooler = Pooler(c.hidden_size) if add_pooling_layer else None
+        self.layers = self.make_layers(c)
+        self.pooler = self.make_pooler(c) if add_pooling_layer else None
+
+    def make_layers(self, config: Any) -> nn.ModuleList:
+        return encoder_layers(config, self.block_class, causal=config.is_decoder, cross=config.add_cross_attention)
+
+    def make_pooler(self, config: Any) -> nn.Module:
+        return Pooler(config.hidden_size)
 
     def step_classes(self) -> Mapping[str, type[Step]]:
         return {"encoder": LayersStep}
@@ -148,22 +154,10 @@ class BertModel(TextBackbone):
         return self.config.is_decoder
 
 
-class _Predicts(language.VocabularyTask[BertModel]):
-    tied_bias = True
-    names = language.VocabularyTask.names | Names(
-        {
-            "cls.predictions": (
-                "lm_head",
-                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
-            )
-        }
-    )
+class BertForMaskedLM(language.PredictionsTask[BertModel], language.ForMaskedLM[BertModel]): ...
 
 
-class BertForMaskedLM(_Predicts, language.ForMaskedLM[BertModel]): ...
-
-
-class BertLMHeadModel(_Predicts, language.ForCausalLM[BertModel]):
+class BertLMHeadModel(language.PredictionsTask[BertModel], language.ForCausalLM[BertModel]):
     """BERT that predicts the next token; set ``is_decoder``."""
 
 
@@ -171,10 +165,10 @@ class BertForNextSentencePrediction(language.ForNextSentencePrediction[BertModel
     names = Names({"cls.seq_relationship": "head.out_proj"})
 
 
-class BertForPreTraining(_Predicts, language.ForPreTraining[BertModel]):
+class BertForPreTraining(language.PredictionsTask[BertModel], language.ForPreTraining[BertModel]):
     """BERT as it is pretrained: masked tokens and next sentences."""
 
-    names = _Predicts.names | BertForNextSentencePrediction.names
+    names = language.PredictionsTask.names | BertForNextSentencePrediction.names
 
 
 class BertForSequenceClassification(classify.ForSequenceClassification[BertModel]): ...

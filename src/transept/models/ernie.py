@@ -77,35 +77,26 @@ class ErnieModel(BertModel):
         return self.embed(x, token_type_ids, self.positions(position_ids, x, ctx, input_ids), ctx), ctx
 
 
-class ErnieForMaskedLM(BertForMaskedLM, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForMaskedLM(BertForMaskedLM, backbone=ErnieModel): ...
 
 
 class ErnieForCausalLM(BertLMHeadModel, backbone=ErnieModel):
     """ERNIE that predicts the next token; set ``is_decoder``."""
 
-    base_model_prefix = "ernie"
+
+class ErnieForNextSentencePrediction(BertForNextSentencePrediction, backbone=ErnieModel): ...
 
 
-class ErnieForNextSentencePrediction(BertForNextSentencePrediction, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForPreTraining(BertForPreTraining, backbone=ErnieModel): ...
 
 
-class ErnieForPreTraining(BertForPreTraining, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForSequenceClassification(BertForSequenceClassification, backbone=ErnieModel): ...
 
 
-class ErnieForSequenceClassification(BertForSequenceClassification, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForTokenClassification(BertForTokenClassification, backbone=ErnieModel): ...
 
 
-class ErnieForTokenClassification(BertForTokenClassification, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForQuestionAnswering(BertForQuestionAnswering, backbone=ErnieModel): ...
 
 
-class ErnieForQuestionAnswering(BertForQuestionAnswering, backbone=ErnieModel):
-    base_model_prefix = "ernie"
-
-
-class ErnieForMultipleChoice(BertForMultipleChoice, backbone=ErnieModel):
-    base_model_prefix = "ernie"
+class ErnieForMultipleChoice(BertForMultipleChoice, backbone=ErnieModel): ...

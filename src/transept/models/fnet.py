@@ -140,31 +140,24 @@ class FNetModel(TextBackbone):
 
 
 class FNetForMaskedLM(BertForMaskedLM, backbone=FNetModel):
-    base_model_prefix = "fnet"
     reads_pooler = True  # it is there in all checkpoints
 
 
-class FNetForNextSentencePrediction(BertForNextSentencePrediction, backbone=FNetModel):
-    base_model_prefix = "fnet"
+class FNetForNextSentencePrediction(BertForNextSentencePrediction, backbone=FNetModel): ...
 
 
-class FNetForPreTraining(BertForPreTraining, backbone=FNetModel):
-    base_model_prefix = "fnet"
+class FNetForPreTraining(BertForPreTraining, backbone=FNetModel): ...
 
 
-class FNetForSequenceClassification(BertForSequenceClassification, backbone=FNetModel):
-    base_model_prefix = "fnet"
+class FNetForSequenceClassification(BertForSequenceClassification, backbone=FNetModel): ...
 
 
 class FNetForTokenClassification(BertForTokenClassification, backbone=FNetModel):
-    base_model_prefix = "fnet"
     reads_pooler = True
 
 
 class FNetForQuestionAnswering(BertForQuestionAnswering, backbone=FNetModel):
-    base_model_prefix = "fnet"
     reads_pooler = True
 
 
-class FNetForMultipleChoice(BertForMultipleChoice, backbone=FNetModel):
-    base_model_prefix = "fnet"
+class FNetForMultipleChoice(BertForMultipleChoice, backbone=FNetModel): ...

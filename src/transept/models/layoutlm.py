@@ -122,16 +122,7 @@ class _Task(Task[LayoutLMModel]):
     reads_pooler = True  # it is there in all checkpoints
 
 
-class LayoutLMForMaskedLM(_Task, language.ForMaskedLM[LayoutLMModel]):
-    tied_bias = True
-    names = language.ForMaskedLM.names | Names(
-        {
-            "cls.predictions": (
-                "lm_head",
-                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
-            )
-        }
-    )
+class LayoutLMForMaskedLM(_Task, language.PredictionsTask[LayoutLMModel], language.ForMaskedLM[LayoutLMModel]): ...
 
 
 class LayoutLMForSequenceClassification(classify.ForSequenceClassification[LayoutLMModel]): ...

@@ -318,8 +318,7 @@ class _Predicts(language.VocabularyTask[MobileBertModel]):
 class MobileBertForMaskedLM(_Predicts, language.ForMaskedLM[MobileBertModel]): ...
 
 
-class MobileBertForNextSentencePrediction(BertForNextSentencePrediction, backbone=MobileBertModel):
-    base_model_prefix = "mobilebert"
+class MobileBertForNextSentencePrediction(BertForNextSentencePrediction, backbone=MobileBertModel): ...
 
 
 class MobileBertForPreTraining(_Predicts, language.ForPreTraining[MobileBertModel]):

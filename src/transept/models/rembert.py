@@ -102,17 +102,13 @@ class RemBertForCausalLM(_Predicts, language.ForCausalLM[RemBertModel]):
     reads = ("input_ids", "attention_mask", *PER_TOKEN, *ENCODER, "past_key_values", "labels", "use_cache")
 
 
-class RemBertForSequenceClassification(BertForSequenceClassification, backbone=RemBertModel):
-    base_model_prefix = "rembert"
+class RemBertForSequenceClassification(BertForSequenceClassification, backbone=RemBertModel): ...
 
 
-class RemBertForTokenClassification(BertForTokenClassification, backbone=RemBertModel):
-    base_model_prefix = "rembert"
+class RemBertForTokenClassification(BertForTokenClassification, backbone=RemBertModel): ...
 
 
-class RemBertForQuestionAnswering(BertForQuestionAnswering, backbone=RemBertModel):
-    base_model_prefix = "rembert"
+class RemBertForQuestionAnswering(BertForQuestionAnswering, backbone=RemBertModel): ...
 
 
-class RemBertForMultipleChoice(BertForMultipleChoice, backbone=RemBertModel):
-    base_model_prefix = "rembert"
+class RemBertForMultipleChoice(BertForMultipleChoice, backbone=RemBertModel): ...

@@ -60,25 +60,19 @@ class RobertaPreLayerNormModel(RobertaModel):
         return {}
 
 
-class RobertaPreLayerNormForMaskedLM(RobertaForMaskedLM, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForMaskedLM(RobertaForMaskedLM, backbone=RobertaPreLayerNormModel): ...
 
 
-class RobertaPreLayerNormForCausalLM(RobertaForCausalLM, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForCausalLM(RobertaForCausalLM, backbone=RobertaPreLayerNormModel): ...
 
 
-class RobertaPreLayerNormForSequenceClassification(RobertaForSequenceClassification, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForSequenceClassification(RobertaForSequenceClassification, backbone=RobertaPreLayerNormModel): ...
 
 
-class RobertaPreLayerNormForTokenClassification(RobertaForTokenClassification, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForTokenClassification(RobertaForTokenClassification, backbone=RobertaPreLayerNormModel): ...
 
 
-class RobertaPreLayerNormForQuestionAnswering(RobertaForQuestionAnswering, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForQuestionAnswering(RobertaForQuestionAnswering, backbone=RobertaPreLayerNormModel): ...
 
 
-class RobertaPreLayerNormForMultipleChoice(RobertaForMultipleChoice, backbone=RobertaPreLayerNormModel):
-    base_model_prefix = "roberta_prelayernorm"
+class RobertaPreLayerNormForMultipleChoice(RobertaForMultipleChoice, backbone=RobertaPreLayerNormModel): ...

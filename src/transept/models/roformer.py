@@ -114,22 +114,10 @@ class RoFormerModel(TextBackbone):
         return self.embed_proj(self.embeddings(inputs_embeds=x, token_type_ids=types))
 
 
-class _Predicts(language.VocabularyTask[RoFormerModel]):
-    tied_bias = True
-    names = language.VocabularyTask.names | Names(
-        {
-            "cls.predictions": (
-                "lm_head",
-                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
-            )
-        }
-    )
+class RoFormerForMaskedLM(language.PredictionsTask[RoFormerModel], language.ForMaskedLM[RoFormerModel]): ...
 
 
-class RoFormerForMaskedLM(_Predicts, language.ForMaskedLM[RoFormerModel]): ...
-
-
-class RoFormerForCausalLM(_Predicts, language.ForCausalLM[RoFormerModel]):
+class RoFormerForCausalLM(language.PredictionsTask[RoFormerModel], language.ForCausalLM[RoFormerModel]):
     """RoFormer that predicts the next token; set ``is_decoder``."""
 
     reads = (

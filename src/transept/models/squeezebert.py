@@ -128,16 +128,7 @@ class _Task(Task[SqueezeBertModel]):
     reads_pooler = True  # it is there in all checkpoints
 
 
-class SqueezeBertForMaskedLM(_Task, language.ForMaskedLM[SqueezeBertModel]):
-    tied_bias = True
-    names = language.ForMaskedLM.names | Names(
-        {
-            "cls.predictions": (
-                "lm_head",
-                {"bias": "bias", "transform.dense": "dense", "transform.LayerNorm": "norm", "decoder": "decoder"},
-            )
-        }
-    )
+class SqueezeBertForMaskedLM(_Task, language.PredictionsTask[SqueezeBertModel], language.ForMaskedLM[SqueezeBertModel]): ...
 
 
 class SqueezeBertForSequenceClassification(classify.ForSequenceClassification[SqueezeBertModel]): ...

@@ -286,6 +286,29 @@ ENCODERS = [
         exempt={"test_padded_equals_alone": "a transform has no mask: padding is text to it, as it was in training"},
     ),
     Family(
+        "big_bird",
+        TEXT
+        | {"intermediate_size": 37, "block_size": 1, "num_random_blocks": 1, "sep_token_id": 7}
+        | {"pad_token_id": 0, "initializer_range": SHARP},
+        token_types=True,
+        decoder={"is_decoder": True, "attention_type": "original_full"},
+        averages_heads=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "full": {"attention_type": "original_full", "use_bias": False},
+            "scaled": {"rescale_embeddings": True, "hidden_act": "relu"},
+        },
+        exempt={"test_padded_equals_alone": "which block all see follows from how far a batch is padded, as in training"},
+    ),
+    Family(
+        "nystromformer",
+        TEXT
+        | {"intermediate_size": 37, "conv_kernel_size": 3, "pad_token_id": 0, "bos_token_id": 1, "initializer_range": SHARP},
+        token_types=True,
+        reads_padding=True,
+        variants={"untied": {"tie_word_embeddings": False}, "relu": {"conv_kernel_size": 5, "hidden_act": "relu"}},
+    ),
+    Family(
         "bert_generation",
         TEXT | {"intermediate_size": 37},
         decoder={"is_decoder": True},

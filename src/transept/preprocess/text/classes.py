@@ -284,7 +284,7 @@ class AlbertTokenizer(
     build=build.cleaned_backend,
     options={"do_lower_case": True, "keep_accents": False},
     template=_BERT_TEMPLATE,
-    model_types=("albert",),
+    model_types=("albert", "nystromformer"),
 ):
     """ALBERT's tokenizer. Options: ``do_lower_case`` and ``keep_accents``."""
 
