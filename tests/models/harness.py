@@ -414,6 +414,22 @@ def whole_loss(output: Any) -> Tensor:
     return output.loss + output.mc_loss if "mc_loss" in output else output.loss
 
 
+def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
+    """The reference's output, where what it computes in float32 stays in float64, but for angles, which ours are too."""
+    narrow, cast, single = Tensor.float, Tensor.to, torch.float32
+
+    def to(x: Tensor, *args: Any, **options: Any) -> Tensor:
+        angles = options.get("dtype") == torch.float64 and "device" in options and x.is_floating_point()
+        return cast(x, *args, **options | ({"dtype": single} if angles else {}))
+
+    with patch.context() as inner, torch.no_grad():
+        inner.setattr(torch, "float32", torch.float64)
+        inner.setattr(torch, "float", torch.float64)
+        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
+        inner.setattr(Tensor, "to", to)
+        return theirs(**inputs)
+
+
 def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     model.zero_grad()
     loss.backward()

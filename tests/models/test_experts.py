@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import transept
 from transept.core.model import Model
@@ -18,7 +18,7 @@ from transept.models.phimoe import ScaledRotary
 from .families import Family
 from .families.experts import EXPERTS
 from .families.settings import SHARP
-from .harness import DOUBLE, ROUNDED, SINGLE, batch, check_steps, classes, compare, error, pair
+from .harness import DOUBLE, ROUNDED, SINGLE, batch, check_steps, classes, compare, error, in_double, pair
 
 WRITERS = [(family, next(cls for cls in classes(family) if cls.__name__.endswith("ForCausalLM"))) for family in EXPERTS]
 WRITING = [pytest.param(*case, id=case[0].model_type) for case in WRITERS]
@@ -37,22 +37,6 @@ def lively(family: Family, cls: type[Model], **more: Any) -> tuple[Any, Any]:
             nn.init.normal_(tensor.data, std=0.3)
     ours.load_state_dict(theirs.state_dict())
     return ours, theirs
-
-
-def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
-    """The reference's output, where what it computes in float32 stays in float64, but for angles, which ours are too."""
-    narrow, cast, single = Tensor.float, Tensor.to, torch.float32
-
-    def to(x: Tensor, *args: Any, **options: Any) -> Tensor:
-        angles = options.get("dtype") == torch.float64 and "device" in options and x.is_floating_point()
-        return cast(x, *args, **options | ({"dtype": single} if angles else {}))
-
-    with patch.context() as inner, torch.no_grad():
-        inner.setattr(torch, "float32", torch.float64)
-        inner.setattr(torch, "float", torch.float64)
-        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
-        inner.setattr(Tensor, "to", to)
-        return theirs(**inputs)
 
 
 @pytest.mark.reference

@@ -7,29 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import transept
 
 from .families import Family
 from .families.llamas import LLAMAS
-from .harness import DOUBLE, batch, classes, compare, pair
+from .harness import DOUBLE, batch, classes, compare, in_double, pair
 
 pytestmark = pytest.mark.reference
-
-
-def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
-    """The reference's output, where norms and a softmax that it computes in float32 stay in float64."""
-    narrow, convert = Tensor.float, Tensor.to
-
-    def kept(x: Tensor, *args: Any, **options: Any) -> Tensor:
-        return x if x.dtype == torch.float64 and args[:1] == (torch.float32,) else convert(x, *args, **options)
-
-    with patch.context() as inner, torch.no_grad():
-        inner.setattr(Tensor, "to", kept)
-        inner.setattr(torch, "float32", torch.float64)
-        inner.setattr(Tensor, "float", lambda x: x if x.dtype == torch.float64 else narrow(x))
-        return theirs(**inputs)
 
 
 # A root that is whole: the reference keeps it in float32.

@@ -19,8 +19,7 @@ from transept.models.gemma3_text import Gemma3TextConfig, Gemma3TextModel
 from transept.outputs import BackboneOutput
 
 from .families.llamas import LLAMAS
-from .harness import error
-from .test_llamas import in_double
+from .harness import error, in_double
 
 pytestmark = pytest.mark.reference
 

@@ -29,6 +29,7 @@ TEXT = BLOCK | {"vocab_size": 97, "intermediate_size": 24}
 SAME = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 STACKS = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "albert": ("AlbertForMaskedLM", TEXT | SAME | {"embedding_size": 8}),
     "bert": ("BertForMaskedLM", TEXT | SAME),
     "gpt2": (
         "GPT2LMHeadModel",
@@ -150,6 +151,10 @@ def within(found: list[Any]) -> None:
 @pytest.mark.parametrize(("schedule", "family"), crossed(SCHEDULES, ["gpt2", "t5"], 2))
 def test_every_schedule_equals_one_process(ranks: Ranks, schedule: str, family: str) -> None:
     within(ranks.run(2, train, family, {"pp_schedule": schedule}, 3, 2, True))
+
+
+def test_layers_that_are_one_module_are_on_several_stages(ranks: Ranks) -> None:
+    within(ranks.run(2, train, "albert", {"pp_schedule": "1F1B"}, 3))
 
 
 def test_four_stages_and_four_processes(ranks: Ranks) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,15 +25,8 @@ from transept.models import llama
 from transept.storage.gguf import GGUF
 
 
-class CohereConfig(GroupedConfig):
-    """Settings of Command R; the defaults are those of the first one.
-
-    Logits are multiplied by ``logit_scale``. With ``use_qk_norm`` queries and keys are normed, with weights for each head.
-    """
-
-    model_type = "cohere"
-    gguf_keys = {"logit_scale": "logit_scale"}
-    default_theta = 5e5
+class CommandConfig(GroupedConfig):
+    """What all of the Command models set; the defaults are those of the first one."""
 
     vocab_size: int = 256000
     hidden_size: int = 8192
@@ -49,6 +42,18 @@ class CohereConfig(GroupedConfig):
     eos_token_id: int | list[int] | None = 255001
     tie_word_embeddings: bool = True
     attention_bias: bool = False
+
+
+class CohereConfig(CommandConfig):
+    """Settings of Command R.
+
+    Logits are multiplied by ``logit_scale``. With ``use_qk_norm`` queries and keys are normed, with weights for each head.
+    """
+
+    model_type = "cohere"
+    gguf_keys = {"logit_scale": "logit_scale"}
+    default_theta = 5e5
+
     use_qk_norm: bool | None = False
 
     @classmethod
@@ -88,7 +93,7 @@ COHERE_BLOCK: Table = {
 
 
 class CohereModel(llama.LlamaModel):
-    config_class = CohereConfig
+    config_class: ClassVar[type[CommandConfig]] = CohereConfig
     gguf = Layout()
     names = Names({"layers.*": ("layers.*", COHERE_BLOCK)}, ignore=("rotary_emb.inv_freq",))
     block_class, attention_class = SharedNormParallel, CohereAttention

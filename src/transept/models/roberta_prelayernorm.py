@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from torch import nn
 
@@ -40,7 +41,8 @@ PRENORM_BLOCK: Table = {
 
 
 class RobertaPreLayerNormModel(RobertaModel):
-    config_class, block_class = RobertaPreLayerNormConfig, PreNorm
+    config_class: ClassVar[type[RobertaConfig]] = RobertaPreLayerNormConfig
+    block_class = PreNorm
     base_model_prefix = "roberta_prelayernorm"
     names = replace(
         RobertaModel.names,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import nn
 
 from transept.checkpoint.keys import Table
 from transept.layers import PreNorm
-from transept.layers.links import Step
 from transept.models.megatron_bert import attention_names
 from transept.models.roberta import (
     EMBEDDINGS,
@@ -22,8 +20,8 @@ from transept.models.roberta import (
     RobertaForQuestionAnswering,
     RobertaForSequenceClassification,
     RobertaForTokenClassification,
-    RobertaModel,
 )
+from transept.models.roberta_prelayernorm import RobertaPreLayerNormModel
 
 
 class XLMRobertaXLConfig(RobertaConfig):
@@ -65,11 +63,11 @@ class XLMRobertaXLBlock(PreNorm):
         super().__init__(*args, mlp_dropout=0.0, **options)
 
 
-class XLMRobertaXLModel(RobertaModel):
+class XLMRobertaXLModel(RobertaPreLayerNormModel):
     config_class, embeddings_class, block_class = XLMRobertaXLConfig, XLMRobertaXLEmbeddings, XLMRobertaXLBlock
     base_model_prefix = "roberta"
     names = replace(
-        RobertaModel.names,
+        RobertaPreLayerNormModel.names,
         table={
             "embeddings": ("", EMBEDDINGS),
             "encoder.layer.*": ("layers.*", XL_BLOCK),
@@ -77,13 +75,6 @@ class XLMRobertaXLModel(RobertaModel):
             "pooler": "pooler",
         },
     )
-
-    def __init__(self, config: XLMRobertaXLConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__(config, add_pooling_layer)
-        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-
-    def step_classes(self) -> Mapping[str, type[Step]]:
-        return {}
 
 
 class XLMRobertaXLForMaskedLM(RobertaForMaskedLM, backbone=XLMRobertaXLModel): ...

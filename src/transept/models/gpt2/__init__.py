@@ -20,10 +20,9 @@ from transept.layers import MLP, Attention, Context, Conv1D, FusedAttention, Pat
 from transept.models.gpt2.double_heads import DoubleHeadsConfig, ForDoubleHeads
 
 
-class GPT2Config(DoubleHeadsConfig):
-    """Settings of GPT-2; ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened."""
+class GPTConfig(Config):
+    """What GPT-2 and its kin set; the sizes are those of the smallest GPT-2."""
 
-    model_type = "gpt2"
     aliases = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
     aliases |= {"max_position_embeddings": "n_positions"}
 
@@ -40,12 +39,19 @@ class GPT2Config(DoubleHeadsConfig):
     layer_norm_epsilon: float = 1e-5
     initializer_range: Deviation = 0.02
     scale_attn_weights: bool = True
-    scale_attn_by_inverse_layer_idx: bool = False
-    reorder_and_upcast_attn: bool = False
     add_cross_attention: bool = False
-    classifier_dropout: Share | None = None
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
+
+
+class GPT2Config(GPTConfig, DoubleHeadsConfig):
+    """Settings of GPT-2; ``reorder_and_upcast_attn`` has no effect: scores of half precision are always widened."""
+
+    model_type = "gpt2"
+
+    scale_attn_by_inverse_layer_idx: bool = False
+    reorder_and_upcast_attn: bool = False
+    classifier_dropout: Share | None = None
 
 
 SELF: Table = {"c_attn": "qkv_proj", "c_proj": "o_proj"}

@@ -163,10 +163,10 @@ def _uses(model: Model, stacks: Sequence[Backbone]) -> tuple[dict[str, set[int]]
         inside = [(number, f"{paths[id(layer)]}.") for number, layer in zip(layers, stack.layers, strict=True)]
         at_begin, in_context, at_end = _reached(model, stack)
         for name in (name for name in names if name.startswith(prefix)):
-            shares = shares or name in in_context
-            layer = next((number for number, path in inside if name.startswith(path)), None)
-            if layer is not None and name not in in_context:
-                uses[name] = {layer}
+            own = {number for number, path in inside if name.startswith(path)}
+            shares = shares or name in in_context or len(own) > 1
+            if own and name not in in_context:
+                uses[name] = own
                 continue
             used = {*layers} if name in in_context else set[int]()
             used |= {layers[0]} if name in at_begin else set()
