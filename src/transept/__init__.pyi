@@ -525,6 +525,11 @@ from transept.models.falcon import (
     FalconForTokenClassification as FalconForTokenClassification,
     FalconModel as FalconModel,
 )
+from transept.models.falcon_mamba import (
+    FalconMambaConfig as FalconMambaConfig,
+    FalconMambaForCausalLM as FalconMambaForCausalLM,
+    FalconMambaModel as FalconMambaModel,
+)
 from transept.models.flex_olmo import (
     FlexOlmoConfig as FlexOlmoConfig,
     FlexOlmoForCausalLM as FlexOlmoForCausalLM,
@@ -716,6 +721,11 @@ from transept.models.mamba import (
     MambaConfig as MambaConfig,
     MambaForCausalLM as MambaForCausalLM,
     MambaModel as MambaModel,
+)
+from transept.models.mamba2 import (
+    Mamba2Config as Mamba2Config,
+    Mamba2ForCausalLM as Mamba2ForCausalLM,
+    Mamba2Model as Mamba2Model,
 )
 from transept.models.marian import (
     MarianConfig as MarianConfig,

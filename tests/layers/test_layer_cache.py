@@ -23,7 +23,7 @@ from transept.layers.cache import Cache, DynamicCache, Kinds
 from transept.layers.caches import StaticCache
 from transept.layers.layer_cache import KeyValues, LayerCache, States
 from transept.models.llama import LlamaConfig, LlamaModel
-from transept.models.mamba import MambaBlock, MambaConfig
+from transept.models.mamba import MambaConfig, MambaModel
 
 KINDS: list[tuple[type[LayerCache], ...]] = [(KeyValues,), (States,), (States,), (KeyValues,), (States, KeyValues)]
 
@@ -51,7 +51,7 @@ class HybridModel(LlamaModel):
 
         for layer, kinds in enumerate(KINDS):
             if States in kinds:
-                recurrence = MambaBlock(recurrent)
+                recurrence = MambaModel(recurrent).layers[0]
                 self.layers[layer] = Both(self.layers[layer], recurrence) if KeyValues in kinds else recurrence
 
     def layer_kinds(self) -> Kinds:

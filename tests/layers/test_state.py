@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transept.models.mamba import causal_conv, selective_scan
+from transept.layers.recurrent import causal_conv, selective_scan, state_space_scan
 
 
 def parts(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
@@ -71,3 +71,33 @@ def test_convolutions_go_on_where_they_stopped(width: int) -> None:
         pieces.append(out)
     torch.testing.assert_close(torch.cat(pieces, dim=2), whole)
     assert torch.equal(kept if kept is not None else last[:, :, :0], last)
+
+
+def by_heads(x: Tensor, step: Tensor, decay: Tensor, write: Tensor, read: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    write, read = (part.repeat_interleave(x.shape[2] // write.shape[2], dim=2) for part in (write, read))
+    outputs = []
+    for t in range(x.shape[1]):
+        factor = torch.exp(step[:, t] * decay)[..., None, None]
+        state = factor * state + (step[:, t, :, None] * x[:, t])[..., None] * write[:, t, :, None]
+        outputs.append((state * read[:, t, :, None]).sum(-1))
+    return torch.stack(outputs, dim=1), state
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
+def test_the_scan_by_heads_is_the_recurrence_in_any_pieces(length: int) -> None:
+    torch.manual_seed(length)
+    x, step, decay = torch.randn(2, length, 6, 5).double(), torch.rand(2, length, 6).double(), -torch.rand(6).double() * 30
+    write, read, start = (
+        torch.randn(2, length, 2, 3).double(),
+        torch.randn(2, length, 2, 3).double(),
+        torch.randn(2, 6, 5, 3).double(),
+    )
+    for state in (None, start):
+        expected = by_heads(x, step, decay, write, read, torch.zeros_like(start) if state is None else state)
+        found = state_space_scan(x, step, decay, write, read, state)
+        torch.testing.assert_close(found, expected)
+        cut = length // 3
+        if cut:
+            _, state = state_space_scan(x[:, :cut], step[:, :cut], decay, write[:, :cut], read[:, :cut], state)
+            _, state = state_space_scan(x[:, cut:], step[:, cut:], decay, write[:, cut:], read[:, cut:], state)
+            torch.testing.assert_close(state, expected[1])

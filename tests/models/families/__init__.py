@@ -5,6 +5,7 @@ from __future__ import annotations
 from .decoders import DECODERS
 from .encoders import ENCODERS
 from .experts import EXPERTS
+from .hybrids import HYBRIDS
 from .llamas import LLAMAS
 from .multimodal import MULTIMODAL
 from .pictures import PICTURES
@@ -14,4 +15,4 @@ from .sound import SOUND
 
 __all__ = ["FAMILIES", "TEXT", "Family"]
 
-FAMILIES = [*ENCODERS, *DECODERS, *LLAMAS, *EXPERTS, *SEQ2SEQ, *PICTURES, *SOUND, *MULTIMODAL]
+FAMILIES = [*ENCODERS, *DECODERS, *LLAMAS, *EXPERTS, *HYBRIDS, *SEQ2SEQ, *PICTURES, *SOUND, *MULTIMODAL]

@@ -279,18 +279,4 @@ DECODERS = [
             "unscaled": {"scale_embedding": False},
         },
     ),
-    Family(
-        "mamba",
-        # With the usual step sizes of a hundredth hardly anything would reach the states.
-        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "pad_token_id": 0}
-        | {"initializer_range": SHARP, "time_step_min": 0.5, "time_step_max": 2.0, "time_step_scale": 4.0},
-        left_padded_alone=True,
-        rounded=ALL,  # the reference norms and scans in float32
-        variants={
-            "untied": {"tie_word_embeddings": False},
-            "biases": {"use_bias": True, "use_conv_bias": False, "hidden_act": "gelu"},
-            "sizes": {"expand": 3, "conv_kernel": 2, "time_step_rank": 5, "state_size": 1},
-            "plain": {"residual_in_fp32": False, "conv_kernel": 1},
-        },
-    ),
 ]

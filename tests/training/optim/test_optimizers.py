@@ -211,7 +211,8 @@ def test_the_fused_kernel_is_left_out_where_there_is_none() -> None:
 
 
 # A norm that its name hides: the reference decays its weight.
-HIDDEN_NORMS = {"mamba": ("norm_f.",), "resnet": ("normalization.",), "detr": ("norm", "bn")}
+HIDDEN_NORMS = dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), ("norm_f.",))
+HIDDEN_NORMS |= {"resnet": ("normalization.",), "detr": ("norm", "bn")}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)

@@ -164,7 +164,7 @@ class GPTNeoXTokenizer(
     GPT2Tokenizer,
     tokens=_named(bos=_END, eos=_END, unk=_END, pad="<|padding|>"),
     build=partial(build.byte_level_backend, compose=True),
-    model_types=("gpt_neox", "mpt", "mamba", "olmo", "olmoe"),
+    model_types=("gpt_neox", "mpt", "mamba", "mamba2", "falcon_mamba", "rwkv", "olmo", "olmoe"),
 ):
     """GPT-NeoX's: GPT-2's byte pairs of text in Unicode's NFC."""
 
@@ -173,7 +173,7 @@ class Qwen2Tokenizer(
     GPT2Tokenizer,
     tokens=_named(eos=_END, unk=_END, pad=_END),
     build=partial(build.byte_level_backend, pattern=build.QWEN, compose=True),
-    model_types=("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    model_types=("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"),
 ):
     """Qwen2's: byte pairs of text in Unicode's NFC, with digits apart."""
 

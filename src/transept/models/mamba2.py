@@ -1,0 +1,64 @@
+"""Mamba-2 (Dao and Gu 2024): Mamba whose heads have one decay each, so that prompts are read by products of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from transept.checkpoint.keys import Table
+from transept.checkpoint.names import Names
+from transept.config.fields import Count, Layers, PaddingId
+from transept.kinds.hybrid import LimitedSteps, spread_steps
+from transept.layers.recurrent import STATE_SPACE, StateSizes, StateSpaceMixer
+from transept.models.mamba import MambaForCausalLM, MambaModel, StateSpaceConfig
+
+
+class Mamba2Config(StateSpaceConfig, LimitedSteps):
+    """Settings of Mamba-2; the defaults are those of Mamba-Codestral with 7 billion parameters.
+
+    The ``num_heads`` of ``head_dim`` channels stand in ``n_groups`` that share what is written to and read of states, and have
+    ``expand`` times ``hidden_size`` channels together. Step sizes are within ``time_step_limit``. ``chunk_size`` has no effect:
+    it chooses between equal computations; ``time_step_rank`` has none.
+    """
+
+    model_type = "mamba2"
+
+    num_heads: Count = 128
+    head_dim: Count = 64
+    vocab_size: int = 32768
+    hidden_size: int = 4096
+    state_size: Count = 128
+    num_hidden_layers: Layers = 64
+    pad_token_id: PaddingId | None = 1
+    eos_token_id: int | list[int] | None = 2
+    n_groups: Count = 8
+    chunk_size: Count = 256
+    tie_word_embeddings: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if self.num_heads * self.head_dim != self.expand * self.hidden_size:
+            self.fail("num_heads", f"times `head_dim` must be {self.expand * self.hidden_size}, `expand` times `hidden_size`")
+        self.divided("num_heads", "n_groups")
+
+
+MIXER: Table = {"mixer": ("mixer", STATE_SPACE)}
+
+
+class Mamba2Model(MambaModel):
+    config_class = Mamba2Config
+    names = MambaModel.names | Names({"layers.*": ("layers.*", {"norm": "mixer_norm", **MIXER})})
+
+    def mixer(self) -> nn.Module:
+        c = self.config
+        sizes = StateSizes(c.num_heads, c.head_dim, c.n_groups, c.state_size, c.conv_kernel)
+        options = {"eps": c.layer_norm_epsilon, "bias": c.use_bias, "conv_bias": c.use_conv_bias, "limit": c.time_step_limit}
+        return StateSpaceMixer(c.hidden_size, sizes, c.hidden_act, **options)
+
+    def initialize_steps(self, part: Any, mixer: Any) -> None:
+        if part is mixer:
+            spread_steps(mixer.dt_bias, self.config)
+
+
+class Mamba2ForCausalLM(MambaForCausalLM, backbone=Mamba2Model): ...
