@@ -303,6 +303,18 @@ from transept.models.biogpt import (
     BioGptForTokenClassification as BioGptForTokenClassification,
     BioGptModel as BioGptModel,
 )
+from transept.models.blenderbot import (
+    BlenderbotConfig as BlenderbotConfig,
+    BlenderbotForCausalLM as BlenderbotForCausalLM,
+    BlenderbotForConditionalGeneration as BlenderbotForConditionalGeneration,
+    BlenderbotModel as BlenderbotModel,
+)
+from transept.models.blenderbot_small import (
+    BlenderbotSmallConfig as BlenderbotSmallConfig,
+    BlenderbotSmallForCausalLM as BlenderbotSmallForCausalLM,
+    BlenderbotSmallForConditionalGeneration as BlenderbotSmallForConditionalGeneration,
+    BlenderbotSmallModel as BlenderbotSmallModel,
+)
 from transept.models.blip import (
     BlipForConditionalGeneration as BlipForConditionalGeneration,
     BlipForImageTextRetrieval as BlipForImageTextRetrieval,
@@ -717,6 +729,11 @@ from transept.models.llava import (
     LlavaForConditionalGeneration as LlavaForConditionalGeneration,
     LlavaModel as LlavaModel,
 )
+from transept.models.m2m_100 import (
+    M2M100Config as M2M100Config,
+    M2M100ForConditionalGeneration as M2M100ForConditionalGeneration,
+    M2M100Model as M2M100Model,
+)
 from transept.models.mamba import (
     MambaConfig as MambaConfig,
     MambaForCausalLM as MambaForCausalLM,
@@ -900,6 +917,12 @@ from transept.models.opt import (
     OPTForSequenceClassification as OPTForSequenceClassification,
     OPTModel as OPTModel,
 )
+from transept.models.pegasus import (
+    PegasusConfig as PegasusConfig,
+    PegasusForCausalLM as PegasusForCausalLM,
+    PegasusForConditionalGeneration as PegasusForConditionalGeneration,
+    PegasusModel as PegasusModel,
+)
 from transept.models.persimmon import (
     PersimmonConfig as PersimmonConfig,
     PersimmonForCausalLM as PersimmonForCausalLM,
@@ -926,6 +949,13 @@ from transept.models.phimoe import (
     PhimoeForCausalLM as PhimoeForCausalLM,
     PhimoeForSequenceClassification as PhimoeForSequenceClassification,
     PhimoeModel as PhimoeModel,
+)
+from transept.models.plbart import (
+    PLBartConfig as PLBartConfig,
+    PLBartForCausalLM as PLBartForCausalLM,
+    PLBartForConditionalGeneration as PLBartForConditionalGeneration,
+    PLBartForSequenceClassification as PLBartForSequenceClassification,
+    PLBartModel as PLBartModel,
 )
 from transept.models.qwen2 import (
     Qwen2Config as Qwen2Config,
@@ -1156,6 +1186,15 @@ from transept.models.timm_backbone import (
 from transept.models.trocr import (
     TrOCRConfig as TrOCRConfig,
     TrOCRForCausalLM as TrOCRForCausalLM,
+)
+from transept.models.umt5 import (
+    UMT5Config as UMT5Config,
+    UMT5EncoderModel as UMT5EncoderModel,
+    UMT5ForConditionalGeneration as UMT5ForConditionalGeneration,
+    UMT5ForQuestionAnswering as UMT5ForQuestionAnswering,
+    UMT5ForSequenceClassification as UMT5ForSequenceClassification,
+    UMT5ForTokenClassification as UMT5ForTokenClassification,
+    UMT5Model as UMT5Model,
 )
 from transept.models.vision_encoder_decoder import (
     VisionEncoderDecoderConfig as VisionEncoderDecoderConfig,

@@ -49,7 +49,7 @@ def seq2seq_batch(cls: type[Model], config: Any, *, pad: str, rows: int, length:
     written = _padded(rows, length - 2, "none" if pad == "none" else "right", 1)
     words = getattr(sizes[1], "decoder_vocab_size", None) or sizes[1].vocab_size
     decoded = torch.randint(5, words, (rows, length - 2), generator=generator)
-    if config.decoder_start_token_id is not None:
+    if getattr(config, "decoder_start_token_id", None) is not None:
         decoded[:, 0] = config.decoder_start_token_id
     return inputs | {
         "decoder_input_ids": torch.where(written == 1, decoded, config.pad_token_id),

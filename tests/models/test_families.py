@@ -350,11 +350,14 @@ def test_padded_equals_alone(family: Family, cls: type[Backbone], pad: str) -> N
         assert error(together[row : row + 1][:, real], _run(ours, single).last_hidden_state) <= SINGLE
 
 
+COUNTED = ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl", "xmod", "m2m_100")
+
+
 @pytest.mark.parametrize(("family", "cls"), READERS)
 def test_embeddings_may_be_given(family: Family, cls: type[Backbone]) -> None:
     ours, _ = pair(family, cls)
     # Where positions come from the ids, those of padding cannot be known without them.
-    counts_ids = family.model_type in ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl", "xmod")
+    counts_ids = family.model_type in COUNTED
     inputs = batch(family, cls, pad="none" if counts_ids else "right")
     given = {name: value for name, value in inputs.items() if name != "input_ids"}
     given["inputs_embeds"] = ours.get_input_embeddings()(inputs["input_ids"])
@@ -373,7 +376,7 @@ def test_decoders_read_what_labels_say(family: Family, cls: type[Model]) -> None
     mine, other = _run(ours, given | {"use_cache": False}), _run(theirs, given | {"use_cache": False})
     compare(mine, other, SINGLE)
     ids = ours.prepare_decoder_input_ids_from_labels(given["labels"])
-    if family.modality != "speech":  # whose models have no such method
+    if hasattr(theirs, "prepare_decoder_input_ids_from_labels"):  # models of speech and M2M-100 have none
         assert torch.equal(ids, theirs.prepare_decoder_input_ids_from_labels(given["labels"].clone()))
     few = _run(ours, inputs | {"logits_to_keep": 2})
     assert error(few.logits, _run(ours, inputs).logits[:, -2:]) <= SINGLE

@@ -31,7 +31,7 @@ from transept.kinds.packing import PackableBackbone
 from transept.layers.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
 from transept.layers.context import Context, Rows, reaching, read_encoder, read_mask
 from transept.layers.layer_cache import KeyValues, LayerCache
-from transept.layers.positions import CountedPositions
+from transept.layers.positions import Counted
 
 _UNPADDED = ContextVar("unpadded", default=False)
 
@@ -124,7 +124,7 @@ class TextBackbone(PackableBackbone):
         if not isinstance(ids, Tensor) or ids.shape != mask.shape:
             return None
         table = getattr(self, "embed_positions", None)
-        if isinstance(table, CountedPositions) and bool(((ids == table.padding_idx) & (mask != 0)).any()):
+        if isinstance(table, Counted) and bool(((ids == table.padding_idx) & (mask != 0)).any()):
             return None  # positions are counted by ids
         return Packing.of_padded(mask)
 
@@ -258,7 +258,7 @@ class TextBackbone(PackableBackbone):
     @property
     def max_positions(self) -> int | None:
         """T at most, ``None`` where there is no end, as with rotary positions, which have no table that could end."""
-        if isinstance(table := getattr(self, "embed_positions", None), CountedPositions):
+        if isinstance(table := getattr(self, "embed_positions", None), Counted):
             return table.capacity
         return None if hasattr(self, "rotary_emb") else self._stated_positions
 
@@ -280,7 +280,7 @@ class TextBackbone(PackableBackbone):
     def first_position(self) -> int:
         """The number of the first position, as ``position_ids`` count."""
         table = getattr(self, "embed_positions", None)
-        return table.padding_idx + 1 if isinstance(table, CountedPositions) else 0
+        return table.padding_idx + 1 if isinstance(table, Counted) else 0
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         """(1 or B, T) of positions: those given, which the table must have, or counted on from the cache.
@@ -297,7 +297,7 @@ class TextBackbone(PackableBackbone):
             return given
         if ctx.rows is not None:
             return ctx.rows.positions(x.device) + self.first_position
-        if isinstance(table := getattr(self, "embed_positions", None), CountedPositions):
+        if isinstance(table := getattr(self, "embed_positions", None), Counted):
             return table.count(ids, x, ctx.past)
         if not isinstance(ctx.past, Tensor):
             self.check_length(ctx.past + x.shape[1])

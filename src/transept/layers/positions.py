@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError
@@ -16,18 +17,18 @@ from transept.layers.context import Context
 from transept.layers.links import Linked
 
 
-class CountedPositions(nn.Embedding):
-    """Learned positions of real tokens, counted from behind the padding id (Liu et al. 2019).
+class Counted(nn.Module):
+    """Positions of real tokens, counted from behind the padding id (Liu et al. 2019).
 
-    Padding has the padding id for its position, so that a row means the same on whichever side it is padded. Rows of the table
-    up to the padding id are no positions.
+    Padding has the padding id for its position, so that a row means the same on whichever side it is padded.
     """
 
     padding_idx: int
 
     @property
-    def capacity(self) -> int:
-        return self.num_embeddings - self.padding_idx - 1
+    def capacity(self) -> int | None:
+        """How many positions there are; ``None`` where there is no end."""
+        return None
 
     def count(self, ids: Tensor | None, x: Tensor, past: int | Tensor) -> Tensor:
         """(1 or B, T) of positions after ``past`` for ids (B, T), or embeddings ``x`` (B, T, D), which all count as real."""
@@ -38,14 +39,37 @@ class CountedPositions(nn.Embedding):
             return torch.arange(x.shape[1], device=x.device)[None] + past + pad + 1
         real = (ids != pad).long()
         counts = (real.cumsum(dim=1) + past) * real
-        if not torch.compiler.is_compiling() and past + ids.shape[1] > self.capacity:
+        most = self.capacity
+        if most is not None and not torch.compiler.is_compiling() and past + ids.shape[1] > most:
             self._check(int(counts.max()))  # a row may be longer, where the rest of it is padding
         return counts + pad
 
     def _check(self, length: int) -> None:
-        if length > self.capacity:
+        if self.capacity is not None and length > self.capacity:
             message = f"the sequence has {length} tokens, but there are embeddings for {self.capacity} positions."
             raise InputError(message, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
+
+
+class CountedPositions(Counted, nn.Embedding):
+    """Learned positions of real tokens; rows of the table up to the padding id are no positions."""
+
+    padding_idx: int
+
+    @property
+    def capacity(self) -> int:
+        return self.num_embeddings - self.padding_idx - 1
+
+
+class CountedWaves(Counted):
+    """Sines and cosines of positions of real tokens (:func:`waves`), which are no parameters."""
+
+    def __init__(self, dim: int, padding_idx: int) -> None:
+        super().__init__()
+        self.dim, self.padding_idx = dim, padding_idx
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(1 or B, T) -> (1 or B, T, D)."""
+        return waves(positions, self.dim, self.padding_idx)
 
 
 class OffsetPositions(nn.Embedding):
@@ -65,6 +89,15 @@ def sinusoids(positions: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     pairs = torch.arange(0, dim, dtype=torch.float64, device=positions.device) // 2
     angles = positions.double()[:, None] / 10000 ** (2 * pairs / dim)
     return angles[:, 0::2].sin(), angles[:, 1::2].cos()
+
+
+def waves(places: Tensor, dim: int, nowhere: int | None) -> Tensor:
+    """(1 or B, T) of places -> (1 or B, T, D): sines, then cosines; zeros at the place ``nowhere``."""
+    half = dim // 2
+    rates = torch.exp(torch.arange(half, device=places.device).float() * -(math.log(10000) / (half - 1)))
+    angles = places[..., None].float() * rates
+    found = F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, dim % 2))
+    return found if nowhere is None else found * (places != nowhere)[..., None]
 
 
 def distance_bias(table: nn.Embedding, ctx: Context, x: Tensor, **options: Any) -> Tensor:

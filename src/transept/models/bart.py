@@ -85,6 +85,7 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
+    norms_embeddings: ClassVar[bool] = True
     names = Names(
         {
             "embed_tokens": "embed_tokens",
@@ -114,7 +115,7 @@ class BartStack(Stack):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         x = x + self.embed_positions(positions).to(x.dtype)
-        return self.dropout(self.embed_norm(x))
+        return self.dropout(x if self.embed_norm is None else self.embed_norm(x))
 
     @property
     def cross(self) -> bool | int:
@@ -127,8 +128,11 @@ class BartStack(Stack):
 
     def make_embeddings(self, c: Config) -> None:
         self.embed_tokens: nn.Embedding = ScaledEmbedding(c)
-        self.embed_positions: nn.Module = OffsetPositions(c.max_position_embeddings, c.d_model)
-        self.embed_norm: nn.Module = nn.LayerNorm(c.d_model)
+        self.embed_positions = self.make_positions(c)
+        self.embed_norm = nn.LayerNorm(c.d_model) if self.norms_embeddings else None
+
+    def make_positions(self, c: Config) -> nn.Module:
+        return OffsetPositions(c.max_position_embeddings, c.d_model)
 
 
 class BartEncoder(BartStack, EncoderStack):

@@ -67,7 +67,7 @@ class MarianStack(BartStack):
 
     def make_embeddings(self, c: Config) -> None:
         self.embed_tokens = nn.Embedding(self.vocab_size, c.d_model, padding_idx=c.pad_token_id)
-        self.embed_positions = SinusoidalPositions(c.max_position_embeddings, c.d_model)
+        self.embed_positions, self.embed_norm = SinusoidalPositions(c.max_position_embeddings, c.d_model), None
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         return self.dropout(x + self.embed_positions(positions))

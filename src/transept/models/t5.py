@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ from transept.core.loading import initialize_module
 from transept.core.model import Model
 from transept.heads.classify import ForTokenClassification
 from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswering, ForSequenceClassification
-from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack
+from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqB, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, clamp_half, distance_bias
 from transept.layers.links import Step
 
@@ -167,21 +167,7 @@ class T5Block(PreNorm):
         return clamp_half(x + self.dropout(self.mlp(self.mlp_norm(x))))
 
 
-def stack_keys(c: Config, crosses: bool = False) -> Table:
-    """The names of a stack, which numbers its sublayers and calls the feed-forward layer by its form."""
-    attention = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
-    block: dict[str, Any] = {"layer.0.SelfAttention": ("self_attn", attention), "layer.0.layer_norm": "self_attn_norm"}
-    if crosses:
-        block |= {"layer.1.EncDecAttention": ("cross_attn", attention), "layer.1.layer_norm": "cross_attn_norm"}
-    up = {"wi_0": "gate_proj", "wi_1": "up_proj"} if c.is_gated_act else {"wi": "up_proj"}
-    last = f"layer.{len(block) // 2}"
-    block |= {f"{last}.DenseReluDense": ("mlp", up | {"wo": "down_proj"}), f"{last}.layer_norm": "mlp_norm"}
-    return {
-        "embed_tokens": "embed_tokens",
-        "block.*": ("layers.*", block),
-        "block.0.layer.0.SelfAttention.relative_attention_bias": "distance_bias",
-        "final_layer_norm": "norm",
-    }
+ATTENTION: Table = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
 
 
 def initialize(model: Model, module: nn.Module) -> None:
@@ -203,27 +189,35 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 class T5Stack(Stack):
     config_class = T5Config
+    attention_class: ClassVar[type[T5Attention]] = T5Attention
+    shares_bias: ClassVar[bool] = True  # whether all layers add the biases by distance of the first
     names = Names(wide=("mlp.down_proj",))
 
     def __init__(self, config: T5Config) -> None:
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
-        self.distance_bias = nn.Embedding(c.relative_attention_num_buckets, c.num_heads)
+        if self.shares_bias:
+            self.distance_bias = self.make_bias()
         depth = c.num_decoder_layers if self.causal else c.num_layers
         self.layers = nn.ModuleList(self.make_block() for _ in range(depth))
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
 
     def make_block(self) -> T5Block:
         c, drop, chunk = self.config, self.config.dropout_rate, self.config.chunk_size_feed_forward
-        attention = partial(T5Attention, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
+        attention = partial(self.attention_class, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
         form = GatedMLP if c.is_gated_act else MLP
         mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
         mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
         cross, norm = attention(cross=True) if self.causal else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
         block = T5Block(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, dropout=drop)
         block.self_attn.distances = self.distances
+        if not self.shares_bias:
+            block.self_attn.distance_bias = self.make_bias()
         return block
+
+    def make_bias(self) -> nn.Embedding:
+        return nn.Embedding(self.config.relative_attention_num_buckets, self.config.num_heads)
 
     @property
     def distances(self) -> dict[str, Any]:
@@ -233,13 +227,33 @@ class T5Stack(Stack):
         return {"buckets": buckets, "furthest": furthest, "causal": self.causal}
 
     @classmethod
+    def block_keys(cls, c: Config) -> dict[str, Any]:
+        """The names of a block, which numbers its sublayers and calls the feed-forward layer by its form."""
+        block: dict[str, Any] = {"layer.0.SelfAttention": ("self_attn", ATTENTION), "layer.0.layer_norm": "self_attn_norm"}
+        if issubclass(cls, DecoderStack):
+            block |= {"layer.1.EncDecAttention": ("cross_attn", ATTENTION), "layer.1.layer_norm": "cross_attn_norm"}
+        up = {"wi_0": "gate_proj", "wi_1": "up_proj"} if c.is_gated_act else {"wi": "up_proj"}
+        last = f"layer.{len(block) // 2}"
+        return block | {f"{last}.DenseReluDense": ("mlp", up | {"wo": "down_proj"}), f"{last}.layer_norm": "mlp_norm"}
+
+    @classmethod
+    def stack_keys(cls, c: Config) -> Table:
+        return {
+            "embed_tokens": "embed_tokens",
+            "block.*": ("layers.*", cls.block_keys(c)),
+            "block.0.layer.0.SelfAttention.relative_attention_bias": "distance_bias",
+            "final_layer_norm": "norm",
+        }
+
+    @classmethod
     def names_of(cls, config: Config) -> Names:
-        return super().names_of(config) | Names(stack_keys(config, crosses=issubclass(cls, DecoderStack)))
+        return super().names_of(config) | Names(cls.stack_keys(config))
 
     initialize_module = initialize
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
-        ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **self.distances)
+        if self.shares_bias:
+            ctx.position_bias = distance_bias(self.distance_bias, ctx, x, **self.distances)
         return self.dropout(x)
 
     def finalize(self, x: Tensor) -> Tensor:
@@ -289,14 +303,14 @@ class T5EncoderModel(T5Encoder):
     @classmethod
     def names_of(cls, config: Config) -> Names:
         names = super().names_of(config)
-        return replace(names, table={"shared": "shared", "encoder": ("", stack_keys(config))}, ties=cls.names.ties)
+        return replace(names, table={"shared": "shared", "encoder": ("", cls.stack_keys(config))}, ties=cls.names.ties)
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.shared = self.embed_tokens = table  # type: ignore[assignment]
 
 
-class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
-    base_model_prefix = ""
+class ScaledGeneration(ForConditionalGeneration[Seq2SeqB]):
+    """Conditional generation whose states are scaled before a head that is tied."""
 
     def score(self, hidden: Tensor) -> Tensor:
         return super().score(hidden * self.backbone.dim**-0.5 if self.config.scale_decoder_outputs else hidden)
@@ -305,6 +319,10 @@ class T5ForConditionalGeneration(ForConditionalGeneration[T5Model]):
         super().initialize_module(module)
         if module is self.lm_head:
             nn.init.normal_(self.lm_head.weight, std=self.config.initializer_factor)
+
+
+class T5ForConditionalGeneration(ScaledGeneration[T5Model]):
+    base_model_prefix = ""
 
 
 class T5ForSequenceClassification(ForSequenceClassification[T5Model]): ...

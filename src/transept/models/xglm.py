@@ -6,8 +6,6 @@ import math
 from functools import partial
 from typing import Annotated
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
@@ -18,6 +16,7 @@ from transept.core.inputs import ENCODER
 from transept.heads import language
 from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, Attention, Context, Pattern, PreNorm, standard_layers
+from transept.layers.positions import waves
 from transept.models.bart import ScaledEmbedding
 
 
@@ -89,15 +88,6 @@ class XGLMModel(CausalBackbone):
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context) -> Tensor:
         return self.dropout(x + waves(positions + OFFSET, self.config.d_model, self.config.pad_token_id).to(x.dtype))
-
-
-def waves(places: Tensor, dim: int, nowhere: int | None) -> Tensor:
-    """(1 or B, T) of places -> (1 or B, T, D): sines, then cosines; zeros at the place ``nowhere``."""
-    half = dim // 2
-    rates = torch.exp(torch.arange(half, device=places.device).float() * -(math.log(10000) / (half - 1)))
-    angles = places[..., None].float() * rates
-    found = F.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, dim % 2))
-    return found if nowhere is None else found * (places != nowhere)[..., None]
 
 
 class XGLMForCausalLM(language.ForCausalLM[XGLMModel]): ...

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .settings import ALL, SHARP, STACKS, TEXT, Family
+
+# What most stacks of BART's kind can switch.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "untied": {"tie_word_embeddings": False},
+    "scaled": {"scale_embedding": True, "activation_function": "relu"},
+    "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
+}
+# Small stacks of T5's kind.
+T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 6, "d_ff": 37, "num_layers": 3, "num_heads": 4, "num_decoder_layers": 2}
+T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6, "decoder_start_token_id": 0}
 
 SEQ2SEQ = [
     Family(
         "bart",
         STACKS | {"init_std": SHARP},
         modality="seq2seq",
-        variants={
-            "untied": {"tie_word_embeddings": False},
-            "scaled": {"scale_embedding": True, "activation_function": "relu"},
-            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
-        },
+        variants=SWITCHES,
     ),
     Family(
         "encoder_decoder",
@@ -38,11 +46,7 @@ SEQ2SEQ = [
         "mbart",
         STACKS | {"init_std": SHARP},
         modality="seq2seq",
-        variants={
-            "untied": {"tie_word_embeddings": False},
-            "scaled": {"scale_embedding": True, "activation_function": "relu"},
-            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
-        },
+        variants=SWITCHES,
     ),
     Family(
         "marian",
@@ -51,17 +55,13 @@ SEQ2SEQ = [
         rounded=ALL,  # the reference's waves are float32
         computed=("embed_positions",),
         variants={
-            "untied": {"tie_word_embeddings": False},
-            "scaled": {"scale_embedding": True, "activation_function": "relu"},
+            **SWITCHES,
             "apart": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 99},
-            "uneven": {"decoder_layers": 1, "decoder_ffn_dim": 21, "decoder_attention_heads": 2},
         },
     ),
     Family(
         "t5",
-        {"vocab_size": 99, "d_model": 32, "d_kv": 6, "d_ff": 37, "num_layers": 3, "num_heads": 4}
-        | {"num_decoder_layers": 2, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
-        | {"decoder_start_token_id": 0},
+        T5,
         modality="seq2seq",
         left_padded_alone=True,
         rounded=ALL,  # the reference norms in float32
@@ -69,6 +69,35 @@ SEQ2SEQ = [
             "unscaled": {"tie_word_embeddings": False},
             "gated": {"feed_forward_proj": "gated-gelu"},
             "silu": {"feed_forward_proj": "gated-silu", "layer_norm_epsilon": 0.1},
+        },
+    ),
+    Family(
+        "pegasus",
+        STACKS | {"init_std": SHARP},
+        modality="seq2seq",
+        rounded=ALL,
+        computed=("embed_positions",),
+        variants=SWITCHES,
+    ),
+    Family(
+        "m2m_100",
+        STACKS | {"init_std": SHARP, "scale_embedding": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+        modality="seq2seq",
+        left_padded_alone=True,
+        variants=SWITCHES,
+    ),
+    Family("blenderbot", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
+    Family("blenderbot-small", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
+    Family("plbart", STACKS | {"init_std": SHARP, "scale_embedding": False}, modality="seq2seq", variants=SWITCHES),
+    Family(
+        "umt5",
+        T5,
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "silu": {"feed_forward_proj": "gated-silu", "layer_norm_epsilon": 0.1},
+            "plain": {"feed_forward_proj": "relu"},
         },
     ),
 ]
