@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from transept.errors import InputError
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
+from transept.kinds.seq2seq import Stack
 from transept.layers import PreNorm
 from transept.models.bart import BartConfig, BartDecoder, BartEncoder, BartModel, BartStack
 from transept.objectives.classification import IGNORED
@@ -34,7 +37,8 @@ class MBartDecoder(MBartStack, BartDecoder): ...
 
 class MBartModel(BartModel):
     config_class = MBartConfig
-    encoder_class, decoder_class = MBartEncoder, MBartDecoder
+    encoder_class: ClassVar[type[Stack]] = MBartEncoder
+    decoder_class: ClassVar[type[Stack]] = MBartDecoder
 
     def shifted(self, ids: Tensor) -> Tensor:
         """What the decoder reads to write these ids, (B, T): each row's last token, that of its language, before the others."""

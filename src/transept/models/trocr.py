@@ -113,7 +113,7 @@ class TrOCRDecoder(BartDecoder):
         else:
             assert c.pad_token_id is not None
             self.embed_positions = CountedSinusoids(c.d_model, c.pad_token_id)
-        self.embed_norm = nn.LayerNorm(c.d_model) if c.layernorm_embedding else nn.Identity()
+        self.embed_norm = nn.LayerNorm(c.d_model) if c.layernorm_embedding else None
 
     def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
         places = super().positions(given, x, ctx, ids)
