@@ -22,7 +22,6 @@ from tests.models.families import FAMILIES, Family
 from tests.models.harness import EVERY, SINGLE, batch, error, gradients, labels, originals, pair, whole_loss
 from tests.thorough import in_turn
 from transept import LoraConfig, PeftModel, TaskType, get_peft_model
-from transept.adapt.eight_bits import can_quantize
 from transept.adapt.lora import Adapter, adapters_of
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
@@ -37,6 +36,7 @@ from transept.errors import (
     TranseptError,
     UnsupportedError,
 )
+from transept.quantized.eight_bits import can_quantize
 
 # What peft asks the reference's models, and says of those that are in no file.
 _ASKED = ("`is_gradient_checkpointing`:FutureWarning", "Could not find a config file:UserWarning", "fan_in_fan_out:UserWarning")

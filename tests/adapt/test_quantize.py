@@ -15,21 +15,21 @@ import transept
 from tests.adapt.test_pack import make, output, relative
 from tests.pipelines.text_models import long_text, save
 from tests.thorough import in_turn
-from transept.adapt.eight_bits import (
-    QuantizedForManyRows,
-    QuantizedForMatrixUnits,
-    QuantizedForOneRow,
-    can_quantize,
-    has_matrix_units,
-)
 from transept.adapt.quantize import quantize
-from transept.adapt.quantized_linear import QuantizedLinear
 from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
 from transept.layers.caches import StaticCache
 from transept.layers.moe import Router
 from transept.pipelines import pipeline
+from transept.quantized.eight_bits import (
+    QuantizedForManyRows,
+    QuantizedForMatrixUnits,
+    QuantizedForOneRow,
+    can_quantize,
+    has_matrix_units,
+)
+from transept.quantized.linear import QuantizedLinear
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
 DATA = Path(__file__).parents[3] / "shared/data"

@@ -62,7 +62,7 @@ from transept.environment import tiles
 tiles.CPU_INFO, tiles.CODE, tiles.CHILD = Path(sys.argv[1]), *sys.argv[2:]
 import torch
 import transept
-from transept.adapt.eight_bits import has_matrix_units
+from transept.quantized.eight_bits import has_matrix_units
 from transept.adapt.quantize import quantize
 config = transept.BertConfig(vocab_size=60, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128)
 ids = torch.arange(5, 45).view(4, 10)

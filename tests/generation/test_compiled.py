@@ -17,12 +17,12 @@ from torch import Tensor
 from tests.generation.test_caches import ids, llama
 from tests.thorough import in_turn
 from transept import T5Config, T5ForConditionalGeneration
-from transept.adapt.eight_bits import can_quantize
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.errors import ConfigError, UnsupportedError
 from transept.generation import compiled
 from transept.layers.linear import Packed
+from transept.quantized.eight_bits import can_quantize
 
 PROMPT = ids(2, 9)
 MASK = torch.ones_like(PROMPT)

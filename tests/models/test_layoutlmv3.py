@@ -13,7 +13,6 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor
 
-from transept.adapt.eight_bits import can_quantize
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModelForTokenClassification
@@ -26,6 +25,7 @@ from transept.models.layoutlmv3 import (
     LayoutLMv3Model,
     patch_boxes,
 )
+from transept.quantized.eight_bits import can_quantize
 
 from .documents import document_batch, random_boxes
 from .families import FAMILIES

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.adapt.quantized_linear import QuantizedLinear
 from transept.config.fields import Count, Share
 from transept.config.settings import Settings
 from transept.environment.memory import check_memory
 from transept.errors import InputError, UnsupportedError
 from transept.layers.linear import Conv1D, Projection, matrix
+from transept.quantized.linear import QuantizedLinear
 
 # Settings of peft that change what is computed or trained, and that there are not here.
 _OTHERS: tuple[str, ...] = ("layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens")

@@ -90,26 +90,31 @@ def pack(model: M) -> M:
     return model
 
 
-def join_projections(module: Attention, make: Callable[[nn.Linear], Packed]) -> None:
-    """Let one product that ``make`` gives stand for the query, key and value projections of an attention layer.
+def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> None:
+    """Let one product that ``make`` gives stand for queries, keys and values, or for a gate and what it is beside.
 
     Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
     a bias stay.
     """
-    if type(module).project is not Attention.project or module.cross:
-        return
-    if type(module).whole is not Attention.whole:
-        return
-    names = ("q_proj", "k_proj", "v_proj")
+    if getattr(type(module), "whole", None) is GatedMLP.whole:
+        _one_product(module, ("gate_proj", "up_proj"), "gate_up_proj", make)
+    elif isinstance(module, Attention) and not module.cross:
+        kind = type(module)
+        if kind.project is Attention.project and kind.whole is Attention.whole:
+            _one_product(module, ("q_proj", "k_proj", "v_proj"), "qkv_proj", make)
+
+
+def _one_product(module: nn.Module, names: tuple[str, ...], place: str, make: Callable[[nn.Linear], Packed]) -> None:
     parts = [getattr(module, name) for name in names]
     biases = [part.bias.detach() for part in parts if type(part) is nn.Linear and part.bias is not None]
-    if not all(map(is_plain, parts)) or len(biases) not in (0, 3):
+    if not all(map(is_plain, parts)) or len(biases) not in (0, len(parts)):
         return
     whole = nn.Linear(parts[0].in_features, sum(part.out_features for part in parts), bool(biases), device="meta")
     whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
     if biases:
         whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    module.qkv_proj = shared = make(whole)
+    shared = make(whole)
+    setattr(module, place, shared)
     start = 0
     for name, part in zip(names, parts, strict=True):
         setattr(module, name, Projection(shared, slice(start, start + part.out_features)))

@@ -16,12 +16,12 @@ from torch import nn
 
 from transept.adapt import adapter_files as files
 from transept.adapt.lora import Adapters, LoraConfig, adapt, adapters_of, check_room, strip
-from transept.adapt.quantized_linear import QuantizedLinear
 from transept.adapt.targets import rank_of, saved_modules, targets
 from transept.core.model import Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
 from transept.layers.linear import Conv1D
+from transept.quantized.linear import QuantizedLinear
 from transept.storage.source import Source, model_name, take_source_options
 
 

@@ -13,22 +13,21 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from transept.adapt.eight_bits import (
+from transept.adapt.pack import join_projections
+from transept.core.model import Model
+from transept.environment import tiles
+from transept.errors import InputError, refuse
+from transept.layers.linear import Conv1D
+from transept.layers.mlp import MLP
+from transept.quantized.eight_bits import (
     QuantizedForManyRows,
     QuantizedForMatrixUnits,
     QuantizedForOneRow,
     can_quantize,
     has_matrix_units,
 )
-from transept.adapt.four_bits import GROUP, FourBitLinear
-from transept.adapt.pack import join_projections
-from transept.adapt.quantized_linear import QuantizedLinear
-from transept.core.model import Model
-from transept.environment import tiles
-from transept.errors import InputError, refuse
-from transept.layers.attention import Attention
-from transept.layers.linear import Conv1D
-from transept.layers.mlp import MLP
+from transept.quantized.grouped import GROUP, GroupedLinear
+from transept.quantized.linear import QuantizedLinear
 
 M = TypeVar("M", bound=Model)
 
@@ -64,10 +63,9 @@ def quantize(model: M, bits: int = 8, group_size: int = GROUP) -> M:
         make = QuantizedForOneRow
     wide, output = make, model.get_output_embeddings()
     if bits == 4:
-        make = partial(FourBitLinear, group=group_size)
+        make = partial(GroupedLinear.of_four_bits, group=group_size)
     for module in tuple(model.modules()):
-        if isinstance(module, Attention):
-            join_projections(module, make)
+        join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
             module.chunk_size = module.chunk_size or _CHUNK
         for name, child in module.named_children():

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from transept.adapt.lora import LoraConfig, Rank
-from transept.adapt.quantized_linear import QuantizedLinear
 from transept.core.model import Model
 from transept.errors import InputError, nearest
 from transept.layers.linear import Conv1D, Projection
+from transept.quantized.linear import QuantizedLinear
 from transept.storage.patterns import compile_pattern, timed
 
 ALL_LINEAR = "all-linear"

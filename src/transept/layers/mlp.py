@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import ConfigError, InputError, nearest
+from transept.layers.linear import shared_product
 from transept.layers.links import Linked
 
 
@@ -163,7 +164,10 @@ class GatedMLP(MLP):
         super().widen(dim, hidden, bias)
 
     def whole(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
+        if (shared := shared_product(self.gate_proj, self.up_proj)) is None:
+            return self.down_proj(self.dropout(self.act(self.gate_proj(x)) * self.up_proj(x)))
+        gate, up = shared(x).chunk(2, dim=-1)
+        return self.down_proj(self.dropout(self.act(gate) * up))
 
 
 class FusedGatedMLP(MLP):

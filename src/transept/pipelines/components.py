@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from transept.adapt.eight_bits import has_matrix_units
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.core.auto import AutoConfig, AutoModel, resolve
@@ -32,6 +31,7 @@ from transept.pipelines.heads import fill_head, head_directory
 from transept.pipelines.sentence import MODULES
 from transept.preprocess.auto import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.quantized.eight_bits import has_matrix_units
 from transept.storage.source import Source, model_name
 
 # The model that needs no network: from the hub's cache, or from a package of the Python index.

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from transept.adapt.quantized_linear import QuantizedLinear
 from transept.environment import tiles
+from transept.layers.linear import Conv1D, matrix
+from transept.quantized.linear import QuantizedLinear
 
 # Inputs that the operator of compiled programs takes at a time.
 _STEP = 64
@@ -42,8 +43,9 @@ class EightBitLinear(QuantizedLinear):
 
     scale: Tensor
 
-    def take(self, weight: Tensor) -> None:
-        steps = self.steps()
+    def __init__(self, source: nn.Linear | Conv1D) -> None:
+        super().__init__(source)
+        weight, steps = matrix(source).detach().float(), self.steps()
         scale = (weight.abs().amax(dim=1) / steps).clamp(min=_TINY)
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
         rounded = (weight / scale[:, None]).round().clamp(-steps, steps).to(torch.int8)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.errors import InputError
-from transept.layers.linear import Conv1D, Packed, matrix
+from transept.layers.linear import Conv1D, Packed
 
 
 class QuantizedLinear(Packed):
@@ -25,11 +25,6 @@ class QuantizedLinear(Packed):
         super().__init__(source)
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
-        self.take(matrix(source).detach().float())
-
-    def take(self, weight: Tensor) -> None:
-        """Keep a weight (out, in) of float32 in few bits."""
-        raise NotImplementedError
 
     def multiply(self, x: Tensor) -> Tensor:
         """(N, in) -> (N, out) in float32."""

@@ -1,0 +1,370 @@
+// Products by weights of few bits: out (M, N) = x (M, K) times the transpose of a weight (N, K), on a CPU.
+//
+// A weight is code * scale - low. Codes have four bits (0 to 15, or what a table of 16 says they stand for) or eight (-128 to
+// 127). Each row has a scale for every group of columns: a number of 16 bits for `span` groups, times an integer of eight bits
+// for each group where there are such. What it is lessened by is made in the same way; integers alone are multiples of the scale
+// (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of tables by nothing. Inputs are
+// rounded to eight bits for each row and group, so that products are those of integers.
+//
+// Sixteen rows of the weight lie together. Of each four columns of eight bits they take 64 bytes, four a row; of each eight
+// columns of four bits as many, of which the lower halves are the first four columns and the higher halves the others. So one
+// instruction multiplies four columns of sixteen rows by four inputs that all rows share.
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int64_t ROWS = 16;
+constexpr int64_t AHEAD = 1024;  // bytes
+
+struct Weight {  // sixteen rows
+  const uint8_t* codes;
+  const uint16_t* scale;
+  const int8_t* fine_scale;
+  const uint16_t* low;
+  const int8_t* fine_low;
+  const int8_t* table;
+  int64_t groups, group, span;
+};
+
+struct Inputs {  // one row: eight bits each, and for each group the step and the sum
+  int8_t* values;
+  float* steps;
+  int32_t* sums;
+};
+
+#if defined(__AVX512VNNI__) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+
+constexpr int64_t MOST = 8;  // rows of the input that are multiplied at a time
+
+using Codes = __m512i;
+using Sums = __m512i;
+
+struct Numbers {
+  __m512 all;
+};
+
+inline Numbers halves(const uint16_t* x) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)))}; }
+inline Numbers bytes(const int8_t* x) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))))};
+}
+inline Numbers integers(Sums x) { return {_mm512_cvtepi32_ps(x)}; }
+inline Numbers one(float x) { return {_mm512_set1_ps(x)}; }
+inline Numbers operator*(Numbers a, Numbers b) { return {_mm512_mul_ps(a.all, b.all)}; }
+inline Numbers less(Numbers a, Numbers b, Numbers c) { return {_mm512_fnmadd_ps(b.all, c.all, a.all)}; }   // a - b * c
+inline Numbers added(Numbers a, Numbers b, Numbers c) { return {_mm512_fmadd_ps(b.all, c.all, a.all)}; }  // a + b * c
+inline void store(float* out, Numbers x) { _mm512_storeu_ps(out, x.all); }
+
+inline Sums nothing() { return _mm512_setzero_si512(); }
+inline Sums plus(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
+inline Codes load(const uint8_t* x) {
+  _mm_prefetch(reinterpret_cast<const char*>(x + AHEAD), _MM_HINT_T0);
+  return _mm512_loadu_si512(x);
+}
+inline Codes lower(Codes x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
+inline Codes higher(Codes x) { return _mm512_and_si512(_mm512_srli_epi16(x, 4), _mm512_set1_epi8(15)); }
+inline Codes looked_up(Codes x, const int8_t* table) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
+}
+// The instruction takes codes without a sign: those with one are taken 128 higher, which `OVER` says and sums make up for.
+constexpr int32_t OVER = 128;
+inline Codes without_sign(Codes x) { return _mm512_xor_si512(x, _mm512_set1_epi8(-128)); }
+template <bool SIGNED>
+inline Sums dot(Sums sum, Codes x, const int8_t* inputs) {
+  return _mm512_dpbusd_epi32(sum, x, _mm512_broadcastd_epi32(_mm_loadu_si32(inputs)));
+}
+
+#elif defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
+
+constexpr int64_t MOST = 2;
+
+struct Codes {
+  __m256i first, second;
+};
+using Sums = Codes;
+
+struct Numbers {
+  __m256 first, second;
+};
+
+inline __m256 wide(const uint16_t* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
+inline __m256 wide(const int8_t* x) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))));
+}
+inline Numbers halves(const uint16_t* x) { return {wide(x), wide(x + 8)}; }
+inline Numbers bytes(const int8_t* x) { return {wide(x), wide(x + 8)}; }
+inline Numbers integers(Sums x) { return {_mm256_cvtepi32_ps(x.first), _mm256_cvtepi32_ps(x.second)}; }
+inline Numbers one(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Numbers operator*(Numbers a, Numbers b) { return {_mm256_mul_ps(a.first, b.first), _mm256_mul_ps(a.second, b.second)}; }
+inline Numbers less(Numbers a, Numbers b, Numbers c) {
+  return {_mm256_fnmadd_ps(b.first, c.first, a.first), _mm256_fnmadd_ps(b.second, c.second, a.second)};
+}
+inline Numbers added(Numbers a, Numbers b, Numbers c) {
+  return {_mm256_fmadd_ps(b.first, c.first, a.first), _mm256_fmadd_ps(b.second, c.second, a.second)};
+}
+inline void store(float* out, Numbers x) {
+  _mm256_storeu_ps(out, x.first);
+  _mm256_storeu_ps(out + 8, x.second);
+}
+
+inline Sums nothing() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline Sums plus(Sums a, Sums b) { return {_mm256_add_epi32(a.first, b.first), _mm256_add_epi32(a.second, b.second)}; }
+inline __m256i load_half(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
+inline Codes load(const uint8_t* x) { return {load_half(x), load_half(x + 32)}; }
+inline __m256i low_bits(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+inline Codes lower(Codes x) { return {low_bits(x.first), low_bits(x.second)}; }
+inline Codes higher(Codes x) { return {low_bits(_mm256_srli_epi16(x.first, 4)), low_bits(_mm256_srli_epi16(x.second, 4))}; }
+inline Codes looked_up(Codes x, const int8_t* table) {
+  const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(all, x.first), _mm256_shuffle_epi8(all, x.second)};
+}
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+constexpr int32_t OVER = 128;
+inline __m256i flipped(__m256i x) { return _mm256_xor_si256(x, _mm256_set1_epi8(-128)); }
+inline Codes without_sign(Codes x) { return {flipped(x.first), flipped(x.second)}; }
+template <bool SIGNED>
+inline __m256i dot_half(__m256i sum, __m256i weight, __m256i x) {
+#if defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(sum, weight, x);
+#else
+  return _mm256_dpbusd_epi32(sum, weight, x);
+#endif
+}
+#else
+constexpr int32_t OVER = 0;
+inline Codes without_sign(Codes x) { return x; }
+template <bool SIGNED>
+inline __m256i dot_half(__m256i sum, __m256i weight, __m256i x) {
+  // Two products are added in 16 bits: those of codes with a sign fit if the sign is the input's, and inputs end at 127.
+  const __m256i pairs = SIGNED ? _mm256_maddubs_epi16(_mm256_abs_epi8(weight), _mm256_sign_epi8(x, weight))
+                               : _mm256_maddubs_epi16(weight, x);
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+template <bool SIGNED>
+inline Sums dot(Sums sum, Codes x, const int8_t* inputs) {
+  int32_t four;
+  std::memcpy(&four, inputs, 4);
+  const __m256i all = _mm256_set1_epi32(four);
+  return {dot_half<SIGNED>(sum.first, x.first, all), dot_half<SIGNED>(sum.second, x.second, all)};
+}
+
+#else
+
+constexpr int64_t MOST = 2;
+
+struct Codes {
+  int8_t each[4 * ROWS];
+};
+struct Sums {
+  int32_t each[ROWS];
+};
+struct Numbers {
+  float each[ROWS];
+};
+
+inline float wide(uint16_t number) {
+  const uint32_t sign = static_cast<uint32_t>(number & 0x8000) << 16, rest = number & 0x7fff;
+  if (rest < 0x400) return (sign ? -1.0f : 1.0f) * std::ldexp(static_cast<float>(rest), -24);
+  const uint32_t bits = sign | (rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000);
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+template <typename Out, typename Function>
+inline Out each(Function function) {
+  Out out;
+  for (int64_t r = 0; r < static_cast<int64_t>(sizeof(out.each) / sizeof(out.each[0])); ++r) out.each[r] = function(r);
+  return out;
+}
+inline Numbers halves(const uint16_t* x) { return each<Numbers>([&](int64_t r) { return wide(x[r]); }); }
+inline Numbers bytes(const int8_t* x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x[r]); }); }
+inline Numbers integers(const Sums& x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x.each[r]); }); }
+inline Numbers one(float x) { return each<Numbers>([&](int64_t) { return x; }); }
+inline Numbers operator*(const Numbers& a, const Numbers& b) {
+  return each<Numbers>([&](int64_t r) { return a.each[r] * b.each[r]; });
+}
+inline Numbers less(const Numbers& a, const Numbers& b, const Numbers& c) {
+  return each<Numbers>([&](int64_t r) { return a.each[r] - b.each[r] * c.each[r]; });
+}
+inline Numbers added(const Numbers& a, const Numbers& b, const Numbers& c) {
+  return each<Numbers>([&](int64_t r) { return a.each[r] + b.each[r] * c.each[r]; });
+}
+inline void store(float* out, const Numbers& x) { std::memcpy(out, x.each, sizeof(x.each)); }
+
+inline Sums nothing() { return each<Sums>([](int64_t) { return 0; }); }
+inline Sums plus(const Sums& a, const Sums& b) { return each<Sums>([&](int64_t r) { return a.each[r] + b.each[r]; }); }
+inline Codes load(const uint8_t* x) {
+  Codes out;
+  std::memcpy(out.each, x, sizeof(out.each));
+  return out;
+}
+inline Codes lower(const Codes& x) { return each<Codes>([&](int64_t r) { return static_cast<int8_t>(x.each[r] & 15); }); }
+inline Codes higher(const Codes& x) { return each<Codes>([&](int64_t r) { return static_cast<int8_t>(x.each[r] >> 4 & 15); }); }
+inline Codes looked_up(const Codes& x, const int8_t* table) { return each<Codes>([&](int64_t r) { return table[x.each[r]]; }); }
+constexpr int32_t OVER = 0;
+inline Codes without_sign(const Codes& x) { return x; }
+template <bool SIGNED>
+inline Sums dot(const Sums& sum, const Codes& x, const int8_t* inputs) {
+  return each<Sums>([&](int64_t r) {
+    int32_t found = sum.each[r];
+    for (int64_t j = 0; j < 4; ++j) found += x.each[4 * r + j] * inputs[j];
+    return found;
+  });
+}
+
+#endif
+
+// How codes are stored: four bits, four bits that a table tells the meaning of, or eight bits.
+enum Kind { FOUR, TABLE, EIGHT };
+
+template <int64_t COUNT, Kind KIND>
+void multiply(const Weight& weight, const Inputs* x, float* const* out) {
+  constexpr int64_t STEP = KIND == EIGHT ? 4 : 8;
+  constexpr bool SIGNED = KIND != FOUR;
+  constexpr int32_t MIDDLE = SIGNED ? OVER : 8;  // of codes, where nothing else says what they are lessened by
+  constexpr bool PAIRED = KIND != EIGHT && COUNT <= 2;  // two sums, since one product waits for the sum of the one before
+  const uint8_t* codes = weight.codes;
+  Numbers total[COUNT], scale = one(0), low = one(0);
+  for (int64_t m = 0; m < COUNT; ++m) total[m] = one(0);
+  for (int64_t g = 0; g < weight.groups; ++g) {
+    Sums sum[COUNT], other[COUNT];
+    for (int64_t m = 0; m < COUNT; ++m) sum[m] = other[m] = nothing();
+    for (int64_t k = g * weight.group; k < (g + 1) * weight.group; k += STEP, codes += 64) {
+      const Codes both = load(codes);
+      if (KIND == EIGHT) {
+        const Codes first = without_sign(both);
+        for (int64_t m = 0; m < COUNT; ++m) sum[m] = dot<SIGNED>(sum[m], first, x[m].values + k);
+        continue;
+      }
+      Codes first = lower(both), second = higher(both);
+      if (KIND == TABLE) {
+        first = without_sign(looked_up(first, weight.table));
+        second = without_sign(looked_up(second, weight.table));
+      }
+      for (int64_t m = 0; m < COUNT; ++m) {
+        sum[m] = dot<SIGNED>(sum[m], first, x[m].values + k);
+        Sums& behind = PAIRED ? other[m] : sum[m];
+        behind = dot<SIGNED>(behind, second, x[m].values + k + 4);
+      }
+    }
+    if (PAIRED)
+      for (int64_t m = 0; m < COUNT; ++m) sum[m] = plus(sum[m], other[m]);
+    if (g % weight.span == 0) {
+      scale = halves(weight.scale + g / weight.span * ROWS);
+      if (weight.low != nullptr) low = halves(weight.low + g / weight.span * ROWS);
+    }
+    const Numbers own = weight.fine_scale == nullptr ? scale : scale * bytes(weight.fine_scale + g * ROWS);
+    Numbers below = own * one(static_cast<float>(MIDDLE));
+    if (weight.low != nullptr || weight.fine_low != nullptr) {
+      below = weight.low == nullptr ? own : low;
+      if (weight.fine_low != nullptr) below = below * bytes(weight.fine_low + g * ROWS);
+      if (SIGNED && OVER != 0) below = added(below, own, one(static_cast<float>(OVER)));
+    }
+    for (int64_t m = 0; m < COUNT; ++m) {
+      const Numbers part = less(own * integers(sum[m]), below, one(static_cast<float>(x[m].sums[g])));
+      total[m] = added(total[m], part, one(x[m].steps[g]));
+    }
+  }
+  for (int64_t m = 0; m < COUNT; ++m) store(out[m], total[m]);
+}
+
+template <Kind KIND>
+void multiply_some(int64_t count, const Weight& weight, const Inputs* x, float* const* out) {
+  for (int64_t m = 0; m < count;) {
+    if (MOST >= 8 && count - m >= 8) multiply<MOST, KIND>(weight, x + m, out + m), m += MOST;
+    else if (MOST >= 4 && count - m >= 4) multiply<MOST / 2, KIND>(weight, x + m, out + m), m += MOST / 2;
+    else if (count - m >= 2) multiply<2, KIND>(weight, x + m, out + m), m += 2;
+    else multiply<1, KIND>(weight, x + m, out + m), m += 1;
+  }
+}
+
+inline Inputs inputs_at(uint8_t* room, int64_t inputs, int64_t groups) {
+  return {reinterpret_cast<int8_t*>(room), reinterpret_cast<float*>(room + inputs),
+          reinterpret_cast<int32_t*>(room + inputs + 4 * groups)};
+}
+
+void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, int64_t group) {
+  const Inputs out = inputs_at(room, inputs, groups);
+  int8_t* values = out.values;
+  for (int64_t g = 0; g < groups; ++g, x += group, values += group) {
+    float most = 0, wrong = 0;
+#pragma omp simd reduction(max : most) reduction(+ : wrong)
+    for (int64_t k = 0; k < group; ++k) {
+      const float size = std::fabs(x[k]);
+      most = size > most ? size : most;
+      wrong += size * 0;  // not a number where one of them is none, or has no end
+    }
+    const float step = most / 127 + wrong, back = step > 0 ? 1 / step : 0;
+    int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < group; ++k) {
+      const int32_t value = static_cast<int32_t>(std::nearbyintf(x[k] * back));
+      values[k] = static_cast<int8_t>(value);
+      sum += value;
+    }
+    out.steps[g] = step;
+    out.sums[g] = sum;
+  }
+}
+
+}  // namespace
+
+// `room` holds for each row of x its K values, then K / group steps and as many sums, of four bytes each. A row alone is rounded
+// by every thread for itself, in a room for each of them, so that none waits for another.
+extern "C" void transept_grouped(const float* x, const uint8_t* codes, const uint16_t* scale, const int8_t* fine_scale,
+                                 const uint16_t* low, const int8_t* fine_low, const int8_t* table, float* out, uint8_t* room,
+                                 int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t span, int64_t bits,
+                                 int32_t threads) {
+  constexpr int64_t AT_ONCE = 64;
+  const int64_t groups = inputs / group, blocks = (outputs + ROWS - 1) / ROWS, size = inputs + 8 * groups;
+  const int64_t spans = (groups + span - 1) / span;
+#pragma omp parallel num_threads(threads)
+  {
+    uint8_t* rounded = room;
+    if (rows == 1) {
+      rounded += omp_get_thread_num() * size;
+      round_row(x, rounded, inputs, groups, group);
+    } else {
+#pragma omp for schedule(static)
+      for (int64_t m = 0; m < rows; ++m) round_row(x + m * inputs, rounded + m * size, inputs, groups, group);
+    }
+#pragma omp for schedule(static)
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t fine = block * ROWS * groups, coarse = block * ROWS * spans;
+      const Weight weight = {codes + block * ROWS * inputs * bits / 8,
+                             scale + coarse,
+                             fine_scale == nullptr ? nullptr : fine_scale + fine,
+                             low == nullptr ? nullptr : low + coarse,
+                             fine_low == nullptr ? nullptr : fine_low + fine,
+                             table,
+                             groups,
+                             group,
+                             span};
+      const int64_t count = outputs - block * ROWS < ROWS ? outputs - block * ROWS : ROWS;
+      for (int64_t m = 0; m < rows; m += AT_ONCE) {
+        const int64_t some = rows - m < AT_ONCE ? rows - m : AT_ONCE;
+        Inputs taken[AT_ONCE];
+        float edge[AT_ONCE][ROWS];
+        float* places[AT_ONCE];
+        for (int64_t i = 0; i < some; ++i) {
+          taken[i] = inputs_at(rounded + (m + i) * size, inputs, groups);
+          places[i] = count == ROWS ? out + (m + i) * outputs + block * ROWS : edge[i];
+        }
+        if (bits == 8) multiply_some<EIGHT>(some, weight, taken, places);
+        else if (table != nullptr) multiply_some<TABLE>(some, weight, taken, places);
+        else multiply_some<FOUR>(some, weight, taken, places);
+        if (count < ROWS)
+          for (int64_t i = 0; i < some; ++i)
+            std::memcpy(out + (m + i) * outputs + block * ROWS, edge[i], static_cast<size_t>(count) * 4);
+      }
+    }
+  }
+}
