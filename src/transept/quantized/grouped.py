@@ -176,13 +176,13 @@ class GroupedLinear(QuantizedLinear):
     def joined(cls, layers: Sequence[GroupedLinear]) -> GroupedLinear | None:
         """One layer whose outputs are those of several after each other; ``None`` where their weights are of other kinds."""
         weights = [layer.packed() for layer in layers]
-        biases = [layer.bias for layer in layers if layer.bias is not None]
+        biases: list[Tensor] = [layer.bias.detach() for layer in layers if layer.bias is not None]
         if len(biases) not in (0, len(layers)) or not all(weights[0].is_like(weight) for weight in weights):
             return None
         source = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers), False, device="meta")
         joined = cls(source, GroupedWeight.cat(weights))
         if biases:
-            joined.bias = nn.Parameter(torch.cat(biases).detach(), requires_grad=False)
+            joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
         return joined
 
     @classmethod
