@@ -1,7 +1,8 @@
 """Cases of which a run of the tests takes a share, in turns, and all of them with `--thorough`.
 
 The turn is a number that the commit gives, so that each commit tests another share. Pytest's header tells it, and `--turn` sets
-it, which repeats the choice of a run that failed. In as many turns as a share says each case is tested once.
+it, which repeats the choice of a run that failed. A list says how many of its cases a run takes at most, and the share follows:
+where there are more families a run takes no more time, but more turns pass until each case was tested once.
 """
 
 from __future__ import annotations
@@ -19,26 +20,37 @@ from _pytest.mark import ParameterSet
 ROOT = Path(__file__).parents[1]
 
 
-def in_turn(cases: Iterable[Any], *, whole: Container[Any] = (), share: int = 3, start: int = 0) -> list[Any]:
-    """The cases as parameters of a test, of which each run takes those of `whole` and one in `share` of the others.
+def in_turn(cases: Iterable[Any], most: float, *, whole: Container[Any] = (), start: int = 0) -> list[Any]:
+    """The cases as parameters of a test, of which each run takes those of `whole` and `most` of the others at most.
 
-    Neighbours are taken in different turns, so that some of a family with `share` classes run every time. Tests of the same
-    cases that begin to count at another `start` take different ones.
+    Neighbours are taken in different turns, so that some of a family with many classes run often. Tests of the same cases that
+    begin to count at another `start` take different ones.
     """
-    number = count(start)
+    cases, number = list(cases), count(start)
+    share = _share(sum(case not in whole for case in cases), most)
     return [_param([case], None if case in whole else next(number), share) for case in cases]
 
 
-def crossed(first: Iterable[Any], second: Iterable[Any], share: int, *, whole: Container[Any] = ()) -> list[Any]:
-    """Each of one with each of another as parameters of a test, of which each run takes one in `share`.
+def crossed(first: Iterable[Any], second: Iterable[Any], most: float, *, whole: Container[Any] = ()) -> list[Any]:
+    """Each of one with each of another as parameters of a test, of which each run takes `most` at most.
 
-    All of `whole`, which are some of the first, are taken every time. What is taken of the others has every one of both as long
-    as there are `share` of the other.
+    All of `whole`, which are some of the first, are taken every time. What is taken of the others has every one of the second.
     """
-    numbered = list(enumerate(second))
-    return [
-        _param([one, other], None if one in whole else i + j, share) for i, one in enumerate(first) for j, other in numbered
-    ]
+    first, second, pairs = list(first), list(second), list[Any]()
+    width, places = len(second), count()
+    share = _share(sum(case not in whole for case in first) * width, most)
+    apart = -(-share // width)  # of so many of the first a run takes one
+    for case in first:
+        place = None if case in whole else next(places)
+        for other, value in enumerate(second):
+            number = None if place is None else place * width + (place // apart + other) % width
+            pairs.append(_param([case, value], number, share))
+    return pairs
+
+
+def _share(cases: int, most: float) -> int:
+    """In how many turns all cases are tested, of which each takes that many at most; a quarter is one case in four turns."""
+    return max(1, math.ceil(cases / most))
 
 
 def _param(cases: list[Any], number: int | None, share: int) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import transept
 from tests.models.families import Family
-from tests.models.harness import EVERY, FIRST, TASKS, batch, error, labels, originals, whole_loss
+from tests.models.harness import EVERY, TASKS, USED, batch, error, labels, originals, whole_loss
 from tests.thorough import in_turn
 from transept.adapt.freeze import freeze, gradual_unfreezing, layer_groups, unfreeze, unfreeze_until
 from transept.core.model import Backbone, Model
@@ -30,7 +30,7 @@ def bert(**more: Any) -> transept.BertForSequenceClassification:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, 200, whole=USED))
 def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> None:
     model = originals(family, cls)[0]
     groups = layer_groups(model)
@@ -178,7 +178,7 @@ def _rows(values: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, share=6))
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, 60))
 def test_a_head_learns_from_kept_states_as_from_the_whole_model(family: Family, cls: type[Model]) -> None:
     model = copy.deepcopy(originals(family, cls)[0]).eval()
     inputs = batch(family, cls) | labels(family, cls, batch(family, cls))

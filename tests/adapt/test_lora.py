@@ -106,7 +106,7 @@ def _some() -> list[Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls", "more"), in_turn(_some(), share=8))
+@pytest.mark.parametrize(("family", "cls", "more"), in_turn(_some(), 30))
 def test_peft_opens_ours_and_we_open_pefts(family: Family, cls: type[Model], more: dict[str, Any], tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     if reason := next((reason for name, reason in LIMITS.items() if cls.__name__.startswith(name)), ""):

@@ -182,7 +182,7 @@ def perplexity(model: Any, ids: Tensor, how: str = "at once") -> float:
 
 
 # A program of five layers takes half a minute; `test_compiled` has one of one layer.
-@pytest.mark.parametrize("how", in_turn(["at once", "one by one", "compiled"], whole=["at once", "one by one"], share=4))
+@pytest.mark.parametrize("how", in_turn(["at once", "one by one", "compiled"], 0.25, whole=["at once", "one by one"]))
 @pytest.mark.real_data
 def test_perplexity_of_stories260k(how: str) -> None:
     path = DATA / "weights/stories260K/hf"

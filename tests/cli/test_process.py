@@ -53,7 +53,7 @@ def interrupted(*arguments: object, beside: Path, by: signal.Signals = signal.SI
 COUNT, WORDS = 8000, ["i love this", "bad cat", "the dog is good", "a book"]
 
 
-@pytest.mark.parametrize("suffix", in_turn([".npy", ".jsonl"], share=2))
+@pytest.mark.parametrize("suffix", in_turn([".npy", ".jsonl"], 1))
 def test_an_interrupted_run_keeps_what_there_is_and_says_how_to_go_on(encoder, tmp_path, suffix):
     """The first note is the only line; the same command with --resume gives what one whole run gives."""
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
@@ -87,7 +87,7 @@ def check_vectors(outputs: Path, output: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals of Unix")
-@pytest.mark.parametrize("suffix", in_turn([".jsonl", ".npy"], share=2))
+@pytest.mark.parametrize("suffix", in_turn([".jsonl", ".npy"], 1))
 def test_what_a_killed_run_leaves_is_gone_on_from(encoder, tmp_path, suffix):
     texts, outputs = tmp_path / "texts.txt", tmp_path / "outputs"
     outputs.mkdir()

@@ -82,7 +82,7 @@ def test_a_number_of_items_is_one_of_any_kind() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("family", "cls", "shape"), crossed(DECODERS, [(2, 3), (3, 77), (9,)], 3, whole=USED))
+@pytest.mark.parametrize(("family", "cls", "shape"), crossed(DECODERS, [(2, 3), (3, 77), (9,)], 17, whole=USED))
 def test_a_decoders_mask_has_the_callers_name(family: Family, cls: type[Model], shape: tuple[int, ...]) -> None:
     model, mask = cls(cls.config_class(**settings(family, cls))).eval(), torch.ones(shape, dtype=torch.long)
     with pytest.raises(InputError) as caught:

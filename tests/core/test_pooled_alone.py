@@ -30,7 +30,7 @@ def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.double() if name in floats else value for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize(("family", "cls", "attention"), crossed(BACKBONES, ["sdpa", "eager"], 2, whole=USED))
+@pytest.mark.parametrize(("family", "cls", "attention"), crossed(BACKBONES, ["sdpa", "eager"], 120, whole=USED))
 def test_pooled_states_are_the_same(family: Family, cls: type[Backbone], attention: str) -> None:
     model, inputs = made(family, cls), doubled(batch(family, cls))
     model.set_attn_implementation(attention)

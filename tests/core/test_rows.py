@@ -61,7 +61,7 @@ def alone(model: Any, rows: list[Tensor]) -> Tensor:
     return torch.cat([model(row).last_hidden_state for row in rows], dim=1)
 
 
-@pytest.mark.parametrize(("family", "cls", "attention"), crossed(RAGGED, ["sdpa", "eager"], 2, whole=USED))
+@pytest.mark.parametrize(("family", "cls", "attention"), crossed(RAGGED, ["sdpa", "eager"], 90, whole=USED))
 def test_rows_without_padding_are_as_alone(family: Family, cls: type[Backbone], attention: str) -> None:
     model = made(family, cls)
     model.set_attn_implementation(attention)
@@ -90,7 +90,7 @@ def counted(lengths: Sequence[int] = LENGTHS) -> Tensor:
     return torch.cat([torch.arange(length) for length in lengths])[None]
 
 
-@pytest.mark.parametrize(("family", "cls", "masked"), crossed(PACKED, [False, True], 2, whole=USED))
+@pytest.mark.parametrize(("family", "cls", "masked"), crossed(PACKED, [False, True], 90, whole=USED))
 def test_packed_texts_do_not_see_each_other(family: Family, cls: type[Backbone], masked: bool) -> None:
     model = made(family, cls)
     rows = texts(int(model.config.vocab_size))

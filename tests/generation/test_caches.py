@@ -82,7 +82,7 @@ KINDS_AND_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(STATELESS, whole=USED))
+@pytest.mark.parametrize(("family", "cls"), in_turn(STATELESS, 25, whole=USED))
 def test_every_family_writes_the_same(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     for kind, (pad, settings) in KINDS_AND_SETTINGS.items():
@@ -97,7 +97,7 @@ DECODERS = [case for case in STATELESS if case not in SEQ2SEQ]
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(DECODERS, share=8))
+@pytest.mark.parametrize(("family", "cls"), in_turn(DECODERS, 10))
 def test_every_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     found = torch.randint(4, 50, (2, 16), generator=torch.Generator().manual_seed(1))
@@ -114,7 +114,7 @@ def test_every_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(SEQ2SEQ, share=4))
+@pytest.mark.parametrize(("family", "cls"), in_turn(SEQ2SEQ, 2))
 def test_every_encoder_decoder_compiles_once(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     source, found = ids(2, 7) % 40 + 4, ids(2, 12) % 40 + 4
@@ -365,7 +365,9 @@ def test_windows_that_were_left_take_no_guesses_back() -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), [case for case in STATELESS if case.values[1].__name__ != "EncoderDecoderModel"])
+@pytest.mark.parametrize(
+    ("family", "cls"), in_turn([case for case in STATELESS if case.values[1].__name__ != "EncoderDecoderModel"], 30)
+)
 def test_the_formula_for_memory_holds(family: Family, cls: type[Model]) -> None:
     model, _ = ready(family, cls)
     given = {"input_ids": ids(3, 7) % 40 + 4}

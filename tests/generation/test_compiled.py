@@ -113,7 +113,7 @@ def test_models_of_one_form_have_graphs_of_their_own() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", in_turn([{"options": {"cpp_wrapper": True}}, PLAIN], share=2))
+@pytest.mark.parametrize("how", in_turn([{"options": {"cpp_wrapper": True}}, PLAIN], 1))
 def test_graphs_are_freed_with_their_weights(how: dict[str, Any]) -> None:
     def copies() -> int:
         for _ in range(2):  # a graph that ends in the first collection lets go of what it was compiled from

@@ -89,7 +89,7 @@ def defined(model: Any, ids: Tensor, beams: int, groups: int, penalty: float, ea
 SEARCHES = [(4, 2, 0.7), (3, 3, 5.0), (6, 2, 1.5)]
 
 
-@pytest.mark.parametrize(("search", "early"), crossed(SEARCHES, [False, True], 2))
+@pytest.mark.parametrize(("search", "early"), crossed(SEARCHES, [False, True], 3))
 @pytest.mark.parametrize(("family", "cls"), CASES)
 def test_definition(family: Family, cls: type[Model], search: tuple[int, int, float], early: bool) -> None:
     beams, groups, penalty = search

@@ -27,7 +27,7 @@ FIRST = [case for case in EVERY if case.values[1] is classes(case.values[0])[0]]
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=FIRST))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, 8, whole=FIRST))
 def test_results_and_files_are_the_references(family: Family, cls: type[Model], tmp_path: Path) -> None:
     ours, theirs, tensors = originals(family, cls)
     inputs = batch(family, cls)

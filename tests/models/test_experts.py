@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import transept
+from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.layers.latent import LatentAttention
 from transept.models.llama4_text import Llama4TextConfig, Llama4TextModel
@@ -40,7 +41,7 @@ def lively(family: Family, cls: type[Model], **more: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize(("family", "cls", "more"), VARIANTS)
+@pytest.mark.parametrize(("family", "cls", "more"), in_turn(VARIANTS, 35))
 def test_choices_equal_the_reference(
     family: Family, cls: type[Model], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_chunks_begin_where_texts_do(kind: type[Any]) -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("pad", ["none", "left"])
-@pytest.mark.parametrize(("family", "cls"), WRITING)
+@pytest.mark.parametrize(("family", "cls"), in_turn(WRITING, 12))
 def test_what_is_written_equals_the_reference(family: Family, cls: type[Model], pad: str) -> None:
     ours, theirs = lively(family, cls)
     inputs = batch(family, cls, pad=pad)
@@ -127,7 +128,7 @@ def test_what_is_written_equals_the_reference(family: Family, cls: type[Model], 
         assert torch.equal(ours.generate(**inputs, **options), theirs.generate(**inputs, **options)), settings
 
 
-@pytest.mark.parametrize(("family", "cls"), WRITING)
+@pytest.mark.parametrize(("family", "cls"), in_turn(WRITING, 12, start=1))
 def test_padding_counts_nowhere(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     if not hasattr(ours.config, "has_experts"):
@@ -141,7 +142,7 @@ def test_padding_counts_nowhere(family: Family, cls: type[Model]) -> None:
         torch.testing.assert_close(together.aux_loss, alone.aux_loss, rtol=SINGLE, atol=SINGLE)
 
 
-@pytest.mark.parametrize(("family", "cls"), WRITING)
+@pytest.mark.parametrize(("family", "cls"), in_turn(WRITING, 12, start=2))
 def test_corrections_stay_exact_in_half_precision(family: Family, cls: type[Model], tmp_path: Path) -> None:
     ours, _ = pair(family, cls)
     ours.save_pretrained(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import transept
+from tests.thorough import in_turn
 
 from .families import Family
 from .families.llamas import LLAMAS
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.reference
 WHOLE = {name: {"hidden_size": 64} for name in ("gemma", "gemma3_text", "gemma4_text")}
 
 
-@pytest.mark.parametrize("family", LLAMAS, ids=lambda family: family.model_type)
+@pytest.mark.parametrize("family", in_turn([pytest.param(family, id=family.model_type) for family in LLAMAS], 20))
 def test_equals_the_reference_in_double(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     cls = next(cls for cls in classes(family) if cls.__name__.endswith("CausalLM"))
     ours, theirs = pair(family, cls, attention="eager", **WHOLE.get(family.model_type, {}))

@@ -52,7 +52,7 @@ _FAMILIES = ("Bert", "Roberta", "Electra", "DistilBert", "MPNet", "T5", "CLIP", 
 WITH_STEPS = [case for case in EVERY if case.id.startswith(_FAMILIES) and not case.id.startswith("RobertaPreLayerNorm")]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(WITH_STEPS, whole=FIRST, share=4))
+@pytest.mark.parametrize(("family", "cls"), in_turn(WITH_STEPS, 13, whole=FIRST))
 def test_hooks_see_what_they_see_in_the_reference(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)

@@ -38,7 +38,7 @@ def test_names_shapes_and_order_are_the_references(family: Family, cls: type[Mod
     assert not [name for name, module in other.named_modules() if module._parameters and name not in modules]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=USED))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, 150, whole=USED))
 def test_parts_of_tasks_are_the_references(family: Family, cls: type[Model]) -> None:
     """What holds tensors, in the reference's order; what only computes is told of by `modules()`, and learns of modes."""
     theirs: Any = reference_class(cls)
@@ -53,7 +53,7 @@ def test_parts_of_tasks_are_the_references(family: Family, cls: type[Model]) -> 
     assert all(module.training for module in ours.train().modules())
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=USED, share=6))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, 80, whole=USED))
 def test_states_and_optimizers_pass_from_one_to_the_other(family: Family, cls: type[Model]) -> None:
     ours, theirs = pair(family, cls)
     for model in (ours, theirs):
@@ -93,7 +93,7 @@ def answer(model: nn.Module, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     return (states * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))).sum()
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, whole=USED, share=6, start=3))
+@pytest.mark.parametrize(("family", "cls"), in_turn(EVERY, 80, whole=USED, start=3))
 def test_a_part_that_is_replaced_by_its_path_computes(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls)
     inputs = batch(family, cls)

@@ -148,7 +148,7 @@ def within(found: list[Any]) -> None:
         assert worst["weight"] < 1e-5, found
 
 
-@pytest.mark.parametrize(("schedule", "family"), crossed(SCHEDULES, ["gpt2", "t5"], 2))
+@pytest.mark.parametrize(("schedule", "family"), crossed(SCHEDULES, ["gpt2", "t5"], 6))
 def test_every_schedule_equals_one_process(ranks: Ranks, schedule: str, family: str) -> None:
     within(ranks.run(2, train, family, {"pp_schedule": schedule}, 3, 2, True))
 

@@ -186,14 +186,14 @@ def check(found: list[tuple[float, float, float]], share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "apart"), [*crossed([*FAMILIES, "qwen3"], [False, True], 2), ("bloom", False), ("marian", False)]
+    ("name", "apart"), [*crossed([*FAMILIES, "qwen3"], [False, True], 8), ("bloom", False), ("marian", False)]
 )
 def test_two_processes_learn_what_one_does(ranks: Ranks, name: str, apart: bool) -> None:
     """``apart``: positions are split, seven of which cannot be split evenly, and so are the logits of a loss."""
     check(ranks.run(2, compared, name, apart, apart, 3 if apart else 5, {}), 0.6)
 
 
-@pytest.mark.parametrize("name", in_turn(KIN, share=6))
+@pytest.mark.parametrize("name", in_turn(KIN, 3))
 def test_kin_of_llama_learn_what_one_process_does(ranks: Ranks, name: str) -> None:
     check(ranks.run(2, compared, name, False, False, 2, {}), 0.9)
 

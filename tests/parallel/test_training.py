@@ -91,7 +91,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("made", "form"), crossed(FAMILIES, FORMS, 5))
+@pytest.mark.parametrize(("made", "form"), crossed(FAMILIES, FORMS, 9))
 def test_two_processes_learn_as_one(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     shared = {"max_grad_norm": 0.5}
     alone = learn(made, str(tmp_path / "alone"), shared | {"gradient_accumulation_steps": 4})
@@ -146,7 +146,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("case", "form"), crossed(CASES, ["ddp", "stage-3"], 2))
+@pytest.mark.parametrize(("case", "form"), crossed(CASES, ["ddp", "stage-3"], 6))
 def test_settings_hold_in_two_processes(case: str, form: str, ranks: Ranks, tmp_path: Path) -> None:
     name, settings = CASES[case]
     alone = learn(head(name), str(tmp_path / "alone"), settings | {"gradient_accumulation_steps": 4})
@@ -368,7 +368,7 @@ DEEP = Head("LlamaForCausalLM", SIZES | {"num_key_value_heads": 1, "num_hidden_l
 
 @pytest.mark.parametrize(
     ("made", "form"),
-    [*crossed(FAMILIES, [form for form in DIVIDED if form != IN_A_V], 7), pytest.param(DEEP, IN_A_V, id=IN_A_V)],
+    [*crossed(FAMILIES, [form for form in DIVIDED if form != IN_A_V], 8), pytest.param(DEEP, IN_A_V, id=IN_A_V)],
 )
 def test_parts_of_a_model_learn_as_the_whole(made: Head, form: str, ranks: Ranks, tmp_path: Path) -> None:
     world, settings = DIVIDED[form]

@@ -70,7 +70,7 @@ def _equal(found: dict[str, Tensor], expected: dict[str, LossTerm]) -> None:
         assert count.shape == ()
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, whole=USED, share=4))
+@pytest.mark.parametrize(("family", "cls"), in_turn(TASKS, 90, whole=USED))
 def test_counts_equal_those_of_the_loss(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     with torch.no_grad():
@@ -109,7 +109,7 @@ def _heads() -> list[Any]:
     return list(found.values())
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(_heads(), share=2))
+@pytest.mark.parametrize(("family", "cls"), in_turn(_heads(), 18))
 def test_parts_of_an_update_make_the_whole(family: Family, cls: type[Model]) -> None:
     model, inputs = _case(family, cls)
     output = model(**inputs)

@@ -60,7 +60,7 @@ def _same(model: Model, batches: list[dict[str, Any]], parts: list[dict[str, Any
         assert float((others[name] - gradient).abs().max()) <= DOUBLE * largest, name
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(APART, whole=USED, share=4))
+@pytest.mark.parametrize(("family", "cls"), in_turn(APART, 80, whole=USED))
 def test_an_update_is_the_same_without_padding(family: Family, cls: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "_ragged_costs_less", lambda *args: True)
     inputs = batch(family, cls)
@@ -86,7 +86,7 @@ def _doubled(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(APART, whole=USED, share=4, start=2))
+@pytest.mark.parametrize(("family", "cls"), in_turn(APART, 80, whole=USED, start=2))
 def test_an_update_is_the_same_cut_and_uncut(family: Family, cls: type[Model]) -> None:
     inputs = batch(family, cls)
     inputs = _doubled(inputs | labels(family, cls, inputs))

@@ -39,7 +39,7 @@ def _case(family: Family, cls: type[Model]) -> tuple[Model, dict[str, Any]]:
     return model, {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
 
 
-@pytest.mark.parametrize(("family", "cls", "chunk"), crossed(WRITERS, [1000, 200], 2, whole=USED))
+@pytest.mark.parametrize(("family", "cls", "chunk"), crossed(WRITERS, [1000, 200], 120, whole=USED))
 def test_a_loss_alone_is_the_same(family: Family, cls: type[Model], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classification, "KEPT", 1e4 if chunk == 1000 else 0)
     monkeypatch.setattr(classification, "CHUNK", chunk)

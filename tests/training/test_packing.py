@@ -50,7 +50,7 @@ def summed(model: Any, batch: dict[str, Tensor]) -> Tensor:
     return torch.stack([term.sum for term in model(**batch).loss_terms.values() if term.additive]).sum()
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(writers(), whole=USED))
+@pytest.mark.parametrize(("family", "cls"), in_turn(writers(), 35, whole=USED))
 def test_packed_rows_have_the_loss_and_gradients_of_rows_alone(family: Family, cls: type[Model]) -> None:
     model = made(family, cls)
     rows = rows_of(int(model.config.vocab_size), issubclass(cls, ForMaskedLM))
