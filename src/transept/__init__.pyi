@@ -729,6 +729,27 @@ from transept.models.llava import (
     LlavaForConditionalGeneration as LlavaForConditionalGeneration,
     LlavaModel as LlavaModel,
 )
+from transept.models.longformer import (
+    LongformerConfig as LongformerConfig,
+    LongformerForMaskedLM as LongformerForMaskedLM,
+    LongformerForMultipleChoice as LongformerForMultipleChoice,
+    LongformerForQuestionAnswering as LongformerForQuestionAnswering,
+    LongformerForSequenceClassification as LongformerForSequenceClassification,
+    LongformerForTokenClassification as LongformerForTokenClassification,
+    LongformerModel as LongformerModel,
+)
+from transept.models.luke import (
+    LukeConfig as LukeConfig,
+    LukeForEntityClassification as LukeForEntityClassification,
+    LukeForEntityPairClassification as LukeForEntityPairClassification,
+    LukeForEntitySpanClassification as LukeForEntitySpanClassification,
+    LukeForMaskedLM as LukeForMaskedLM,
+    LukeForMultipleChoice as LukeForMultipleChoice,
+    LukeForQuestionAnswering as LukeForQuestionAnswering,
+    LukeForSequenceClassification as LukeForSequenceClassification,
+    LukeForTokenClassification as LukeForTokenClassification,
+    LukeModel as LukeModel,
+)
 from transept.models.m2m_100 import (
     M2M100Config as M2M100Config,
     M2M100ForConditionalGeneration as M2M100ForConditionalGeneration,

@@ -25,8 +25,8 @@ _CACHE = "past_key_values"
 # The order of what outputs share: losses before a class's own fields, what a backbone recorded after them.
 _LOSSES = ("loss", "aux_loss", "mc_loss")
 RECORDED = (
-    *("mems", _CACHE, "hidden_states", "decoder_hidden_states", "attentions", "decoder_attentions", "cross_attentions"),
-    "reshaped_hidden_states",
+    *("mems", _CACHE, "hidden_states", "entity_hidden_states", "decoder_hidden_states"),
+    *("attentions", "global_attentions", "decoder_attentions", "cross_attentions", "reshaped_hidden_states"),
     *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
     "image_hidden_states",
 )

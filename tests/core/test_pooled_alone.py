@@ -22,7 +22,16 @@ TOLERANCE = 2e-12
 FIRST = {"ViTModel", "DeiTModel", "DPTModel", "Dinov2Model", "Dinov2WithRegistersModel", "BlipVisionModel", "CLIPVisionModel"}
 FIRST |= {"BertModel", "RobertaModel", "XLMRobertaModel", "MPNetModel", "BlipTextModel", "CLIPTextModel", "AlbertModel"}
 FIRST |= {"ErnieModel", "MegatronBertModel", "RobertaPreLayerNormModel", "XLMRobertaXLModel", "JinaEmbeddingsV3Model"}
-FIRST |= {"EsmModel", "RemBertModel", "XmodModel", "SqueezeBertModel", "LayoutLMModel", "MobileBertModel", "BigBirdModel"}
+FIRST |= {
+    "EsmModel",
+    "RemBertModel",
+    "XmodModel",
+    "SqueezeBertModel",
+    "LayoutLMModel",
+    "MobileBertModel",
+    "BigBirdModel",
+    "LongformerModel",
+}
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from transept.kinds.seq2seq import Stack
 from transept.kinds.spectrograms import SpectrogramBackbone
 
 from .documents import document_batch
+from .entities import entity_inputs
 from .families import FAMILIES, Family
 from .pictures import picture_batch
 from .seq2seq import image_to_text_batch, seq2seq_batch, speech_batch, written_labels
@@ -223,6 +224,10 @@ def batch(family: Family, cls: type[Model], *, pad: str | None = None, rows: int
         inputs["token_type_ids"] = (torch.arange(length)[None] > 3).long() * mask
     if family.model_type == "splinter":
         ids[:, 1] = tiny["question_token_id"]
+    if "global_attention_mask" in cls.arguments() and not cls.__name__.endswith("SequenceClassification"):
+        inputs["global_attention_mask"] = (ids % 5 == 1).long() * mask
+    if "entity_ids" in cls.arguments():
+        inputs |= entity_inputs(tiny, mask, places="entity_start_positions" in cls.arguments())
     if "attention_mask" not in inspect.signature(cls.forward).parameters:
         del inputs["attention_mask"]
     if cls.__name__.endswith(("MultipleChoice", "DoubleHeadsModel")):
@@ -280,13 +285,15 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return found
     if name.endswith("ForNextSentencePrediction"):
         return {"labels": integers(2, rows)}
+    if name.endswith(("EntityClassification", "EntityPairClassification")):
+        return {"labels": integers(2, rows)}
     if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForXVector")):
         return {"labels": integers(2, rows)}
     if "decoder_input_ids" in inputs:
         return {"labels": written_labels(inputs)}
     if family.modality in ("text", "seq2seq") or "input_ids" in inputs:
         ids = inputs.get("input_ids", first).clone()
-        if name.endswith("ForTokenClassification"):
+        if name.endswith(("ForTokenClassification", "EntitySpanClassification")):
             ids = integers(2, *ids.shape)
         if name == "ElectraForPreTraining":
             return {"labels": integers(2, *ids.shape)}
@@ -302,6 +309,8 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
             if label in inspect.signature(cls.forward).parameters
         ]
         more = {label: integers(2, rows) for label in orders}
+        if "entity_labels" in inspect.signature(cls.forward).parameters:
+            more["entity_labels"] = integers(family.tiny["entity_vocab_size"], *ids.shape)
         more |= {"mc_labels": integers(2, rows)} if name.endswith("DoubleHeadsModel") else {}
         return {"labels": ids} | more
     if name in ("DetrForObjectDetection", "DetrForSegmentation"):

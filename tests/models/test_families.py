@@ -207,7 +207,7 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     towers["LlavaForConditionalGeneration"] = ["backbone.vision_tower.layers.1.", "backbone.vision_tower.norm."]
     # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.
     neck = ["neck.fusions.0.skip."] + (["backbone.norm."] if family.model_type == "dpt" else [])
-    if family.model_type in ("layoutlm", "squeezebert", "fnet", "big_bird"):  # poolers are there in all checkpoints
+    if family.model_type in ("layoutlm", "squeezebert", "fnet", "big_bird", "luke"):  # poolers are there in all checkpoints
         return ["backbone.pooler."]
     if family.model_type == "xmod":  # the languages of other texts
         return [f"backbone.layers.{layer}.adapters.{name}." for layer in range(2) for name in ("en_XX", "fr_XX")]
@@ -349,7 +349,7 @@ def test_padded_equals_alone(family: Family, cls: type[Backbone], pad: str) -> N
         assert error(together[row : row + 1][:, real], _run(ours, single).last_hidden_state) <= SINGLE
 
 
-COUNTED = ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl", "xmod", "m2m_100")
+COUNTED = ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl", "xmod", "m2m_100", "longformer", "luke")
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(READERS, 60, whole=USED))

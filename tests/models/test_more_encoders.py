@@ -164,3 +164,40 @@ def test_landmarks_stand_for_texts_of_one_length() -> None:
     assert error(shown.attentions[0].sum(dim=-1), torch.ones(1, 4, 9)) <= 0.1
     with pytest.raises(InputError, match="landmarks are for 9"):
         ours(inputs["input_ids"][:, :8])
+
+
+@pytest.mark.reference
+def test_tokens_with_global_attention_are_chosen_by_the_task() -> None:
+    family, seps = line("longformer"), torch.tensor([3, 4, 7])
+    ids = torch.randint(5, 99, (2, 8), generator=torch.Generator().manual_seed(0))
+    ids[:, seps] = 2
+    for name, given in (("QuestionAnswering", ids), ("MultipleChoice", ids[None]), ("SequenceClassification", ids)):
+        ours, theirs = pair(family, getattr(transept, f"LongformerFor{name}"), attention="eager")
+        with torch.no_grad():
+            mine, other = (model(given, output_attentions=True, output_hidden_states=True) for model in (ours, theirs))
+        assert compare(mine, other, SINGLE) <= SINGLE
+        assert len(mine.global_attentions) == 2
+    ids[1, 4] = 5
+    with pytest.raises(InputError, match="row 1 has 2 separators"):
+        pair(family, transept.LongformerForQuestionAnswering)[0](ids)
+    with pytest.raises(InputError, match="cannot be for windows"):
+        ours(ids, attention_mask=torch.ones(2, 8, 8))
+
+
+@pytest.mark.reference
+def test_entities_are_read_beside_words() -> None:
+    ours, theirs = pair(line("luke"), transept.LukeForMaskedLM)
+    inputs = batch(line("luke"), transept.LukeForMaskedLM)
+    inputs["entity_labels"] = inputs["entity_ids"]
+    with torch.no_grad():
+        mine, other = ours(**inputs), theirs(**inputs)
+        assert compare(mine, other, SINGLE) <= SINGLE
+        assert mine.loss == mine.mep_loss
+        plain = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        compare(ours.luke(**plain), theirs.luke(**plain), SINGLE)
+    with pytest.raises(InputError, match="the entities 0 to 19"):
+        ours(**inputs | {"entity_ids": inputs["entity_ids"] + 9})
+    with pytest.raises(InputError, match="rows of one text"):
+        ours(**inputs | {"seq_idx": (torch.arange(9) > 3).long()[None]})
+    with pytest.raises(InputError, match="needs `entity_ids`"):
+        transept.LukeForEntityClassification(ours.config)(**plain)

@@ -60,6 +60,7 @@ TASKS = (
     Task("AutoModelForVisualQuestionAnswering", ("ForQuestionAnswering",), has="ask"),
     Task("AutoModelForMultipleChoice", ("ForMultipleChoice",), "multiple-choice", "choice"),
     Task("", ("DoubleHeadsModel",), column="LM and choice"),
+    Task("", ("EntityClassification", "EntityPairClassification", "EntitySpanClassification"), column="entities"),
     Task("AutoModelForImageClassification", _IMAGES, "image-classification", "images", "image", named=_TAUGHT),
     Task("AutoModelForSemanticSegmentation", ("ForSemanticSegmentation",), "image-segmentation", "pixels", "image"),
     Task("AutoModelForObjectDetection", ("ForObjectDetection",), "object-detection", "objects", "image"),

@@ -206,9 +206,11 @@ def choices_as_rows(inputs: dict[str, Any]) -> tuple[dict[str, Any], torch.Size]
     """Inputs (B, N, T) as (B * N, T), and their shape without positions."""
     ids, embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")
     shape = ids.shape[:-1] if ids is not None else torch.Size() if embeds is None else embeds.shape[:-2]
-    names = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "input_mask", "task_type_ids")
-    given = {name: inputs[name] for name in names if inputs.get(name) is not None}
-    return inputs | {name: value.flatten(0, max(len(shape) - 1, 0)) for name, value in given.items()}, shape
+    given = {name: value for name, value in inputs.items() if isinstance(value, Tensor) and value.ndim > len(shape)}
+    rows = {
+        name: value.flatten(0, max(len(shape) - 1, 0)) for name, value in given.items() if value.shape[: len(shape)] == shape
+    }
+    return inputs | rows, shape
 
 
 class ForMultipleChoice(PooledTask[TextB]):

@@ -75,6 +75,18 @@ class VocabularyHead(Linked):
         return self.norm(self.act(self.dense(x)))  # type: ignore[no-any-return]
 
 
+class BiasedHead(VocabularyHead):
+    """The same, whose decoder has no bias of its own."""
+
+    def __init__(self, dim: int, inner: int, vocab: int, *, act: str, eps: float) -> None:
+        super().__init__(dim, inner, vocab, act=act, eps=eps, bias=True)
+        self.decoder = nn.Linear(inner, vocab, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.decoder(self.transformed(x)) + self.bias
+        return logits
+
+
 class WritingTask(Generates, Task[B]):
     """A task with ``logits`` (B, T, V) for the token that each position is to predict, which writes text with them.
 

@@ -53,7 +53,7 @@ class Task(TaskModel[B]):
             ``logits``, what the backbone recorded, and ``loss`` where there are labels.
         """
         labels = [inputs.pop(name, None) for name in self.labels]
-        complete = len(labels) > 0 and all(each is not None for each in labels)
+        complete = self.has_labels(labels, inputs)
         states = self.encode(inputs, labels[0] if complete else None)
         alone = complete and wants_loss_alone()
         output = self.unscored(states, inputs) if alone else self.predict(states, inputs)
@@ -67,6 +67,10 @@ class Task(TaskModel[B]):
         output = self.unscored(states, inputs)
         output.complete(states)
         return output
+
+    def has_labels(self, labels: list[Any], inputs: dict[str, Any]) -> bool:
+        """Whether there is all that a loss needs."""
+        return len(labels) > 0 and all(each is not None for each in labels)
 
     def reads_cache(self, labels: Tensor | None) -> bool:
         """Whether anybody may read what a pass caches, where the caller does not say so."""
@@ -100,8 +104,7 @@ class Task(TaskModel[B]):
 
     def count(self, inputs: dict[str, Any]) -> dict[str, Tensor]:
         labels = [inputs.get(name) for name in self.labels]
-        complete = len(labels) > 0 and all(each is not None for each in labels)
-        return self.all_counts(labels, inputs) if complete else {}
+        return self.all_counts(labels, inputs) if self.has_labels(labels, inputs) else {}
 
     def all_counts(self, labels: list[Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
         """The items of each additive part of the loss, by name: what :meth:`all_terms` will count."""

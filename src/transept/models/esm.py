@@ -219,25 +219,14 @@ class EsmModel(TextBackbone):
         return self.contact_head(tokens, torch.cat(shown, dim=1) * real[:, :, None] * real[..., None])
 
 
-class EsmHead(language.VocabularyHead):
-    """The same, whose decoder has no bias of its own."""
-
-    def __init__(self, dim: int, vocab: int, eps: float) -> None:
-        super().__init__(dim, dim, vocab, act="gelu", eps=eps, bias=True)
-        self.decoder = nn.Linear(dim, vocab, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.decoder(self.transformed(x)) + self.bias
-        return logits
-
-
 class EsmForMaskedLM(language.ForMaskedLM[EsmModel]):
     names = language.ForMaskedLM.names | Names(
         {"lm_head": ("lm_head", {"bias": "bias", "dense": "dense", "layer_norm": "norm", "decoder": "decoder"})}
     )
 
     def make_head(self, config: Config) -> nn.Module:
-        return EsmHead(self.backbone.dim, config.vocab_size, config.layer_norm_eps)
+        dim = self.backbone.dim
+        return language.BiasedHead(dim, dim, config.vocab_size, act="gelu", eps=config.layer_norm_eps)
 
     def vocabulary_layers(self) -> list[nn.Module]:
         return [*super().vocabulary_layers(), self.lm_head]

@@ -59,6 +59,29 @@ ENCODERS = [
         for name in ("megatron_bert", "roberta_prelayernorm", "xlm_roberta_xl")
     ),
     Family(
+        "longformer",
+        TEXT | {"intermediate_size": 37, "attention_window": 4, "initializer_range": SHARP},
+        token_types=True,
+        left_padded_alone=True,
+        rounded=ALL,  # the reference's softmax is in float32
+        averages_heads=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "relu": {"hidden_act": "relu"},
+            "windows": {"attention_window": [4, 8]},
+        },
+    ),
+    Family(
+        "luke",
+        TEXT | {"intermediate_size": 37, "entity_vocab_size": 20, "entity_emb_size": 12, "initializer_range": SHARP},
+        token_types=True,
+        left_padded_alone=True,
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "plain": {"use_entity_aware_attention": False, "entity_emb_size": 32},
+        },
+    ),
+    Family(
         "distilbert",
         {"vocab_size": 99, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 37, "max_position_embeddings": 64},
         variants={
