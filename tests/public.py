@@ -216,9 +216,9 @@ def stub() -> str:
     for module, found in preprocessors().items():
         assigned = _assigned(PACKAGE / f"preprocess/{module.replace('.', '/')}.py")
         names[f"preprocess.{module}"] = [name for name in assigned if name.removesuffix("Fast") in found]
-    tokenizers = PACKAGE / "preprocess/text/classes.py"
-    if tokenizers.exists():
-        names["preprocess.text.classes"] = _assigned(tokenizers)
+    for path in sorted((PACKAGE / "preprocess/text/classes").glob("*.py")):
+        package, whole = "preprocess.text.classes", path.stem == "__init__"
+        names[package if whole else f"{package}.{path.stem}"] = _assigned(path)
     lines = [_line(f"transept.{module}", found) for module, found in sorted(names.items()) if found]
     return '"""Written by `python -m tests.public`; both the runtime index of public names and what editors see."""\n\n' + (
         "\n".join(lines) + "\n\n__version__: str\n"

@@ -230,7 +230,8 @@ def test_clip_decodes_like_the_reference(tmp_path: Path) -> None:
 
 def test_every_name_has_its_fast_spelling() -> None:
     names = [name for name in vars(classes) if name.endswith("Tokenizer") and name not in ("Tokenizer", "PreTrainedTokenizer")]
-    names.remove("MarianTokenizer")  # the reference has no other
+    for name in ("MarianTokenizer", "CTRLTokenizer", "CanineTokenizer", "BertGenerationTokenizer"):
+        names.remove(name)  # the reference has no other
     assert len(names) >= 19
     for name in names:
         assert getattr(classes, f"{name}Fast") is getattr(classes, name)

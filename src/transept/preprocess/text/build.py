@@ -175,12 +175,13 @@ def wordpiece_backend(files: VocabularyFiles, tokens: Tokens, options: Options) 
     """BERT's word pieces (Devlin et al. 2018, arXiv:1810.04805)."""
     backend = Tokenizer(models.WordPiece(vocab_with_unknown(files, tokens), unk_token=tokens["unk_token"]))
     backend.normalizer = normalizers.BertNormalizer(
+        clean_text=options.get("clean_text", True),
         handle_chinese_chars=options.get("tokenize_chinese_chars", True),
         strip_accents=options.get("strip_accents"),
         lowercase=options.get("do_lower_case", True),
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
+    backend.decoder = decoders.WordPiece(prefix=options.get("wordpieces_prefix", "##"))
     return backend
 
 

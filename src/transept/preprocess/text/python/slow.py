@@ -265,7 +265,8 @@ class PreTrainedTokenizer(Tokenizer, metaclass=ABCMeta, applied=True):
         files = {names.get("vocab_file", "vocab.json"): dump_json(vocab)}
         if (ranks := getattr(self, "bpe_ranks", None)) is not None:
             merges = [" ".join(pair) + "\n" for pair in sorted(ranks, key=ranks.__getitem__)]
-            files[names.get("merges_file", "merges.txt")] = "".join(merges)
+            header = "#version: 0.2\n" if getattr(self, "add_bpe_version_header", False) else ""
+            files[names.get("merges_file", "merges.txt")] = header + "".join(merges)
         paths = {Path(save_directory, prefix + name): content for name, content in files.items()}
         for path, content in paths.items():
             write_file(path, content)

@@ -1,0 +1,143 @@
+"""Tokenizers of few families, on small vocabularies, beside the reference's classes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import transept
+from transept.errors import InputError
+
+WORDS = ["who", "wrote", "the", "book", "##s", "a", "man", "in", "town", ".", ",", "?", "title", "of", "it"]
+TEXTS = ["Who wrote the books?", "a man in town.", "the Title of it, the zebra"]
+PAIRS = [("who wrote the book?", "a man in town wrote it."), ("the title?", "It.")]
+
+
+def same(ours: Any, theirs: Any, *texts: Any, **options: Any) -> None:
+    mine, other = ours(*texts, **options), theirs(*texts, **options)
+    assert dict(mine) == dict(other)
+
+
+def word_pieces(folder: Path, *special: str) -> str:
+    path = folder / "vocab.txt"
+    path.write_text("\n".join([*special, *WORDS]) + "\n", encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", ["FunnelTokenizer", "SplinterTokenizer", "DPRReaderTokenizer"])
+def test_word_pieces(name: str, tmp_path: Path) -> None:
+    bert = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    special = {"FunnelTokenizer": ["<pad>", "<unk>", "<cls>", "<sep>", "<mask>", "<s>", "</s>"]}
+    folder = word_pieces(tmp_path, *special.get(name, [*bert, "[QUESTION]"]))
+    ours, theirs = (getattr(library, name).from_pretrained(folder) for library in (transept, transformers))
+    assert ours.model_input_names == theirs.model_input_names
+    assert ours.get_vocab() == theirs.get_vocab()
+    same(ours, theirs, TEXTS)
+    first, second = map(list, zip(*PAIRS, strict=True))
+    same(ours, theirs, first, second, padding=True)
+    row = ours(TEXTS[0])["input_ids"]
+    assert ours.decode(row) == theirs.decode(row)
+    ours.save_pretrained(tmp_path / "saved")
+    again = transept.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert type(again) is type(ours)
+    assert dict(again(first, second)) == dict(ours(first, second))
+
+
+@pytest.mark.reference
+def test_questions_of_splinter(tmp_path: Path) -> None:
+    folder = word_pieces(tmp_path, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[QUESTION]")
+    ours = transept.SplinterTokenizer.from_pretrained(folder)
+    assert (ours.question_token, ours.question_token_id) == ("[QUESTION]", 5)
+    assert ours.tokenize(*PAIRS[1], add_special_tokens=True) == (
+        ["[CLS]", "the", "title", "?", "[QUESTION]", ".", "[SEP]", "it", ".", "[SEP]"]
+    )
+
+
+@pytest.mark.reference
+def test_passages_and_their_best_spans(tmp_path: Path) -> None:
+    folder = word_pieces(tmp_path, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    ours, theirs = (library.DPRReaderTokenizer.from_pretrained(folder) for library in (transept, transformers))
+    given = {"questions": "who wrote it?", "titles": ["the book", "a town"], "texts": TEXTS[:2]}
+    for options in ({}, {"padding": True, "return_tensors": "pt"}, {"max_length": 9, "truncation": True}):
+        mine, other = ours(**given, **options), theirs(**given, **options)
+        assert {name: list(map(list, rows)) for name, rows in mine.items()} == {
+            name: list(map(list, rows)) for name, rows in other.items()
+        }
+    batch, generator = ours(**given, padding=True, return_tensors="pt"), torch.Generator().manual_seed(0)
+    shape = batch["input_ids"].shape
+    logits = (torch.randn(shape, generator=generator), torch.randn(shape, generator=generator), torch.tensor([0.1, 0.7]))
+    expected = theirs.decode_best_spans(batch, logits, num_spans=5, max_answer_length=3, num_spans_per_passage=3)
+    found = ours.decode_best_spans(batch, logits, num_spans=5, max_answer_length=3, num_spans_per_passage=3)
+    assert [tuple(one) for one in found] == [tuple(one) for one in expected]
+    with pytest.raises(InputError, match="1 questions for 2 titles"):
+        ours(["who?"], titles=["a", "b"], texts=["a", "b"])
+
+
+def byte_pairs(folder: Path, *, ends: str, header: bool) -> str:
+    merges = [("t", f"h{ends}") if ends else ("t", "h"), ("b", "o"), ("bo", "o"), ("boo", f"k{ends}"), ("i", f"t{ends}")]
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,?\n", *(f"{letter}{ends}" for letter in "abcdefghijklmnopqrstuvwxyz.,?")]
+    tokens = ["<unk>", *dict.fromkeys([*letters, *("".join(pair) for pair in merges)])]
+    if ends == "</w>":  # as CTRL writes them
+        tokens = ["<unk>", *dict.fromkeys(token.removesuffix(ends) for token in tokens[1:])]
+        tokens += [f"{token}@@" for token in tokens[1:]]
+    (folder / "vocab.json").write_text(json.dumps({token: place for place, token in enumerate(tokens)}), encoding="utf-8")
+    lines = ["#version: 0.2"] * header + [" ".join(pair) for pair in merges]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.reference
+def test_parts_of_words_with_signs_behind(tmp_path: Path) -> None:
+    folder = byte_pairs(tmp_path, ends="</w>", header=True)
+    ours, theirs = (library.CTRLTokenizer.from_pretrained(folder) for library in (transept, transformers))
+    text = "it book with a\nbooks Zoo? x"
+    assert ours.tokenize(text) == theirs.tokenize(text)
+    same(ours, theirs, text)
+    row = ours(text)["input_ids"]
+    assert ours.decode(row) == theirs.decode(row)
+    assert ours.control_codes == theirs.control_codes
+    ours.save_pretrained(tmp_path / "saved")
+    again = transept.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again(text)["input_ids"] == row
+    assert transformers.CTRLTokenizer.from_pretrained(tmp_path / "saved")(text)["input_ids"] == row
+
+
+@pytest.mark.reference
+def test_programs_end_before_a_pattern(tmp_path: Path) -> None:
+    text = "def a():\n    x\ndef b():\n    # no\nprint(1)\n# end\nprint(2)\n"
+    vocab = {
+        token: place for place, token in enumerate(["<|endoftext|>", *sorted({*"".join(map(chr, range(33, 127))), "Ġ", "Ċ"})])
+    }
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    ours, theirs = (library.CodeGenTokenizer.from_pretrained(tmp_path) for library in (transept, transformers))
+    same(ours, theirs, text)
+    row = ours(text)["input_ids"]
+    for patterns in (None, [], ["^#"], [re.escape("x"), "zzz"], ["\n\n"]):
+        assert ours.decode(row, truncate_before_pattern=patterns) == theirs.decode(row, truncate_before_pattern=patterns)
+    assert ours.decode([row, row], truncate_before_pattern=["^#"]) == ["def a():\n    x\n"] * 2
+
+
+@pytest.mark.reference
+def test_characters_by_their_numbers(tmp_path: Path) -> None:
+    ours, theirs = transept.CanineTokenizer(), transformers.CanineTokenizer()
+    for texts in (["life is 🤗", "ä"], ["a" * 3000]):
+        same(ours, theirs, texts, padding=True, truncation=True)
+    same(ours, theirs, "ab", "c")
+    row = ours("ab", "c")["input_ids"]
+    assert ours.decode(row) == theirs.decode(row)
+    assert ours.decode(row, skip_special_tokens=True) == theirs.decode(row, skip_special_tokens=True)
+    assert (ours.mask_token_id, len(ours), ours.model_max_length) == (theirs.mask_token_id, len(theirs), 2048)
+    ours.save_pretrained(tmp_path)
+    assert transept.AutoTokenizer.from_pretrained(tmp_path)("ab")["input_ids"] == ours("ab")["input_ids"]
+    assert pickle.loads(pickle.dumps(ours))("ab") == ours("ab")
+    with pytest.raises(InputError, match="no character's number"):
+        ours.convert_ids_to_tokens(0x110000)
