@@ -423,6 +423,15 @@ def whole_loss(output: Any) -> Tensor:
     return output.loss + output.mc_loss if "mc_loss" in output else output.loss
 
 
+def doubled(values: Any) -> Any:
+    """Numbers of float32 as float64, wherever they are."""
+    if isinstance(values, dict):
+        return {name: doubled(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [doubled(value) for value in values]
+    return values.double() if isinstance(values, Tensor) and values.is_floating_point() else values
+
+
 def in_double(theirs: Any, patch: pytest.MonkeyPatch, **inputs: Any) -> Any:
     """The reference's output, where what it computes in float32 stays in float64, but for angles, which ours are too."""
     narrow, cast, single = Tensor.float, Tensor.to, torch.float32

@@ -44,6 +44,7 @@ from .harness import (
     classes,
     compare,
     decodes,
+    doubled,
     equal,
     error,
     gradients,
@@ -61,6 +62,9 @@ from .seq2seq import step
 
 # Two orders of summation in float64.
 EXACT = 1e-12
+# The bias of scores among which a softmax chooses a position gets the sum of their probabilities less one, which is zero: in
+# float32 what rounding leaves of it, for 16 positions at most 2**-25 each, in their probabilities and in sums of two orders.
+NOISE = 2.0**-20
 
 # The reference warns of its own past whenever an encoder–decoder of two models is given labels.
 pytestmark = [
@@ -91,15 +95,6 @@ def _see(family: Family, attentions: bool = False) -> dict[str, bool]:
 def _run(model: Any, inputs: dict[str, Any]) -> Any:
     with torch.no_grad():
         return model(**inputs)
-
-
-def _doubled(values: Any) -> Any:
-    """Numbers of float32 as float64, wherever they are."""
-    if isinstance(values, dict):
-        return {name: _doubled(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [_doubled(value) for value in values]
-    return values.double() if isinstance(values, Tensor) and values.is_floating_point() else values
 
 
 FORMS = [pytest.param(pad, kernel, id=f"{pad}-{kernel}") for pad in ("right", "left", "none") for kernel in ("eager", "sdpa")]
@@ -134,13 +129,13 @@ def test_equals_reference(family: Family, cls: type[Model], pad: str, kernel: st
 def test_equals_reference_in_double(family: Family, cls: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
-    inputs = _doubled(inputs)
+    inputs = doubled(inputs)
     if family.model_type == "xglm":
         monkeypatch.setattr(torch, "full", partial(torch.full, dtype=torch.float64))  # its smallest score
     mine, other = _run(ours.double(), inputs), _run(theirs.double(), inputs)
     compare(mine, other, ROUNDED if cls.__name__ in family.rounded else DOUBLE)
     given = labels(family, cls, inputs)
-    given = _doubled(given) if "pixel_mask" in inputs else given
+    given = doubled(given) if "pixel_mask" in inputs else given
     if given:  # some of the reference's losses drop to float32
         mine = whole_loss(_run(ours, inputs | given))
         if "pixel_mask" in inputs:
@@ -172,7 +167,8 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
             other = recipe.take(theirs_as_stored[recipe.stored], recipe.lengths(state))
         else:  # what files have as one tensor, and the reference as several
             other = theirs_by_name[name]
-        found = float((gradient - other).norm()) / max(float(other.norm()), 1e-3 * largest)
+        least = NOISE / 1e-4 if "qa_outputs" in name and gradient.numel() <= 2 else 0.0
+        found = float((gradient - other).norm()) / max(float(other.norm()), 1e-3 * largest, least)
         note("gradients", found)
         assert found <= 1e-4, name
         compared += 1
@@ -418,7 +414,7 @@ def test_accumulated_gradients_equal_those_of_the_whole_batch(family: Family, cl
     ours.double()  # some gradients are zero by cancellation, and in float32 nothing but rounding
     inputs = batch(family, cls)
     inputs |= labels(family, cls, inputs)
-    inputs = _doubled(inputs)
+    inputs = doubled(inputs)
     whole = ours(**inputs)
     if getattr(whole, "loss_terms", None) is None or not all(term.additive for term in whole.loss_terms.values()):
         return  # declared as such: in-batch negatives and diversity are not sums over rows

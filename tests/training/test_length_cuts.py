@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.models.families import Family
-from tests.models.harness import DOUBLE, TASKS, USED, batch, error, labels, settings, shallow
+from tests.models.harness import DOUBLE, TASKS, USED, batch, doubled, error, labels, settings, shallow
 from tests.thorough import in_turn
 from transept.core.inputs import Packing
 from transept.core.model import Model
@@ -64,7 +64,7 @@ def _same(model: Model, batches: list[dict[str, Any]], parts: list[dict[str, Any
 def test_an_update_is_the_same_without_padding(family: Family, cls: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "_ragged_costs_less", lambda *args: True)
     inputs = batch(family, cls)
-    inputs = _doubled(inputs | labels(family, cls, inputs))
+    inputs = doubled(inputs | labels(family, cls, inputs))
     model = _tiny(family, cls)
     parts = split_by_length(model, [inputs], cost=0, ragged=True)
     if isinstance(parts[0], Ragged):
@@ -82,14 +82,10 @@ def _labelled_padding(inputs: dict[str, Any]) -> bool:
     return given.shape == mask.shape and bool(((given != -100) & (mask == 0)).any())
 
 
-def _doubled(inputs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
-
-
 @pytest.mark.parametrize(("family", "cls"), in_turn(APART, 80, whole=USED, start=2))
 def test_an_update_is_the_same_cut_and_uncut(family: Family, cls: type[Model]) -> None:
     inputs = batch(family, cls)
-    inputs = _doubled(inputs | labels(family, cls, inputs))
+    inputs = doubled(inputs | labels(family, cls, inputs))
     model = _tiny(family, cls)
     parts = split_by_length(model, [inputs], cost=0)
     if not model.rows_apart or not all(stack.rows_apart for stack in model.stacks):
