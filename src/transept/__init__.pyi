@@ -711,6 +711,12 @@ from transept.models.layoutlmv3 import (
     LayoutLMv3ForTokenClassification as LayoutLMv3ForTokenClassification,
     LayoutLMv3Model as LayoutLMv3Model,
 )
+from transept.models.led import (
+    LEDConfig as LEDConfig,
+    LEDForConditionalGeneration as LEDForConditionalGeneration,
+    LEDForQuestionAnswering as LEDForQuestionAnswering,
+    LEDModel as LEDModel,
+)
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
     LlamaForCausalLM as LlamaForCausalLM,
@@ -737,6 +743,12 @@ from transept.models.longformer import (
     LongformerForSequenceClassification as LongformerForSequenceClassification,
     LongformerForTokenClassification as LongformerForTokenClassification,
     LongformerModel as LongformerModel,
+)
+from transept.models.longt5 import (
+    LongT5Config as LongT5Config,
+    LongT5EncoderModel as LongT5EncoderModel,
+    LongT5ForConditionalGeneration as LongT5ForConditionalGeneration,
+    LongT5Model as LongT5Model,
 )
 from transept.models.luke import (
     LukeConfig as LukeConfig,

@@ -27,8 +27,8 @@ _LOSSES = ("loss", "aux_loss", "mc_loss")
 RECORDED = (
     *("mems", _CACHE, "hidden_states", "entity_hidden_states", "decoder_hidden_states"),
     *("attentions", "global_attentions", "decoder_attentions", "cross_attentions", "reshaped_hidden_states"),
-    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "router_logits"),
-    "image_hidden_states",
+    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "encoder_global_attentions"),
+    *("router_logits", "image_hidden_states"),
 )
 _AFTER = (*RECORDED, "contrastive_loss", "diversity_loss")
 
@@ -164,6 +164,7 @@ class _Stacks(_Ordered):
     encoder_last_hidden_state: Tensor | None = None
     encoder_hidden_states: tuple[Tensor, ...] | None = None
     encoder_attentions: tuple[Tensor, ...] | None = None
+    encoder_global_attentions: tuple[Tensor, ...] | None = None
 
 
 class BackboneOutput(_States):

@@ -207,6 +207,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
         return ["backbone.pooler."]
     if family.model_type == "xmod":  # the languages of other texts
         return [f"backbone.layers.{layer}.adapters.{name}." for layer in range(2) for name in ("en_XX", "fr_XX")]
+    if family.model_type == "led":  # which tokens with global attention alone have
+        return [f"backbone.encoder.layers.{layer}.self_attn.global_" for layer in range(2)]
     if family.model_type == "dpr":  # a reader's passages are not embedded
         return ["project."]
     if family.model_type == "esm":  # which contacts are read by, and nothing else

@@ -136,12 +136,13 @@ def _decoder_prompt(model: Any, settings: GenerationConfig, ids: Tensor | None, 
     mask, states, encoder = inputs.pop("attention_mask", None), inputs.pop("encoder_outputs", None), model.get_encoder()
     _drop_types(encoder, inputs)
     given: dict[str, Any] = {name: inputs.pop(name) for name in _ENCODED if name in inputs}
+    beside = {name: inputs.pop(name, None) for name in getattr(model_backbone(model), "encoder_reads", ())}
     if states is None:
         main = encoder.main_input_name
         if ids is not None and not given.keys() - {"token_type_ids"}:
             given[main] = check_ids(ids, main) if main == "input_ids" else ids
         refuse(not given, "an encoder–decoder needs something to encode.", f"Pass `{main}` or `encoder_outputs`.")
-        states = model.encode_prompt(**given, attention_mask=mask, **shown, return_dict=True)
+        states = model.encode_prompt(**given, **beside, attention_mask=mask, **shown, return_dict=True)
     rows = states[0].shape[0]
     start = _start(settings, "decoder_start_token_id", rows, states[0].device)
     begun, padding = inputs.pop("decoder_input_ids", None), inputs.pop("decoder_attention_mask", None)

@@ -148,7 +148,7 @@ class ForQuestionAnswering(Seq2SeqTask[Seq2SeqB], SpanTask[Seq2SeqB]):
     """Start and end logits for each token, from the decoder's states."""
 
     output_class = Seq2SeqQuestionAnsweringOutput
-    reads = (
+    reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
         *("start_positions", "end_positions", "inputs_embeds", "decoder_inputs_embeds", "use_cache"),
     )

@@ -152,12 +152,13 @@ SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name i
 class Seq2SeqBackbone(EncoderDecoderBackbone):
     """From text to text; the tables of the stacks that share ``embed_tokens`` are tied to it."""
 
-    reads = (
+    reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
         *("past_key_values", "inputs_embeds", "decoder_inputs_embeds", "labels", "use_cache"),
     )
     # How a question and its context are put into one text for models that write answers; ``None`` where they are a pair.
     question_layout: ClassVar[str | None] = None
+    encoder_reads: ClassVar[tuple[str, ...]] = ()  # what only the encoder takes, beside its ids, mask and embeddings
     names = Names({"shared": "embed_tokens", "encoder": "encoder", "decoder": "decoder"}, ties=SHARED_TABLES)
     encoder: TextBackbone
 
@@ -188,6 +189,7 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
         if mask is None and ids is not None:
             mask = self.encoder.infer_mask(ids)  # the decoder needs it too
         if encoded is None:
+            asked = asked | {name: inputs.get(name) for name in self.encoder_reads}
             encoded = self.encoder(input_ids=ids, attention_mask=mask, inputs_embeds=embeds, **asked)
         return as_output(encoded), mask
 
@@ -205,6 +207,7 @@ def recorded(decoded: BackboneOutput | LogitsOutput, encoded: BackboneOutput) ->
     sides, names = (("decoder", decoded), ("encoder", encoded)), ("hidden_states", "attentions")
     found = {f"{side}_{name}": getattr(output, name) for side, output in sides for name in names}
     found |= {name: getattr(decoded, name) for name in ("past_key_values", "cross_attentions")}
+    found["encoder_global_attentions"] = getattr(encoded, "global_attentions", None)
     return found | {"encoder_last_hidden_state": encoded.last_hidden_state}
 
 

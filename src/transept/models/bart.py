@@ -6,6 +6,7 @@ Logits are shifted by a constant for each token, and without inputs of its own t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -85,6 +86,7 @@ class BartStack(Stack):
 
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
+    attention_class: ClassVar[Callable[..., Attention]] = Attention  # of a sequence to itself
     norms_embeddings: ClassVar[bool] = True
     names = Names(
         {
@@ -101,14 +103,15 @@ class BartStack(Stack):
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         heads, inner, act = self.setting("attention_heads"), self.setting("ffn_dim"), config.activation_function
-        attention = partial(Attention, config.d_model, heads, dropout=config.attention_dropout)
+        attention = partial(self.attention_class, config.d_model, heads, dropout=config.attention_dropout)
+        cross = partial(Attention, config.d_model, heads, dropout=config.attention_dropout, cross=self.cross)
         self.layers = standard_layers(
             config,
             partial(self.block_class, dropout=config.dropout, layerdrop=self.setting("layerdrop"), bounds=not self.causal),
             partial(attention, pattern=Pattern(causal=self.causal)),
             partial(MLP, config.d_model, inner, act, dropout=config.activation_dropout),
             partial(nn.LayerNorm, config.d_model),
-            cross=partial(attention, cross=self.cross) if self.cross else None,
+            cross=cross if self.cross else None,
             count=self.setting("layers"),
         )
         self.norm = nn.LayerNorm(config.d_model) if issubclass(self.block_class, PreNorm) else None

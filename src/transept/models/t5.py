@@ -270,7 +270,8 @@ class T5Decoder(T5Stack, DecoderStack):
 
 class T5Model(Seq2SeqBackbone):
     config_class = T5Config
-    encoder_class, decoder_class = T5Encoder, T5Decoder
+    encoder_class: ClassVar[type[Stack]] = T5Encoder
+    decoder_class: ClassVar[type[Stack]] = T5Decoder
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))
     question_layout = "question: {} context: {}"

@@ -9,14 +9,14 @@ import math
 from dataclasses import replace
 from typing import Annotated
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share
 from transept.config.model import Config
 from transept.heads.seq2seq import StackForCausalLM
-from transept.layers import Context, OffsetPositions
+from transept.layers import OffsetPositions
+from transept.layers.positions import CountedWaves
 from transept.models.bart import BART_BLOCK, BartDecoder, ScaledEmbedding
 
 
@@ -62,32 +62,6 @@ class TrOCRConfig(Config):
             self.fail("use_learned_position_embeddings", "may be false where `d_model` is at least 4 and `pad_token_id` is set")
 
 
-class CountedSinusoids(nn.Module):
-    """Fixed positions of real tokens: all sines, then all cosines, from wavelength 2 pi to 20000 pi; padding has zeros.
-
-    They are counted from behind the padding id, as fairseq does.
-    """
-
-    def __init__(self, dim: int, pad: int) -> None:
-        super().__init__()
-        self.dim, self.pad = dim, pad
-
-    def count(self, ids: Tensor | None, x: Tensor, ctx: Context) -> Tensor:
-        """(1 or B, T) of positions for ids (B, T), or for embeddings (B, T, D), which all count as real."""
-        if ids is None:
-            return ctx.places(x.device)[None] + self.pad + 1
-        real = (ids != self.pad).long()
-        return (real.cumsum(dim=1) + ctx.past) * real + self.pad
-
-    def forward(self, positions: Tensor) -> Tensor:
-        """(1 or B, T) -> (1 or B, T, D), in float32."""
-        half = self.dim // 2
-        steps = torch.arange(half, device=positions.device, dtype=torch.float32)
-        angles = positions[..., None].float() * torch.exp(steps * -(math.log(10000) / (half - 1)))
-        sinusoids = torch.cat([angles.sin(), angles.cos(), angles.new_zeros(*angles.shape[:-1], self.dim % 2)], dim=-1)
-        return sinusoids.masked_fill((positions == self.pad)[..., None], 0.0)
-
-
 class TrOCRDecoder(BartDecoder):
     """BART's decoder, whose norm of the embeddings may be absent and whose positions may be fixed."""
 
@@ -112,13 +86,8 @@ class TrOCRDecoder(BartDecoder):
             self.embed_positions = OffsetPositions(c.max_position_embeddings, c.d_model)
         else:
             assert c.pad_token_id is not None
-            self.embed_positions = CountedSinusoids(c.d_model, c.pad_token_id)
+            self.embed_positions = CountedWaves(c.d_model, c.pad_token_id)
         self.embed_norm = nn.LayerNorm(c.d_model) if c.layernorm_embedding else None
-
-    def positions(self, given: Tensor | None, x: Tensor, ctx: Context, ids: Tensor | None = None) -> Tensor:
-        places = super().positions(given, x, ctx, ids)
-        sinusoids = self.embed_positions
-        return sinusoids.count(ids, x, ctx) if isinstance(sinusoids, CountedSinusoids) and given is None else places
 
 
 class TrOCRForCausalLM(StackForCausalLM[TrOCRDecoder]):

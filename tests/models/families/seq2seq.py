@@ -100,4 +100,30 @@ SEQ2SEQ = [
             "plain": {"feed_forward_proj": "relu"},
         },
     ),
+    Family(
+        "led",
+        {name: value for name, value in STACKS.items() if name != "max_position_embeddings"}
+        | {
+            "init_std": SHARP,
+            "attention_window": 4,
+            "max_encoder_position_embeddings": 64,
+            "max_decoder_position_embeddings": 32,
+        },
+        modality="seq2seq",
+        rounded=ALL,
+        variants={"windows": {"attention_window": [4, 16]}, "untied": SWITCHES["untied"], "uneven": SWITCHES["uneven"]},
+    ),
+    Family(
+        "longt5",
+        T5 | {"local_radius": 2, "global_block_size": 4},
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,
+        reads_padding=True,
+        variants={
+            "sums": {"encoder_attention_type": "transient-global"},
+            "gated": {"feed_forward_proj": "gated-gelu", "local_radius": 7},
+            "short": {"encoder_attention_type": "transient-global", "global_block_size": 16},
+        },
+    ),
 ]
