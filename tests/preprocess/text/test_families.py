@@ -90,6 +90,37 @@ def test_xglm_beside_the_reference(sentence_pieces: SentencePieces, tmp_path: Pa
 
 
 @pytest.mark.reference
+def test_pegasus_beside_the_reference(sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    path = tmp_path / "spiece.model"
+    path.write_bytes(sentence_pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1).read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "pegasus"}')
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    # The layout of Google's checkpoints, which the reference has in their tokenizer.json and no longer makes itself.
+    first = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103))]
+    pieces = [(model.id_to_piece(number), model.get_score(number)) for number in range(2, len(model))]
+    ours = AutoTokenizer.from_pretrained(tmp_path)
+    theirs = transformers.PegasusTokenizer(vocab=[*((text, 0.0) for text in first), *pieces])
+    assert type(ours) is classes.PegasusTokenizer
+    assert (ours.unk_token_id, len(ours)) == (105, len(model) + 103)
+    for inputs in ((PLAIN,), (PLAIN, PLAIN[::-1]), (["<mask_1>the<mask_2>"],)):
+        assert dict(ours(*inputs, padding=True)) == dict(theirs(*inputs, padding=True))
+    assert ours.decode(ours(PLAIN[0])["input_ids"], skip_special_tokens=True) == PLAIN[0]
+    ours.save_pretrained(tmp_path / "saved")
+    assert dict(AutoTokenizer.from_pretrained(tmp_path / "saved")(PLAIN)) == dict(ours(PLAIN))
+
+
+@pytest.mark.reference
+def test_blenderbot_and_mvp_beside_the_reference(bpe_files: Path, odd_texts: list[str]) -> None:
+    for name in ("BlenderbotTokenizer", "MvpTokenizer"):
+        ours, theirs = (getattr(library, name).from_pretrained(bpe_files) for library in (classes, transformers))
+        texts = odd_texts[:300]
+        assert ours(texts, add_special_tokens=False)["input_ids"] == theirs(texts, add_special_tokens=False)["input_ids"]
+        assert ours.special_tokens_map == theirs.special_tokens_map
+    row = classes.BlenderbotTokenizer.from_pretrained(bpe_files)("the")
+    assert row.tokens() == ["Ġthe", "</s>"]
+
+
+@pytest.mark.reference
 def test_the_first_gpt_beside_the_reference(odd_texts: list[str], tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

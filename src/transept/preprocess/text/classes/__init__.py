@@ -8,6 +8,8 @@ from transept.preprocess.text import languages, tokenizer
 from transept.preprocess.text.classes.byte_pairs import (
     BartTokenizer,
     BartTokenizerFast,
+    BlenderbotTokenizer,
+    BlenderbotTokenizerFast,
     CLIPTokenizer,
     CLIPTokenizerFast,
     CodeGenTokenizer,
@@ -22,6 +24,8 @@ from transept.preprocess.text.classes.byte_pairs import (
     GPTNeoXTokenizerFast,
     LayoutLMv3Tokenizer,
     LayoutLMv3TokenizerFast,
+    MvpTokenizer,
+    MvpTokenizerFast,
     OpenAIGPTTokenizer,
     OpenAIGPTTokenizerFast,
     Qwen2Tokenizer,
@@ -52,6 +56,8 @@ from transept.preprocess.text.classes.sentencepiece import (
     GemmaTokenizerFast,
     LlamaTokenizer,
     LlamaTokenizerFast,
+    PegasusTokenizer,
+    PegasusTokenizerFast,
     ReformerTokenizer,
     ReformerTokenizerFast,
     RemBertTokenizer,
@@ -99,6 +105,8 @@ CTRLTokenizer = words.CTRLTokenizer
 CanineTokenizer = words.CanineTokenizer
 MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
+NllbTokenizer = NllbTokenizerFast = languages.NllbTokenizer
+M2M100Tokenizer = languages.M2M100Tokenizer
 
 __all__ = [
     "AddedToken",
@@ -113,6 +121,8 @@ __all__ = [
     "BertTokenizerFast",
     "BigBirdTokenizer",
     "BigBirdTokenizerFast",
+    "BlenderbotTokenizer",
+    "BlenderbotTokenizerFast",
     "CLIPTokenizer",
     "CLIPTokenizerFast",
     "CTRLTokenizer",
@@ -154,6 +164,7 @@ __all__ = [
     "LayoutLMv3TokenizerFast",
     "LlamaTokenizer",
     "LlamaTokenizerFast",
+    "M2M100Tokenizer",
     "MBart50Tokenizer",
     "MBart50TokenizerFast",
     "MBartTokenizer",
@@ -163,8 +174,14 @@ __all__ = [
     "MarianTokenizer",
     "MobileBertTokenizer",
     "MobileBertTokenizerFast",
+    "MvpTokenizer",
+    "MvpTokenizerFast",
+    "NllbTokenizer",
+    "NllbTokenizerFast",
     "OpenAIGPTTokenizer",
     "OpenAIGPTTokenizerFast",
+    "PegasusTokenizer",
+    "PegasusTokenizerFast",
     "PreTrainedTokenizer",
     "PreTrainedTokenizerBase",
     "PreTrainedTokenizerFast",

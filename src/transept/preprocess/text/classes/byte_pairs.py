@@ -71,6 +71,19 @@ class BartTokenizer(RobertaTokenizer, model_types=("bart",)):
     """BART's: RoBERTa's."""
 
 
+class MvpTokenizer(RobertaTokenizer, model_types=("mvp",)):
+    """MVP's: RoBERTa's."""
+
+
+class BlenderbotTokenizer(
+    RobertaTokenizer,
+    options={"add_prefix_space": True, "trim_offsets": True},
+    template=(("A", "eos"), ("A", "B", "eos")),
+    model_types=("blenderbot",),
+):
+    """BlenderBot's: RoBERTa's byte pairs of a text that begins with a space, with an end."""
+
+
 class DebertaTokenizer(
     GPT2Tokenizer,
     tokens=tokens.named(bos="[CLS]", eos="[SEP]") | tokens.BERT_TOKENS | tokens.named(mask=tokens.word_mask("[MASK]")),
@@ -156,3 +169,5 @@ Qwen2TokenizerFast = Qwen2Tokenizer
 CohereTokenizerFast = CohereTokenizer
 CLIPTokenizerFast = CLIPTokenizer
 CodeGenTokenizerFast = CodeGenTokenizer
+MvpTokenizerFast = MvpTokenizer
+BlenderbotTokenizerFast = BlenderbotTokenizer

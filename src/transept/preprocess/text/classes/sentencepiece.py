@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+import tokenizers
+
+from transept.errors import FormatError
 from transept.preprocess.text import build, tokens
+from transept.preprocess.text.sentencepiece import CONTROL, Piece, sentencepiece_backend
 from transept.preprocess.text.tokenizer import Tokenizer
 
 
@@ -44,9 +50,46 @@ class T5Tokenizer(
     options={"extra_ids": 100},
     template=(("A", "eos"), ("A", "eos", "B", "eos")),
     extra_tokens=build.sentinels,
-    model_types=("t5", "mt5", "longt5", "switch_transformers"),
+    model_types=("t5", "mt5", "umt5", "longt5", "switch_transformers"),
 ):
     """T5's tokenizer. Option ``extra_ids``: how many sentinels ``<extra_id_0>``, ... follow the vocabulary."""
+
+
+_MAX_UNUSED = 10_000
+
+
+def _unused(options: Mapping[str, Any]) -> list[str]:
+    """The masks and the tokens that mean nothing, which stand between PEGASUS's end and the unknown piece."""
+    count = options["offset"]
+    if type(count) is not int or not 2 <= count <= _MAX_UNUSED:
+        raise FormatError(f"offset is {count!r:.40}, but must be an integer from 2 to {_MAX_UNUSED}.")
+    return [options["mask_token_sent"], *(f"<unk_{place}>" for place in range(2, count))]
+
+
+def pegasus_backend(
+    files: build.VocabularyFiles, tokens: Mapping[str, str], options: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    """Padding and the end, two masks, tokens that mean nothing, and the model's pieces from the third on."""
+    model, (mask, *rest) = files.need_sentencepiece(), _unused(options)
+    first = [tokens["pad_token"], tokens["eos_token"], mask, tokens["mask_token"], *rest]
+    pieces = [*(Piece(text, kind=CONTROL) for text in first), *model.pieces[2:]]
+    return sentencepiece_backend(model, pieces=pieces)
+
+
+class PegasusTokenizer(
+    Tokenizer,
+    files=tokens.files("spiece.model"),
+    tokens=tokens.named(eos="</s>", unk="<unk>", pad="<pad>", mask="<mask_2>"),
+    build=pegasus_backend,
+    options={"offset": 103, "mask_token_sent": "<mask_1>"},
+    template=(("A", "eos"), ("A", "B", "eos")),
+    extra_tokens=lambda options: _unused(options),
+    model_types=("pegasus", "pegasus_x", "bigbird_pegasus"),
+):
+    """PEGASUS's tokenizer: masks of sentences and words, and tokens that mean nothing, stand before the model's pieces.
+
+    Options: ``mask_token_sent`` is the mask of a sentence; ``offset`` is how much larger ids are than in the model.
+    """
 
 
 class SiglipTokenizer(
@@ -207,3 +250,4 @@ BarthezTokenizerFast = BarthezTokenizer
 DebertaV2TokenizerFast = DebertaV2Tokenizer
 FNetTokenizerFast = FNetTokenizer
 BigBirdTokenizerFast = BigBirdTokenizer
+PegasusTokenizerFast = PegasusTokenizer

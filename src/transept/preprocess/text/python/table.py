@@ -24,7 +24,7 @@ class PythonTokenizer(Tokenizer):
 
     is_fast = False
     _for_target = False
-    _tables: dict[bool, Views]
+    _tables: dict[tuple[bool, str | None], Views]
     _added: dict[int, str]
     _written: dict[int, str]
 
@@ -98,14 +98,15 @@ class PythonTokenizer(Tokenizer):
     def _run(self, batch: list[Any], request: Request, *, maps: bool) -> list[Encoding]:
         check_texts(batch, words=request.words)
         rows = [self._tokens(item, request.split_special_tokens) for item in batch]
-        if (table := self._tables.get(self._for_target)) is None:
+        place = self._for_target, self._options.get("src_lang")
+        if (table := self._tables.get(place)) is None:
             # Every token is a word; the empty one stands for those that are none.
             words, unknown = self._numbered()
             words = words if unknown is None else words | {"": unknown}
             backend = tokenizers.Tokenizer(models.WordLevel(words, unk_token=""))
             if self._backend.post_processor is not None:
                 backend.post_processor = self._backend.post_processor
-            table = self._tables[self._for_target] = Views(backend)
+            table = self._tables[place] = Views(backend)
         return run(table.get(request.truncation), rows, replace(request, words=True), maps=maps)
 
 
