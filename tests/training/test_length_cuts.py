@@ -21,6 +21,7 @@ from transept.core.model import Model
 from transept.kinds.text import unpadded
 from transept.models.bert import BertConfig, BertForMaskedLM, BertForQuestionAnswering, BertForSequenceClassification
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
+from transept.models.luke import LukeConfig, LukeForTokenClassification
 from transept.objectives.terms import total
 from transept.training import length_cuts as cuts
 from transept.training.length_cuts import PASS, Ragged, cheapest, cost_of_pass, split_by_length
@@ -73,7 +74,11 @@ def test_an_update_is_the_same_without_padding(family: Family, cls: type[Model],
             _same(model, [inputs], parts)
     else:
         uneven = inputs["attention_mask"].ndim != 2 or Packing.of_padded(inputs["attention_mask"]) is None
-        kept = not model.rows_apart or not all(stack.rows_apart and getattr(stack, "ragged", False) for stack in model.stacks)
+        kept = (
+            "entity_ids" in inputs
+            or not model.rows_apart
+            or not all(stack.rows_apart and getattr(stack, "ragged", False) for stack in model.stacks)
+        )
         assert kept or uneven or "decoder_input_ids" in inputs or family.modality == "seq2seq" or _labelled_padding(inputs)
 
 
@@ -88,7 +93,8 @@ def test_an_update_is_the_same_cut_and_uncut(family: Family, cls: type[Model]) -
     inputs = doubled(inputs | labels(family, cls, inputs))
     model = _tiny(family, cls)
     parts = split_by_length(model, [inputs], cost=0)
-    if not model.rows_apart or not all(stack.rows_apart for stack in model.stacks):
+    as_many = "entity_ids" in inputs  # as many as tokens, so that it is not known what their columns are
+    if as_many or not model.rows_apart or not all(stack.rows_apart for stack in model.stacks):
         assert len(parts) == 1
         assert all(parts[0][name] is value for name, value in inputs.items())
         return
@@ -103,6 +109,20 @@ def _rows(lengths: list[int], width: int) -> dict[str, Tensor]:
     ids = torch.randint(3, 30, mask.shape, generator=generator) * mask
     labels = ids.masked_fill(mask == 0, -100)
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def test_batches_with_other_numbers_of_entities_stay_whole() -> None:
+    torch.manual_seed(0)
+    sizes = SIZES | {"entity_vocab_size": 10, "entity_emb_size": 8}
+    model = LukeForTokenClassification(LukeConfig(**sizes)).eval().double()
+    batches = [_rows([3, 9, 9, 5], 9) for _ in range(2)]
+    for count, given in enumerate(batches, 1):
+        given["labels"] = given["labels"].clamp(max=1)
+        given |= {"entity_ids": torch.ones(4, count, dtype=torch.long), "entity_position_ids": torch.ones(4, count, 2).long()}
+    assert len(split_by_length(model, batches, cost=0)) == 2
+    parts = split_by_length(model, batches[:1], cost=0)
+    assert len(parts) > 1
+    _same(model, batches[:1], parts)
 
 
 def test_real_positions_alone_are_computed_where_that_costs_less() -> None:

@@ -22,7 +22,7 @@ from transept.layers import Attention, Context, PostNorm
 from transept.layers.context import Attended
 from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS, BertEmbeddings, BertModel
 from transept.models.roberta import RobertaConfig, RobertaEmbeddings, RobertaModel
-from transept.objectives.classification import count_sequences, counted, cross_entropy, sequence_classification
+from transept.objectives.classification import Unscored, count_sequences, counted, cross_entropy, sequence_classification
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, ModelOutput
 
@@ -255,10 +255,7 @@ _ENTITIES = ("entity_ids", "entity_attention_mask", "entity_token_type_ids", "en
 
 
 class LukeForMaskedLM(_Pooled, language.ForMaskedLM[LukeModel]):
-    """The word or entity behind each mask: ``labels`` (B, T) and ``entity_labels`` (B, N), of which -100 is ignored.
-
-    One of the two is enough for a loss.
-    """
+    """The word or entity behind each mask: ``labels`` (B, T), ``entity_labels`` (B, N) or both, of which -100 is ignored."""
 
     takes = ("entity_labels",)
     reads = (*_WORDS, *_ENTITIES, "labels", "entity_labels", "inputs_embeds")
@@ -302,7 +299,9 @@ class LukeForMaskedLM(_Pooled, language.ForMaskedLM[LukeModel]):
         return output
 
     def unscored(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
-        return self.predict(states, inputs)
+        output, entities = super().unscored(states, inputs), states.entity_last_hidden_state
+        output["entity_logits"] = None if entities is None else Unscored(self.entity_head, entities)
+        return output
 
     def all_terms(self, output: Any, states: Any, labels: list[Any], inputs: dict[str, Any]) -> dict[str, LossTerm]:
         terms, of_entities = {}, inputs.get("entity_labels")

@@ -58,6 +58,8 @@ def split_by_length(
     columns, names = _columns_of(task, whole[0]), whole[0].keys()
     if columns is None or any(batch.keys() != names or _columns_of(task, batch) != columns for batch in whole[1:]):
         return whole
+    if len({_shapes_by_row(batch, columns) for batch in whole}) > 1:
+        return whole
     cost = cost_of_pass(task) if cost is None else cost
     padding = sum(int((batch["attention_mask"] == 0).sum()) for batch in whole)
     if "labels" in columns.decoder:
@@ -152,6 +154,12 @@ def _columns_of(task: Model, batch: Batch) -> _Columns | None:
                 return None  # it is not known what its columns are
             columns.text.add(name)
     return columns if len({batch[name].shape[1] for name in columns.decoder}) < 2 else None
+
+
+def _shapes_by_row(batch: Batch, columns: _Columns) -> tuple[Any, ...]:
+    """The shapes, for one row, of the inputs that have nothing for each position."""
+    others = sorted(batch.keys() - columns.text - columns.decoder)
+    return tuple(None if batch[name] is None else batch[name].shape[1:] for name in others)
 
 
 def _rows(batches: Sequence[Batch], columns: _Columns) -> Any:
