@@ -296,6 +296,14 @@ from transept.models.big_bird import (
     BigBirdForTokenClassification as BigBirdForTokenClassification,
     BigBirdModel as BigBirdModel,
 )
+from transept.models.bigbird_pegasus import (
+    BigBirdPegasusConfig as BigBirdPegasusConfig,
+    BigBirdPegasusForCausalLM as BigBirdPegasusForCausalLM,
+    BigBirdPegasusForConditionalGeneration as BigBirdPegasusForConditionalGeneration,
+    BigBirdPegasusForQuestionAnswering as BigBirdPegasusForQuestionAnswering,
+    BigBirdPegasusForSequenceClassification as BigBirdPegasusForSequenceClassification,
+    BigBirdPegasusModel as BigBirdPegasusModel,
+)
 from transept.models.biogpt import (
     BioGptConfig as BioGptConfig,
     BioGptForCausalLM as BioGptForCausalLM,
@@ -906,6 +914,14 @@ from transept.models.mpt import (
     MptForSequenceClassification as MptForSequenceClassification,
     MptForTokenClassification as MptForTokenClassification,
     MptModel as MptModel,
+)
+from transept.models.mvp import (
+    MvpConfig as MvpConfig,
+    MvpForCausalLM as MvpForCausalLM,
+    MvpForConditionalGeneration as MvpForConditionalGeneration,
+    MvpForQuestionAnswering as MvpForQuestionAnswering,
+    MvpForSequenceClassification as MvpForSequenceClassification,
+    MvpModel as MvpModel,
 )
 from transept.models.nemotron import (
     NemotronConfig as NemotronConfig,

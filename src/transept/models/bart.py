@@ -87,6 +87,7 @@ class BartStack(Stack):
     config_class = BartConfig
     block_class: ClassVar[type[Block]] = PostNorm
     attention_class: ClassVar[Callable[..., Attention]] = Attention  # of a sequence to itself
+    cross_class: ClassVar[Callable[..., Attention]] = Attention
     norms_embeddings: ClassVar[bool] = True
     names = Names(
         {
@@ -103,8 +104,9 @@ class BartStack(Stack):
         self.make_embeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         heads, inner, act = self.setting("attention_heads"), self.setting("ffn_dim"), config.activation_function
-        attention = partial(self.attention_class, config.d_model, heads, dropout=config.attention_dropout)
-        cross = partial(Attention, config.d_model, heads, dropout=config.attention_dropout, cross=self.cross)
+        options = {"dropout": config.attention_dropout, "bias": self.biased}
+        attention = partial(self.attention_class, config.d_model, heads, **options)
+        cross = partial(self.cross_class, config.d_model, heads, cross=self.cross, **options)
         self.layers = standard_layers(
             config,
             partial(self.block_class, dropout=config.dropout, layerdrop=self.setting("layerdrop"), bounds=not self.causal),
@@ -124,6 +126,11 @@ class BartStack(Stack):
     def cross(self) -> bool | int:
         """Whether layers attend to the encoder's states, or the size of these where it is another."""
         return self.causal
+
+    @property
+    def biased(self) -> bool:
+        """Whether attention has biases."""
+        return True
 
     def setting(self, name: str) -> Any:
         """The encoder's or the decoder's setting of that name."""

@@ -126,4 +126,18 @@ SEQ2SEQ = [
             "short": {"encoder_attention_type": "transient-global", "global_block_size": 16},
         },
     ),
+    Family(
+        "bigbird_pegasus",
+        STACKS | {"init_std": SHARP, "scale_embedding": False, "block_size": 1, "num_random_blocks": 1},
+        modality="seq2seq",
+        averages_heads=True,
+        variants=SWITCHES | {"full": {"attention_type": "original_full", "use_bias": True}},
+        exempt={"test_padded_equals_alone": "which block all see follows from how far a batch is padded, as in training"},
+    ),
+    Family(
+        "mvp",
+        STACKS | {"init_std": SHARP, "prompt_length": 3, "prompt_mid_dim": 6},
+        modality="seq2seq",
+        variants=SWITCHES,
+    ),
 ]

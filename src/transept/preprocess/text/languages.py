@@ -14,7 +14,6 @@ from transept.preprocess.text import build
 from transept.preprocess.text.build import Template
 from transept.preprocess.text.loading import Parts, stated_settings, where_and_what
 from transept.preprocess.text.python.marian import MarianTokenizer
-from transept.preprocess.text.sentencepiece import SPACE
 from transept.preprocess.text.settings import PathOr, Token, TokenizerSettings, from_caller
 from transept.preprocess.text.tokenizer import Tokenizer
 from transept.storage.files import dump_json
@@ -225,14 +224,3 @@ class M2M100Tokenizer(
     def _files(self) -> dict[str, str | bytes]:
         names = self.family.files
         return {names["spm_file"]: self._segmenters[0].data, names["vocab_file"]: dump_json(self._source_vocab)}
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Tokens joined to a text."""
-        special, parts, waiting = set(self.all_special_tokens), list[str](), list[str]()
-        for token in tokens:
-            if token in special:
-                parts += [self._segmenters[0].text(waiting), token]
-                waiting = []
-            else:
-                waiting.append(token)
-        return "".join([*parts, self._segmenters[0].text(waiting)]).replace(SPACE, " ").strip()
