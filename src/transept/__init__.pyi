@@ -252,6 +252,11 @@ from transept.models.autoencoder import (
     AutoencoderForReconstruction as AutoencoderForReconstruction,
     AutoencoderModel as AutoencoderModel,
 )
+from transept.models.bamba import (
+    BambaConfig as BambaConfig,
+    BambaForCausalLM as BambaForCausalLM,
+    BambaModel as BambaModel,
+)
 from transept.models.bart import (
     BartConfig as BartConfig,
     BartForCausalLM as BartForCausalLM,
@@ -344,14 +349,6 @@ from transept.models.bloom import (
     BloomForSequenceClassification as BloomForSequenceClassification,
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
-)
-from transept.models.canine import (
-    CanineConfig as CanineConfig,
-    CanineForMultipleChoice as CanineForMultipleChoice,
-    CanineForQuestionAnswering as CanineForQuestionAnswering,
-    CanineForSequenceClassification as CanineForSequenceClassification,
-    CanineForTokenClassification as CanineForTokenClassification,
-    CanineModel as CanineModel,
 )
 from transept.models.clip import (
     CLIPConfig as CLIPConfig,
@@ -553,20 +550,15 @@ from transept.models.falcon import (
     FalconForTokenClassification as FalconForTokenClassification,
     FalconModel as FalconModel,
 )
+from transept.models.falcon_h1 import (
+    FalconH1Config as FalconH1Config,
+    FalconH1ForCausalLM as FalconH1ForCausalLM,
+    FalconH1Model as FalconH1Model,
+)
 from transept.models.falcon_mamba import (
     FalconMambaConfig as FalconMambaConfig,
     FalconMambaForCausalLM as FalconMambaForCausalLM,
     FalconMambaModel as FalconMambaModel,
-)
-from transept.models.flaubert import (
-    FlaubertConfig as FlaubertConfig,
-    FlaubertForMultipleChoice as FlaubertForMultipleChoice,
-    FlaubertForQuestionAnswering as FlaubertForQuestionAnswering,
-    FlaubertForQuestionAnsweringSimple as FlaubertForQuestionAnsweringSimple,
-    FlaubertForSequenceClassification as FlaubertForSequenceClassification,
-    FlaubertForTokenClassification as FlaubertForTokenClassification,
-    FlaubertModel as FlaubertModel,
-    FlaubertWithLMHeadModel as FlaubertWithLMHeadModel,
 )
 from transept.models.flex_olmo import (
     FlexOlmoConfig as FlexOlmoConfig,
@@ -684,6 +676,11 @@ from transept.models.granitemoe import (
     GraniteMoeForCausalLM as GraniteMoeForCausalLM,
     GraniteMoeModel as GraniteMoeModel,
 )
+from transept.models.granitemoehybrid import (
+    GraniteMoeHybridConfig as GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM as GraniteMoeHybridForCausalLM,
+    GraniteMoeHybridModel as GraniteMoeHybridModel,
+)
 from transept.models.granitemoeshared import (
     GraniteMoeSharedConfig as GraniteMoeSharedConfig,
     GraniteMoeSharedForCausalLM as GraniteMoeSharedForCausalLM,
@@ -714,6 +711,12 @@ from transept.models.hunyuan_v1_moe import (
     HunYuanMoEV1ForSequenceClassification as HunYuanMoEV1ForSequenceClassification,
     HunYuanMoEV1Model as HunYuanMoEV1Model,
 )
+from transept.models.jamba import (
+    JambaConfig as JambaConfig,
+    JambaForCausalLM as JambaForCausalLM,
+    JambaForSequenceClassification as JambaForSequenceClassification,
+    JambaModel as JambaModel,
+)
 from transept.models.jina_embeddings_v3 import (
     JinaEmbeddingsV3Config as JinaEmbeddingsV3Config,
     JinaEmbeddingsV3ForMaskedLM as JinaEmbeddingsV3ForMaskedLM,
@@ -742,6 +745,16 @@ from transept.models.led import (
     LEDForConditionalGeneration as LEDForConditionalGeneration,
     LEDForQuestionAnswering as LEDForQuestionAnswering,
     LEDModel as LEDModel,
+)
+from transept.models.lfm2 import (
+    Lfm2Config as Lfm2Config,
+    Lfm2ForCausalLM as Lfm2ForCausalLM,
+    Lfm2Model as Lfm2Model,
+)
+from transept.models.lfm2_moe import (
+    Lfm2MoeConfig as Lfm2MoeConfig,
+    Lfm2MoeForCausalLM as Lfm2MoeForCausalLM,
+    Lfm2MoeModel as Lfm2MoeModel,
 )
 from transept.models.llama import (
     LlamaConfig as LlamaConfig,
@@ -931,6 +944,11 @@ from transept.models.nemotron import (
     NemotronForTokenClassification as NemotronForTokenClassification,
     NemotronModel as NemotronModel,
 )
+from transept.models.nemotron_h import (
+    NemotronHConfig as NemotronHConfig,
+    NemotronHForCausalLM as NemotronHForCausalLM,
+    NemotronHModel as NemotronHModel,
+)
 from transept.models.nomic_bert import (
     NomicBertConfig as NomicBertConfig,
     NomicBertForMaskedLM as NomicBertForMaskedLM,
@@ -1066,6 +1084,17 @@ from transept.models.qwen3 import (
     Qwen3ForTokenClassification as Qwen3ForTokenClassification,
     Qwen3Model as Qwen3Model,
 )
+from transept.models.qwen3_5_moe_text import (
+    Qwen3_5MoeForCausalLM as Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig as Qwen3_5MoeTextConfig,
+    Qwen3_5MoeTextModel as Qwen3_5MoeTextModel,
+)
+from transept.models.qwen3_5_text import (
+    Qwen3_5ForCausalLM as Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig as Qwen3_5TextConfig,
+    Qwen3_5TextForSequenceClassification as Qwen3_5TextForSequenceClassification,
+    Qwen3_5TextModel as Qwen3_5TextModel,
+)
 from transept.models.qwen3_moe import (
     Qwen3MoeConfig as Qwen3MoeConfig,
     Qwen3MoeForCausalLM as Qwen3MoeForCausalLM,
@@ -1073,6 +1102,19 @@ from transept.models.qwen3_moe import (
     Qwen3MoeForSequenceClassification as Qwen3MoeForSequenceClassification,
     Qwen3MoeForTokenClassification as Qwen3MoeForTokenClassification,
     Qwen3MoeModel as Qwen3MoeModel,
+)
+from transept.models.qwen3_next import (
+    Qwen3NextConfig as Qwen3NextConfig,
+    Qwen3NextForCausalLM as Qwen3NextForCausalLM,
+    Qwen3NextForQuestionAnswering as Qwen3NextForQuestionAnswering,
+    Qwen3NextForSequenceClassification as Qwen3NextForSequenceClassification,
+    Qwen3NextForTokenClassification as Qwen3NextForTokenClassification,
+    Qwen3NextModel as Qwen3NextModel,
+)
+from transept.models.recurrent_gemma import (
+    RecurrentGemmaConfig as RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM as RecurrentGemmaForCausalLM,
+    RecurrentGemmaModel as RecurrentGemmaModel,
 )
 from transept.models.reformer import (
     ReformerConfig as ReformerConfig,
@@ -1302,16 +1344,6 @@ from transept.models.xglm import (
     XGLMConfig as XGLMConfig,
     XGLMForCausalLM as XGLMForCausalLM,
     XGLMModel as XGLMModel,
-)
-from transept.models.xlm import (
-    XLMConfig as XLMConfig,
-    XLMForMultipleChoice as XLMForMultipleChoice,
-    XLMForQuestionAnswering as XLMForQuestionAnswering,
-    XLMForQuestionAnsweringSimple as XLMForQuestionAnsweringSimple,
-    XLMForSequenceClassification as XLMForSequenceClassification,
-    XLMForTokenClassification as XLMForTokenClassification,
-    XLMModel as XLMModel,
-    XLMWithLMHeadModel as XLMWithLMHeadModel,
 )
 from transept.models.xlm_roberta_xl import (
     XLMRobertaXLConfig as XLMRobertaXLConfig,
@@ -1557,6 +1589,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     OpenAIGPTTokenizerFast as OpenAIGPTTokenizerFast,
     Qwen2Tokenizer as Qwen2Tokenizer,
     Qwen2TokenizerFast as Qwen2TokenizerFast,
+    Qwen3_5Tokenizer as Qwen3_5Tokenizer,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
 )

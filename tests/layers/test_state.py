@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from transept.layers.recurrent import causal_conv, selective_scan, state_space_scan
+from transept.layers.recurrent import causal_conv, gated_delta_scan, linear_scan, selective_scan, state_space_scan
 
 
 def parts(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
@@ -101,3 +101,38 @@ def test_the_scan_by_heads_is_the_recurrence_in_any_pieces(length: int) -> None:
             _, state = state_space_scan(x[:, :cut], step[:, :cut], decay, write[:, :cut], read[:, :cut], state)
             _, state = state_space_scan(x[:, cut:], step[:, cut:], decay, write[:, cut:], read[:, cut:], state)
             torch.testing.assert_close(state, expected[1])
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
+def test_the_gated_delta_rule_learns_what_keys_give_in_any_pieces(length: int) -> None:
+    torch.manual_seed(length)
+    q, k = (torch.nn.functional.normalize(torch.randn(2, length, 2, 5).double(), dim=-1) for _ in range(2))
+    v, logs, share = (
+        torch.randn(2, length, 4, 3).double(),
+        -torch.rand(2, length, 4).double() * 5,
+        torch.rand(2, length, 4).double(),
+    )
+    start, outputs = torch.randn(2, 4, 5, 3).double(), []
+    state = start
+    for t in range(length):
+        key, query = (part[:, t].repeat_interleave(2, dim=1) for part in (k, q))
+        state = state * logs[:, t].exp()[..., None, None]
+        missing = v[:, t] - torch.einsum("bhn,bhnp->bhp", key, state)
+        state = state + torch.einsum("bhn,bhp->bhnp", key, missing * share[:, t, :, None])
+        outputs.append(torch.einsum("bhn,bhnp->bhp", query, state))
+    torch.testing.assert_close(gated_delta_scan(q, k, v, logs, share, start), (torch.stack(outputs, dim=1), state))
+    if cut := length // 3:
+        pieces = [[part[:, a:b] for part in (q, k, v, logs, share)] for a, b in ((0, cut), (cut, length))]
+        _, between = gated_delta_scan(*pieces[0], start)
+        torch.testing.assert_close(gated_delta_scan(*pieces[1], between)[1], state)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 64, 77])
+def test_the_linear_scan_is_the_recurrence(length: int) -> None:
+    torch.manual_seed(length)
+    x, factor, start = torch.randn(2, length, 5).double(), torch.rand(2, length, 5).double(), torch.randn(2, 5).double()
+    outputs, state = [], start
+    for t in range(length):
+        state = factor[:, t] * state + x[:, t]
+        outputs.append(state)
+    torch.testing.assert_close(linear_scan(x, factor, start), (torch.stack(outputs, dim=1), state))

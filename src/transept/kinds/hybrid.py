@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from transept.config.fields import derived
+from transept.config.fields import Count, Layers, derived
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.kinds.decoder import FULL, SLIDING
 from transept.kinds.text import CausalBackbone, PackedOptions
+from transept.layers.block import StatePreNorm
 from transept.layers.cache import Kinds
 from transept.layers.context import Context
 from transept.layers.layer_cache import KeyValues, LayerCache, States
+from transept.layers.recurrent import StateSizes, StateSpaceMixer
 
 LINEAR, CONV, BOTH = "linear_attention", "conv", "hybrid"
 _KEPT: dict[str, tuple[type[LayerCache], ...]] = {FULL: (KeyValues,), SLIDING: (KeyValues,), LINEAR: (States,)}
 _KEPT |= {CONV: (States,), BOTH: (States, KeyValues), "mlp": (), "moe": ()}
+
+
+class KindsConfig(Config):
+    """Settings of a decoder whose ``layer_types`` name the ``kinds`` of layers, under ``older`` names of files, too."""
+
+    aliases = {"layers_block_type": "layer_types"}
+    kinds: ClassVar[tuple[str, ...]] = (LINEAR, FULL)
+    older: ClassVar[Mapping[str, str]] = {"attention": FULL}
+    layer_types: list[str]
+    num_hidden_layers: Layers
+
+    def validate(self) -> None:
+        if (found := [self.older.get(kind, kind) for kind in self.layer_types]) != self.layer_types:
+            self.layer_types = found
+        super().validate()
+        if len(self.layer_types) != self.num_hidden_layers or set(self.layer_types) - {*self.kinds}:
+            self.fail("layer_types", f"must name {' or '.join(self.kinds)} for each of {self.num_hidden_layers} layers")
 
 
 class LimitedSteps(Config):
@@ -51,6 +71,18 @@ class HybridBackbone(CausalBackbone):
     keeps: ClassVar[tuple[type[LayerCache], ...]] = (States, KeyValues)
     ragged = False
 
+    def block(self, layer: int, **more: Any) -> Any:
+        """A layer of attention, as the decoder beneath makes it, or one whose mixer keeps states."""
+        model: Any = super()
+        if KeyValues in _KEPT[self.config.layer_types[layer]]:
+            return model.block(layer, **more)
+        maker: Any = self
+        return StatePreNorm(self.mixer(layer), maker.feed_forward(layer), maker.make_norm, **more)
+
+    def mixer(self, layer: int) -> nn.Module:
+        """What keeps states in the place of a layer's attention."""
+        raise NotImplementedError
+
     def layer_kinds(self) -> Kinds:
         return [_KEPT[kind] for kind in self.config.layer_types]
 
@@ -59,6 +91,46 @@ class HybridBackbone(CausalBackbone):
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         return x, ctx
+
+
+class StateSpaceSettings(LimitedSteps):
+    """Settings of mixers of Mamba-2 beside attention.
+
+    Their ``mamba_n_heads`` of ``mamba_d_head`` channels stand in ``mamba_n_groups``, and have ``mamba_expand`` times
+    ``hidden_size`` channels together. ``mamba_chunk_size`` has no effect: it chooses between equal computations.
+    """
+
+    hidden_size: int
+    mamba_n_heads: Count = 128
+    mamba_d_head: int = derived(lambda c: c.mamba_inner // c.mamba_n_heads, absent="auto")
+    mamba_n_groups: Count = 1
+    mamba_d_state: Count = 256
+    mamba_d_conv: Count = 4
+    mamba_expand: int = 2
+    mamba_chunk_size: Count = 256
+    mamba_conv_bias: bool = True
+    mamba_proj_bias: bool = False
+
+    @property
+    def mamba_inner(self) -> int:
+        """Channels of all heads of a mixer."""
+        return self.mamba_expand * self.hidden_size
+
+    @property
+    def state_sizes(self) -> StateSizes:
+        return StateSizes(self.mamba_n_heads, self.mamba_d_head, self.mamba_n_groups, self.mamba_d_state, self.mamba_d_conv)
+
+    def validate(self) -> None:
+        super().validate()
+        if self.mamba_n_heads * self.mamba_d_head != self.mamba_inner:
+            self.fail("mamba_n_heads", f"times `mamba_d_head` must be {self.mamba_inner}, the channels of all heads")
+        self.divided("mamba_n_heads", "mamba_n_groups")
+
+
+def state_space(c: Any, kind: type[StateSpaceMixer] = StateSpaceMixer) -> StateSpaceMixer:
+    """The mixer of a decoder with such settings."""
+    options = {"bias": c.mamba_proj_bias, "conv_bias": c.mamba_conv_bias, "limit": c.time_step_limit}
+    return kind(c.hidden_size, c.state_sizes, c.hidden_act, eps=c.rms_norm_eps, **options)
 
 
 class Steps(Protocol):

@@ -103,6 +103,30 @@ class PreNorm(Block):
         return x + self.mlp_dropout(self.mlp(self.mlp_norm(x), ctx))
 
 
+class StatePreNorm(Layer):
+    """A pre-norm block in which a ``mixer`` that keeps states stands in the place of self-attention.
+
+    ``branch`` makes what each part's output goes through before it is added.
+    """
+
+    def __init__(
+        self,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        norm: Callable[[], nn.Module],
+        *,
+        branch: Callable[[], nn.Module] = nn.Identity,
+    ) -> None:
+        super().__init__()
+        self.mixer, self.self_attn_norm, self.mixer_branch = mixer, norm(), branch()
+        self.mlp, self.mlp_norm, self.mlp_branch = mlp, norm(), branch()
+
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:
+        """(B, T, D) -> (B, T, D)."""
+        x = x + self.mixer_branch(self.mixer(self.self_attn_norm(x), ctx))
+        return x + self.mlp_branch(self.mlp(self.mlp_norm(x), ctx))
+
+
 class SandwichNorm(Block):
     """Each part reads its normed input, and its output is normed before it is added to the input (Ding et al. 2021)."""
 

@@ -99,7 +99,10 @@ class Cache:
         return self.part(layer_idx, KeyValues).append(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.layers[layer_idx].length if len(self.layers) > layer_idx else 0
+        if len(self.layers) <= layer_idx:
+            return 0
+        found = self.layers[layer_idx]
+        return found.length if found.parts else max((layer.length for layer in self.layers), default=0)
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         """Number of positions that there is room for, -1 where there is no end."""
@@ -117,7 +120,7 @@ class Cache:
     @property
     def batch_size(self) -> int:
         """B; 0 while empty."""
-        return self.layers[0].rows if self.layers else 0
+        return next((layer.rows for layer in self.layers if layer.parts), 0)
 
     @property
     def is_initialized(self) -> bool:

@@ -207,7 +207,7 @@ class StaticCache(Cache):
     def span(self, new: int) -> tuple[int | Tensor, int]:
         """As in every kind; in compiled graphs a tensor, and all positions that there is room for."""
         if torch.compiler.is_compiling() and self.layers:
-            for part in self.layers[0].parts:
+            for part in self.parts():
                 if isinstance(part, Counted) and part.filled is not None:
                     return part.filled.clone(), self.max_cache_len  # a copy, since the layers count on in place
         past, keys = super().span(new)

@@ -128,7 +128,7 @@ class LayerCache:
 
 
 class Several(LayerCache):
-    """What a layer keeps that has parts of several kinds, such as attention beside a recurrence."""
+    """What a layer keeps that has parts of several kinds, such as attention beside a recurrence, or of none."""
 
     def __init__(self, parts: Iterable[LayerCache]) -> None:
         self._parts = tuple(parts)
@@ -139,11 +139,11 @@ class Several(LayerCache):
 
     @property
     def length(self) -> int:
-        return self._parts[0].length
+        return self._parts[0].length if self._parts else 0
 
     @property
     def rows(self) -> int:
-        return max(part.rows for part in self._parts)
+        return max((part.rows for part in self._parts), default=0)
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -235,3 +235,50 @@ class StateSpaceMixer(Linked):
 
 STATE_SPACE = {name: name for name in ("dt_bias", "A_log", "D", "conv1d", "in_proj", "norm", "out_proj")}
 """The names of the parts of a :class:`StateSpaceMixer`, which are the reference's."""
+
+
+def gated_delta_scan(
+    query: Tensor, key: Tensor, value: Tensor, logs: Tensor, share: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule (Yang, Kautz and Hatamizadeh 2024): a state that forgets, and learns what a key should give.
+
+    ``state[t] = exp(logs[t]) * state[t - 1]``, to which ``share[t] * key[t]`` times how much ``value[t]`` differs from
+    ``key[t] @ state[t]`` is added, and ``y[t] = query[t] @ state[t]``. ``query`` and ``key`` are (B, T, G, N), each for H / G
+    heads, ``value`` (B, T, H, P), the others (B, T, H). Returns (B, T, H, P) and the last state (B, H, N, P), in float32 at
+    least. Within a chunk the differences are the solution of a system of equations.
+    """
+    times, length = value.shape[2] // key.shape[2], key.shape[1]
+    query, key, value, logs, share = (wide(part).transpose(1, 2) for part in (query, key, value, logs, share))
+    query, key = (part.repeat_interleave(times, dim=1) if times > 1 else part for part in (query, key))
+    state = value.new_zeros(*key.shape[:2], key.shape[3], value.shape[3]) if state is None else state
+    if length == 1:
+        state = state * logs.exp()[..., None]
+        state = state + key.mT @ ((value - key @ state) * share[..., None])
+        return (query @ state).transpose(1, 2), state
+    query, key, value, logs, share = (_chunks(part) for part in (query, key, value, logs, share))
+    decays, total, learned = _decays(logs), logs.cumsum(-1).exp()[..., None], key * share[..., None]
+    given = torch.cat([value * share[..., None], learned * total], dim=-1)
+    solved = torch.linalg.solve_triangular(learned @ key.mT * decays, given, upper=False, unitriangular=True)
+    made, seen = torch.split(solved, [value.shape[-1], key.shape[-1]], dim=-1)
+    within, reads, writes = query @ key.mT * decays, query * total, (key * decays[..., -1, :, None]).mT
+    outputs = []
+    for chunk in range(value.shape[2]):
+        new = made[:, :, chunk] - seen[:, :, chunk] @ state
+        outputs.append(reads[:, :, chunk] @ state + within[:, :, chunk] @ new)
+        state = state * total[:, :, chunk, -1:] + writes[:, :, chunk] @ new
+    return torch.cat(outputs, dim=2).transpose(1, 2)[:, :length], state
+
+
+def linear_scan(x: Tensor, factor: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """``y[t] = factor[t] * y[t - 1] + x[t]`` for (B, T, C), beginning with ``state`` (B, C); ``y``, and its last position.
+
+    Each pass joins what twice as many positions give, so that there are as many passes as T has binary digits.
+    """
+    x, factor, reach = wide(x), wide(factor), 1
+    if state is not None:
+        x = torch.cat([torch.addcmul(x[:, :1], factor[:, :1], state[:, None]), x[:, 1:]], dim=1)
+    while reach < x.shape[1]:
+        x = torch.cat([x[:, :reach], torch.addcmul(x[:, reach:], factor[:, reach:], x[:, :-reach])], dim=1)
+        factor = torch.cat([factor[:, :reach], factor[:, reach:] * factor[:, :-reach]], dim=1)
+        reach *= 2
+    return x, x[:, -1]

@@ -32,8 +32,8 @@ class FalconMambaModel(MambaModel):
     config_class = FalconMambaConfig
     mixer_class = NormedMixer
 
-    def mixer(self) -> nn.Module:
-        made: Any = super().mixer()
+    def mixer(self, layer: int) -> nn.Module:
+        made: Any = super().mixer(layer)
         made.eps = self.config.mixer_rms_eps
         return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
 from transept.checkpoint.names import Names
@@ -21,7 +23,7 @@ class GraniteMoeSharedConfig(GraniteMoeConfig):
 
 
 class GraniteMoeSharedModel(GraniteMoeModel):
-    config_class = GraniteMoeSharedConfig
+    config_class: ClassVar[type[GraniteMoeSharedConfig]] = GraniteMoeSharedConfig
     names = GraniteMoeModel.names | Names(
         {"layers.*.shared_mlp": ("layers.*.mlp.shared", {"input_linear": "gate_up_proj", "output_linear": "down_proj"})}
     )

@@ -18,6 +18,7 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.config.model import Config
 from transept.heads.language import ForCausalLM
+from transept.kinds.decoder import FULL
 from transept.kinds.hybrid import LINEAR, HybridBackbone, spread_steps
 from transept.layers import Context, RMSNorm
 from transept.layers.cache import Cache
@@ -130,6 +131,8 @@ class MambaBlock(Layer):
         return mixed + (x.float() if self.wide and x.dtype.itemsize < 4 else x)
 
 
+# What older files of hybrids call kinds of layers.
+OLDER_KINDS = {"mamba": LINEAR, "attention": FULL}
 MAMBA_BLOCK: Table = {
     "norm": "mixer_norm",
     "mixer": ("mixer", {name: name for name in ("A_log", "D", "conv1d", "in_proj", "x_proj", "dt_proj", "out_proj")}),
@@ -152,14 +155,16 @@ class MambaModel(HybridBackbone):
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        blocks = (MambaBlock(self.mixer(), self.make_norm(), wide=c.residual_in_fp32) for _ in range(c.num_hidden_layers))
+        blocks = (
+            MambaBlock(self.mixer(layer), self.make_norm(), wide=c.residual_in_fp32) for layer in range(c.num_hidden_layers)
+        )
         self.layers = nn.ModuleList(blocks)
         self.norm = self.make_norm()
 
     def make_norm(self) -> RMSNorm:
         return RMSNorm(self.config.hidden_size, self.config.layer_norm_epsilon)
 
-    def mixer(self) -> nn.Module:
+    def mixer(self, layer: int) -> nn.Module:
         c: Any = self.config  # a kin with other mixers has not these settings
         sizes = (c.hidden_size, c.intermediate_size, int(c.time_step_rank), c.state_size, c.conv_kernel)
         return self.mixer_class(*sizes, c.hidden_act, bias=c.use_bias, conv_bias=c.use_conv_bias)

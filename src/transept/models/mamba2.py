@@ -50,7 +50,7 @@ class Mamba2Model(MambaModel):
     config_class = Mamba2Config
     names = MambaModel.names | Names({"layers.*": ("layers.*", {"norm": "mixer_norm", **MIXER})})
 
-    def mixer(self) -> nn.Module:
+    def mixer(self, layer: int) -> nn.Module:
         c = self.config
         sizes = StateSizes(c.num_heads, c.head_dim, c.n_groups, c.state_size, c.conv_kernel)
         options = {"eps": c.layer_norm_epsilon, "bias": c.use_bias, "conv_bias": c.use_conv_bias, "limit": c.time_step_limit}

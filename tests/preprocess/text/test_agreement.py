@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,18 @@ def test_classes_beside_the_reference(name: str, request: pytest.FixtureRequest,
     count = compare(of_reference(name, request.getfixturevalue(fixture), **options), odd_texts)
     assert count.strings == len(odd_texts)
     assert count.different == []
+
+
+@pytest.mark.reference
+def test_qwen3_5_beside_the_reference(bpe_files: Path, odd_texts: list[str]) -> None:
+    """The reference's class takes a vocabulary, and does not find the files of one."""
+    vocabulary = json.loads((bpe_files / "vocab.json").read_text())
+    merges = [tuple(line.split(" ")) for line in (bpe_files / "merges.txt").read_text().splitlines() if line.count(" ") == 1]
+    merges = [pair for pair in merges if "".join(pair) in vocabulary]
+    theirs = transformers.Qwen3_5Tokenizer(vocab=vocabulary, merges=merges)
+    ours = classes.Qwen3_5Tokenizer.from_pretrained(bpe_files)
+    texts = [text for text in odd_texts if "<|" not in text]
+    assert compare(Case(ids(ours, special=False), ids(theirs, special=False)), texts).different == []
 
 
 @pytest.mark.reference

@@ -37,6 +37,7 @@ SAVED = {
     "DebertaTokenizer": ("bpe_files", {}),
     "GPTNeoXTokenizer": ("bpe_files", {}),
     "Qwen2Tokenizer": ("bpe_files", {}),
+    "Qwen3_5Tokenizer": ("bpe_files", {}),
     "CohereTokenizer": ("bpe_files", {}),
 }
 

@@ -30,6 +30,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     OpenAIGPTTokenizerFast,
     Qwen2Tokenizer,
     Qwen2TokenizerFast,
+    Qwen3_5Tokenizer,
     RobertaTokenizer,
     RobertaTokenizerFast,
 )
@@ -188,6 +189,7 @@ __all__ = [
     "PythonBackend",
     "Qwen2Tokenizer",
     "Qwen2TokenizerFast",
+    "Qwen3_5Tokenizer",
     "ReformerTokenizer",
     "ReformerTokenizerFast",
     "RemBertTokenizer",

@@ -127,6 +127,14 @@ class Qwen2Tokenizer(
     """Qwen2's: byte pairs of text in Unicode's NFC, with digits apart."""
 
 
+class Qwen3_5Tokenizer(  # noqa: N801 (the reference's name)
+    Qwen2Tokenizer,
+    build=partial(build.byte_level_backend, pattern=build.QWEN3_5, compose=True),
+    model_types=("qwen3_5_text", "qwen3_5_moe_text"),
+):
+    """Qwen3.5's: Qwen2's, in which marks stay with their letters."""
+
+
 class CohereTokenizer(
     GPT2Tokenizer,
     tokens=tokens.named(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>")
