@@ -1008,6 +1008,11 @@ from transept.models.pegasus import (
     PegasusForConditionalGeneration as PegasusForConditionalGeneration,
     PegasusModel as PegasusModel,
 )
+from transept.models.pegasus_x import (
+    PegasusXConfig as PegasusXConfig,
+    PegasusXForConditionalGeneration as PegasusXForConditionalGeneration,
+    PegasusXModel as PegasusXModel,
+)
 from transept.models.persimmon import (
     PersimmonConfig as PersimmonConfig,
     PersimmonForCausalLM as PersimmonForCausalLM,

@@ -140,4 +140,14 @@ SEQ2SEQ = [
         modality="seq2seq",
         variants=SWITCHES,
     ),
+    Family(
+        "pegasus_x",
+        STACKS | {"init_std": SHARP, "scale_embedding": False, "block_size": 4, "num_global_tokens": 3},
+        modality="seq2seq",
+        rounded=ALL,
+        variants=SWITCHES | {"in_place": {"stagger_local_blocks": False, "block_size": 2}},
+        exempt={
+            "test_equals_reference": "its encoder shows states of what fills up blocks, and global tokens in a tuple: see test_pegasus_x.py"
+        },
+    ),
 ]
