@@ -14,8 +14,10 @@ import torch
 
 import transept
 from tests.checkpoint.gguf_files import LAYERS, WORDS, Kind, fused, gated, settings, write
-from transept.checkpoint.blocks import decode
+from transept.checkpoint.blocks import decode, grouped
 from transept.errors import FileError, FormatError, UnsupportedError
+from transept.quantized.grouped import GroupedLinear
+from transept.quantized.linear import few_bits
 from transept.storage.gguf import ENCODINGS, read_gguf
 
 IDS = torch.randint(3, WORDS, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -57,7 +59,7 @@ def test_models_equal_those_of_the_reference(architecture: str, kind: Kind | Non
     from transformers import AutoModelForCausalLM
 
     path = write(tmp_path / "model.gguf", architecture, *MODELS[architecture](architecture), kind)
-    ours = transept.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf")
+    ours = transept.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf").dequantize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = AutoModelForCausalLM.from_pretrained(str(tmp_path), gguf_file=path.name, dtype=torch.float32).eval()
@@ -86,7 +88,23 @@ def test_what_is_loaded_is_saved_as_any_model(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "saved")
     again = transept.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     assert again.config.num_experts_per_tok == 2
-    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
+    assert few_bits(model).keys() == {*few_bits(again), "lm_head.weight"}  # which is tied to embeddings, and not saved
+    wanted = model.dequantize().state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in again.dequantize().state_dict().items())
+
+
+@pytest.mark.parametrize("encoding", [kind for kind in ENCODINGS.values() if kind.name[:3] not in ("F32", "F16", "BF1", "MXF")])
+def test_layers_multiply_by_the_bits_of_the_file(encoding: Any) -> None:
+    """Their inputs are rounded to eight bits: by a share of 1 / 254 of the largest of a group at most."""
+    # Bytes below 64, so that scales are numbers from 0 to 2.
+    data = np.random.default_rng(0).integers(0, 64, (64 * 512 // encoding.block, encoding.size), dtype=np.uint8)
+    blocks = torch.from_numpy(data)
+    weight = grouped(encoding.name, blocks, 64)
+    assert weight is not None
+    plain = decode(encoding.name, blocks).view(64, 512)
+    assert torch.equal(weight.dequantized(), plain)
+    layer, x = GroupedLinear(torch.nn.Linear(512, 64, bias=False), weight), torch.randn(5, 512)
+    assert (layer(x) - x @ plain.T).abs().max() < 0.02 * (x @ plain.T).abs().max()
 
 
 def test_types_of_half_the_size_stay(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transept.errors import FormatError, UnsupportedError
+from transept.quantized.linear import few_bits
 
 SIZES = {"vocab_size": 64, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 IDS = torch.arange(3, 12)[None]
@@ -43,19 +44,27 @@ def quantised(plain: Path, target: Path, pack: Pack, settings: dict[str, Any], d
     return wanted
 
 
-def check(plain: Path, target: Path, pack: Pack, settings: dict[str, Any], dtype: str = "float32") -> None:
+def check(
+    plain: Path, target: Path, pack: Pack, settings: dict[str, Any], dtype: str = "float32", *, kept: bool = False
+) -> None:
+    """Load such a checkpoint, perhaps into layers that keep its bits, save it and load what was saved."""
     wanted = quantised(plain, target, pack, settings, dtype)
     model = AutoModelForCausalLM.from_pretrained(target)
-    state = model.state_dict()
+    assert bool(few_bits(model)) == kept
     assert model.dtype == getattr(torch, dtype)
-    assert state.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert torch.equal(state[name], tensor.to(model.dtype)), name
-    assert torch.isfinite(model(input_ids=IDS).logits).all()
-    model.save_pretrained(target / "again")  # as plain weights
-    assert "quantization_config" not in json.loads((target / "again" / "config.json").read_text())
+    logits = model(input_ids=IDS).logits
+    assert torch.isfinite(logits).all()
+    model.save_pretrained(target / "again")
+    assert ("quantization_config" in json.loads((target / "again" / "config.json").read_text())) == kept
     again = AutoModelForCausalLM.from_pretrained(target / "again")
-    assert torch.equal(again.state_dict()["model.layers.1.mlp.up_proj.weight"], state["model.layers.1.mlp.up_proj.weight"])
+    assert few_bits(again).keys() == few_bits(model).keys()
+    for found in (model, again):
+        state = found.dequantize().state_dict()
+        assert state.keys() == wanted.keys()
+        for name, tensor in wanted.items():
+            assert torch.equal(state[name], tensor.to(found.dtype)), name
+    if kept:  # inputs are rounded to eight bits; the large random weights make more of it, and wrong products would give 1.4
+        assert (model(input_ids=IDS).logits - logits).norm() < 0.2 * logits.norm()
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -109,7 +118,7 @@ def test_gptq(plain: Path, tmp_path: Path, bits: int, form: str, ordered: bool) 
         return parts, (scales[groups] * (codes - zeros[groups]).half()).T
 
     settings = {"quant_method": "gptq", "bits": bits, "group_size": 128, "desc_act": not ordered, "checkpoint_format": form}
-    check(plain, tmp_path, pack, settings, "float16")
+    check(plain, tmp_path, pack, settings, "float16", kept=True)
 
 
 def test_awq(plain: Path, tmp_path: Path) -> None:
@@ -126,7 +135,7 @@ def test_awq(plain: Path, tmp_path: Path) -> None:
         parts = {".qweight": interleaved(codes), ".qzeros": interleaved(zeros), ".scales": scales}
         return parts, ((codes - zeros[groups]).half() * scales[groups]).T
 
-    check(plain, tmp_path, pack, {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, "float16")
+    check(plain, tmp_path, pack, {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm"}, "float16", kept=True)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -152,7 +161,7 @@ def test_compressed_integers(plain: Path, tmp_path: Path, bits: int, symmetric: 
 
     groups = {"group_0": {"targets": ["Linear"], "weights": scheme}}
     settings = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups}
-    check(plain, tmp_path, pack, settings, "bfloat16")
+    check(plain, tmp_path, pack, settings, "bfloat16", kept=True)
 
 
 @pytest.mark.parametrize("kind", ["int", "channel", "tensor", "block"])

@@ -188,6 +188,7 @@ def test_absent_names_say_what_to_do(line: str, what: str) -> None:
         exec(line)
 
 
-def test_settings_of_quantised_checkpoints_say_that_they_are_not_read() -> None:
-    with pytest.raises(UnsupportedError, match="quantize"):
-        transept.BitsAndBytesConfig(load_in_4bit=True)
+def test_settings_of_quantised_checkpoints_can_be_made() -> None:
+    assert transept.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4").to_dict()["load_in_4bit"] is True
+    with pytest.raises(UnsupportedError, match="cannot be rounded by GPTQConfig"):
+        transept.GPTQConfig(bits=4, dataset="c4").rounding()

@@ -20,7 +20,8 @@ from transept.adapt.quantize import quantize
 from transept.environment import compiler
 from transept.errors import InputError, TranseptWarning
 from transept.quantized import grouped
-from transept.quantized.grouped import SOURCE, GroupedLinear, GroupedWeight, rounded_to_four_bits
+from transept.quantized.grouped import SOURCE, GroupedLinear
+from transept.quantized.weights import GroupedWeight, rounded_to_four_bits
 
 # Both add products in float32, in other orders.
 SUMS = 1e-5
@@ -95,7 +96,7 @@ def test_kinds_of_weights(kind: str) -> None:
     weight = weights()[kind]
     layer = GroupedLinear(nn.Linear(INPUTS, OUTPUTS), weight)
     assert torch.equal(layer.dequantized(), weight.dequantized())
-    back = layer.packed()
+    back = layer.grouped()
     assert torch.equal(back.codes, weight.codes)
     assert (back.group, back.span, back.bits) == (weight.group, weight.span, weight.bits)
     x = torch.randn(3, INPUTS)

@@ -113,11 +113,12 @@ def _one_product(module: nn.Module, names: tuple[str, ...], place: str, make: Ca
     whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
     if biases:
         whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    shared = make(whole)
-    setattr(module, place, shared)
+    product = make(whole)
+    product.shared = True
+    setattr(module, place, product)
     start = 0
     for name, part in zip(names, parts, strict=True):
-        setattr(module, name, Projection(shared, slice(start, start + part.out_features)))
+        setattr(module, name, Projection(product, slice(start, start + part.out_features)))
         start += part.out_features
 
 

@@ -6,8 +6,6 @@ of it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -16,18 +14,12 @@ from torch import nn
 from transept.adapt.pack import join_projections
 from transept.core.model import Model
 from transept.environment import tiles
-from transept.errors import InputError, refuse
+from transept.errors import InputError
 from transept.layers.linear import Conv1D
 from transept.layers.mlp import MLP
-from transept.quantized.eight_bits import (
-    QuantizedForManyRows,
-    QuantizedForMatrixUnits,
-    QuantizedForOneRow,
-    can_quantize,
-    has_matrix_units,
-)
-from transept.quantized.grouped import GROUP, GroupedLinear
-from transept.quantized.linear import QuantizedLinear
+from transept.quantized.eight_bits import QuantizedForManyRows
+from transept.quantized.settings import Rounding
+from transept.quantized.weights import GROUP
 
 M = TypeVar("M", bound=Model)
 
@@ -46,29 +38,19 @@ def quantize(model: M, bits: int = 8, group_size: int = GROUP) -> M:
         InputError: the model is in training mode or not on the CPU, the processor cannot do it, or there are no such bits.
     """
     tiles.check()
-    refuse(bits not in (4, 8), f"weights can have 4 or 8 bits, not {bits!r}.")
-    refuse(type(group_size) is not int or group_size < 8 or group_size % 8, f"a group cannot have {group_size!r} numbers.")
-    if not can_quantize():
-        raise InputError(f"weights of eight bits cannot be multiplied here (engine {torch.backends.quantized.engine!r}).")
+    make, eight = Rounding(bits, group_size).makers(writes=model.can_generate())
     if model.training or model.device.type != "cpu":
         mode = "training" if model.training else "evaluation"
         raise InputError(
             f"a model on {model.device.type!r} in {mode} mode cannot be quantized.",
             hint="Only models on the CPU in evaluation mode can.",
         )
-    make: Callable[[nn.Linear | Conv1D], QuantizedLinear] = (
-        QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
-    )
-    if model.can_generate():
-        make = QuantizedForOneRow
-    wide, output = make, model.get_output_embeddings()
-    if bits == 4:
-        make = partial(GroupedLinear.of_four_bits, group=group_size)
+    output = model.get_output_embeddings()
     for module in tuple(model.modules()):
         join_projections(module, make)
         if make is QuantizedForManyRows and isinstance(module, MLP):
             module.chunk_size = module.chunk_size or _CHUNK
         for name, child in module.named_children():
             if isinstance(child, nn.Linear | Conv1D) and not child._forward_hooks:
-                setattr(module, name, wide(child) if child is output else make(child))
+                setattr(module, name, eight(child) if child is output else make(child))
     return model

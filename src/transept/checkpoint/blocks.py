@@ -1,9 +1,9 @@
-"""The blocks of numbers in which GGUF files store weights, as float32.
+"""The blocks of numbers in which GGUF files store weights.
 
 A block holds 32 or 256 numbers of a row as small integers and a scale of 16 bits. The K encodings (`llama.cpp pull request
 1684 <https://github.com/ggml-org/llama.cpp/pull/1684>`_) have 256 numbers in groups, with a scale and where they say so an
-offset for each group, which are integers of 4 to 8 bits themselves. Every function takes the bytes of blocks, (N, bytes), and
-gives (N, numbers); products are formed in the order of the format's own library, so that results are equal bit for bit.
+offset for each group, which are integers of 4 to 8 bits themselves. Every function takes the bytes of blocks, (N, bytes);
+products are formed in the order of the format's own library, so that results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from transept.quantized.weights import GroupedWeight
+
 # What the 16 codes of four bits stand for, where steps are not even (IQ4), and where codes are floating-point numbers (MXFP4,
 # in halves).
 _UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -21,12 +23,24 @@ _FLOATS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 def decode(name: str, blocks: Tensor) -> Tensor:
     """The numbers (N, block) in float32 of blocks (N, bytes) of an encoding, such as ``Q4_K``."""
-    return _DECODERS[name](blocks)
+    return _PLAIN[name](blocks) if name in _PLAIN else _GROUPED[name](blocks).dequantized()
+
+
+def grouped(name: str, blocks: Tensor, rows: int) -> GroupedWeight | None:
+    """A weight (rows, in) as it is stored; ``None`` for encodings that are no integers with scales of 16 bits."""
+    if name not in _GROUPED:
+        return None
+    weight = _GROUPED[name](blocks)
+    return weight.map_rows(lambda part: part.reshape(rows, -1))
 
 
 def _half(data: Tensor) -> Tensor:
     """(N, 2 k) bytes as (N, k) numbers of float16."""
-    return data.contiguous().view(torch.float16).float()
+    return data.contiguous().view(torch.float16)
+
+
+def _signed(data: Tensor) -> Tensor:
+    return data.contiguous().view(torch.int8)
 
 
 def _bits(data: Tensor, width: int, count: int) -> Tensor:
@@ -47,12 +61,6 @@ def _bit_field(data: Tensor) -> Tensor:
     return ((data[..., None] >> shifts) & 1).flatten(1)
 
 
-def _grouped(scale: Tensor, codes: Tensor, offset: Tensor | None = None) -> Tensor:
-    """Codes (N, block) times the scale of their group (N, groups), less its offset."""
-    groups = codes.float().view(*scale.shape, -1) * scale[..., None]
-    return (groups if offset is None else groups - offset[..., None]).flatten(1)
-
-
 def _f32(blocks: Tensor) -> Tensor:
     return blocks.contiguous().view(torch.float32)
 
@@ -61,41 +69,45 @@ def _bf16(blocks: Tensor) -> Tensor:
     return blocks.contiguous().view(torch.bfloat16).float()
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * (_halves(blocks[:, 2:]).float() - 8)
+def _f16(blocks: Tensor) -> Tensor:
+    return _half(blocks).float()
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * _halves(blocks[:, 4:]).float() + _half(blocks[:, 2:4])
+def _q4_0(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_halves(blocks[:, 2:]), 32, _half(blocks[:, :2]))
+
+
+def _q4_1(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_halves(blocks[:, 4:]), 32, _half(blocks[:, :2]), low=-_half(blocks[:, 2:4]))
 
 
 def _q5(high: Tensor, low: Tensor) -> Tensor:
-    return (_halves(low) | (_bit_field(high) << 4)).float()
+    return _signed(_halves(low) | (_bit_field(high) << 4))
 
 
-def _q5_0(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * (_q5(blocks[:, 2:6], blocks[:, 6:]) - 16)
+def _q5_0(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_q5(blocks[:, 2:6], blocks[:, 6:]) - 16, 32, _half(blocks[:, :2]))
 
 
-def _q5_1(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * _q5(blocks[:, 4:8], blocks[:, 8:]) + _half(blocks[:, 2:4])
+def _q5_1(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_q5(blocks[:, 4:8], blocks[:, 8:]), 32, _half(blocks[:, :2]), low=-_half(blocks[:, 2:4]))
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * blocks[:, 2:].contiguous().view(torch.int8).float()
+def _q8_0(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_signed(blocks[:, 2:]), 32, _half(blocks[:, :2]))
 
 
-def _q2_k(blocks: Tensor) -> Tensor:
+def _q2_k(blocks: Tensor) -> GroupedWeight:
     scales, codes, whole = blocks[:, :16], blocks[:, 16:80], _half(blocks[:, 80:])
     codes = _bits(codes.reshape(-1, 32), 2, 4).reshape(len(blocks), 256)
-    return _grouped(whole[:, :1] * (scales & 15).float(), codes, whole[:, 1:] * (scales >> 4).float())
+    return GroupedWeight(codes, 16, whole[:, :1], _signed(scales & 15), whole[:, 1:], _signed(scales >> 4))
 
 
-def _q3_k(blocks: Tensor) -> Tensor:
+def _q3_k(blocks: Tensor) -> GroupedWeight:
     high, low, packed, whole = blocks[:, :32], blocks[:, 32:96], blocks[:, 96:108], _half(blocks[:, 108:])
     scales = _halves(packed[:, :8]) | (_bits(packed[:, 8:], 2, 4).flatten(1) << 4)
     codes = _bits(low.reshape(-1, 32), 2, 4).reshape(len(blocks), 256) | (_bits(high, 1, 8).flatten(1) << 2)
-    return _grouped(whole * (scales.float() - 32), codes.float() - 4)
+    return GroupedWeight(codes + 4, 16, whole, _signed(scales) - 32)  # codes are lessened by 8, these by 4
 
 
 def _scales_and_offsets(packed: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +115,7 @@ def _scales_and_offsets(packed: Tensor) -> tuple[Tensor, Tensor]:
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = torch.cat([first & 63, (third & 15) | ((first >> 6) << 4)], dim=1)
     offsets = torch.cat([second & 63, (third >> 4) | ((second >> 6) << 4)], dim=1)
-    return scales.float(), offsets.float()
+    return _signed(scales), _signed(offsets)
 
 
 def _in_chunks(data: Tensor) -> Tensor:
@@ -111,51 +123,45 @@ def _in_chunks(data: Tensor) -> Tensor:
     return _halves(data.reshape(-1, 32)).reshape(len(data), 256)
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
+def _q4_k(blocks: Tensor) -> GroupedWeight:
     whole, (scales, offsets) = _half(blocks[:, :4]), _scales_and_offsets(blocks[:, 4:16])
-    return _grouped(whole[:, :1] * scales, _in_chunks(blocks[:, 16:]), whole[:, 1:] * offsets)
+    return GroupedWeight(_in_chunks(blocks[:, 16:]), 32, whole[:, :1], scales, whole[:, 1:], offsets)
 
 
-def _q5_k(blocks: Tensor) -> Tensor:
+def _q5_k(blocks: Tensor) -> GroupedWeight:
     whole, (scales, offsets) = _half(blocks[:, :4]), _scales_and_offsets(blocks[:, 4:16])
     codes = _in_chunks(blocks[:, 48:]) | (_bits(blocks[:, 16:48], 1, 8).flatten(1) << 4)
-    return _grouped(whole[:, :1] * scales, codes, whole[:, 1:] * offsets)
+    return GroupedWeight(_signed(codes), 32, whole[:, :1], scales, whole[:, 1:], offsets)
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Tensor) -> GroupedWeight:
     low, high = blocks[:, :128].reshape(-1, 64), blocks[:, 128:192].reshape(-1, 32)
     codes = (_halves(low) | (_bits(high, 2, 4).flatten(1) << 4)).reshape(len(blocks), 256)
-    scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    return _grouped(_half(blocks[:, 208:]) * scales, codes.float() - 32)
+    return GroupedWeight(_signed(codes) - 32, 16, _half(blocks[:, 208:]), _signed(blocks[:, 192:208]))
 
 
-def _looked_up(codes: Tensor, values: tuple[int, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)[codes.int()]
+def _iq4_nl(blocks: Tensor) -> GroupedWeight:
+    table = torch.tensor(_UNEVEN, dtype=torch.int8)
+    return GroupedWeight(_halves(blocks[:, 2:]), 32, _half(blocks[:, :2]), table=table)
 
 
-def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks[:, :2]) * _looked_up(_halves(blocks[:, 2:]), _UNEVEN)
-
-
-def _iq4_xs(blocks: Tensor) -> Tensor:
+def _iq4_xs(blocks: Tensor) -> GroupedWeight:
     high = _bits(blocks[:, 2:4], 2, 4).transpose(1, 2).flatten(1)
     low = _bits(blocks[:, 4:8], 4, 2).transpose(1, 2).flatten(1)
-    scales = _half(blocks[:, :2]) * ((low | (high << 4)).float() - 32)
+    scales, table = _signed(low | (high << 4)) - 32, torch.tensor(_UNEVEN, dtype=torch.int8)
     codes = _halves(blocks[:, 8:].reshape(-1, 16)).reshape(len(blocks), 256)
-    return _grouped(scales, _looked_up(codes, _UNEVEN))
+    return GroupedWeight(codes, 32, _half(blocks[:, :2]), scales, table=table)
 
 
 def _mxfp4(blocks: Tensor) -> Tensor:
     power = blocks[:, :1].int()
     # Half of 2 ** (power - 127), of which the smallest two are no normal numbers.
     bits = torch.where(power < 2, 0x00200000 << power.clamp(max=1), (power - 1) << 23)
-    return bits.view(torch.float32) * _looked_up(_halves(blocks[:, 1:]), _FLOATS)
+    return bits.view(torch.float32) * torch.tensor(_FLOATS, dtype=torch.float32)[_halves(blocks[:, 1:]).int()]
 
 
-_DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "F32": _f32,
-    "F16": _half,
-    "BF16": _bf16,
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"F32": _f32, "F16": _f16, "BF16": _bf16, "MXFP4": _mxfp4}
+_GROUPED: dict[str, Callable[[Tensor], GroupedWeight]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
@@ -168,5 +174,4 @@ _DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
-    "MXFP4": _mxfp4,
 }

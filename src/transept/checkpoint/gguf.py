@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.checkpoint.blocks import decode
+from transept.checkpoint import blocks as encodings
 from transept.checkpoint.keys import Stacked, Table, flattened
 from transept.checkpoint.names import Names
 from transept.errors import FileError, UnsupportedError
+from transept.quantized.weights import GroupedWeight
 from transept.storage.files import open_regular
 from transept.storage.gguf import GGUF, Stored
 
@@ -188,6 +189,17 @@ class GGUFStore(Mapping[str, Tensor]):
         change = self._change(name)
         return tensor if change is None else change.read(tensor, self._config)
 
+    def grouped(self, name: str) -> GroupedWeight | None:
+        """A matrix in its bits, where there are products by such; ``None`` for others."""
+        stored, row = self._rows[name]
+        if row is not None or len(stored.shape) != 2:
+            return None
+        blocks = self._bytes(stored, None).view(-1, stored.encoding.size)
+        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), self._change(name)
+        if weight is None or change is None:
+            return weight
+        return weight.map_rows(lambda part: change.read(part, self._config))
+
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by their places in the file."""
         order = {path: number for number, path in enumerate(self.files)}
@@ -226,5 +238,5 @@ def _unpacked(name: str, data: Tensor, stored: Stored, shape: tuple[int, ...]) -
     numbers = torch.empty(len(blocks), stored.encoding.block)
     step = _STEP // stored.encoding.block
     for start in range(0, len(blocks), step):
-        numbers[start : start + step] = decode(name, blocks[start : start + step])
+        numbers[start : start + step] = encodings.decode(name, blocks[start : start + step])
     return numbers.view(shape)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from transept.checkpoint.blocks import decode
 from transept.errors import FormatError, UnsupportedError
+from transept.quantized.weights import GroupedWeight
 from transept.storage.files import parse_json
 
 Parts = Mapping[str, Tensor]
@@ -30,9 +31,10 @@ class Layout:
     Args:
         parts: the ends of the names of its tensors, behind a common beginning.
         needed: those without which there is no such weight.
-        weight: what follows that beginning in the name of the weight.
         shape: the weight's shape, by the parts.
         unpack: the weight, by the parts.
+        weight: what follows that beginning in the name of the weight.
+        group: the weight as it is stored, by the parts; ``None`` for one that is no integers with scales of 16 bits.
     """
 
     parts: tuple[str, ...]
@@ -40,6 +42,7 @@ class Layout:
     shape: Callable[[Parts], tuple[int, ...]]
     unpack: Callable[[Parts], Tensor]
     weight: str = ".weight"
+    group: Callable[[Parts], GroupedWeight | None] = lambda parts: None
 
     def groups(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Names of weights -> the stored names of their parts."""
@@ -81,6 +84,33 @@ def _spread(scale: Tensor, shape: Iterable[int], block: Iterable[int] | None = N
     return scale
 
 
+def _grouped(codes: Tensor, bits: int, scale: Tensor, zero: Tensor | None, group: Tensor | None) -> GroupedWeight | None:
+    """Codes (out, in) from 0 on, of so many bits, with scales and zero points (out, groups) of the ``group`` of each column.
+
+    Without zero points codes are lessened by half their range. What no grouped weight is gives ``None``.
+    """
+    (outputs, inputs), count = codes.shape, scale.shape[-1]
+    if scale.shape != (outputs, count) or inputs % count or not scale.float().eq(scale.half().float()).all():
+        return None
+    order, size = None, inputs // count
+    if group is not None and not group.eq(torch.arange(inputs) // size).all():
+        order = group.argsort(stable=True)
+        if not group[order].eq(torch.arange(inputs) // size).all():
+            return None
+        codes = codes[:, order]
+    less = torch.full((1, 1), 2 ** (bits - 1)) if zero is None else zero.int()
+    if bits == 8:
+        codes, less = codes - 128, less - 128
+    elif less.eq(2 ** (bits - 1)).all():  # the middle of four bits, which needs no number of its own
+        codes, less = codes + (8 - 2 ** (bits - 1)), less + (8 - 2 ** (bits - 1))
+    if less.min() < -128 or less.max() > 127:
+        return None
+    plain = less.eq(8 if bits < 8 else 0).all()
+    codes = codes.to(torch.int8 if bits == 8 else torch.uint8)
+    fine = None if plain else less.to(torch.int8).expand(scale.shape).contiguous()
+    return GroupedWeight(codes, size, scale.half().contiguous(), fine_low=fine, order=order)
+
+
 # Methods
 
 
@@ -91,15 +121,24 @@ def _gptq(settings: Settings) -> Layout:
     def shape(parts: Parts) -> tuple[int, ...]:
         return parts[".qweight"].shape[1], parts[".qweight"].shape[0] * 32 // bits
 
-    def unpack(parts: Parts) -> Tensor:
+    def pieces(parts: Parts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         outputs, inputs = shape(parts)
         codes, scales = _stream(parts[".qweight"].T.contiguous(), bits, inputs), parts[".scales"]
         zeros = _stream(parts[".qzeros"], bits, outputs) + (0 if is_second else 1)
         size = _number(settings, "group_size", -1)
         group = parts.get(".g_idx", torch.arange(inputs) // (size if size > 0 else inputs)).long()
-        return ((codes - zeros.T[:, group]).to(scales.dtype) * scales.T[:, group]).contiguous()
+        return codes, zeros.T, scales.T, group
 
-    return Layout((".qweight", ".qzeros", ".scales", ".g_idx"), (".qweight", ".qzeros", ".scales"), shape, unpack)
+    def unpack(parts: Parts) -> Tensor:
+        codes, zeros, scales, group = pieces(parts)
+        return ((codes - zeros[:, group]).to(scales.dtype) * scales[:, group]).contiguous()
+
+    def grouped(parts: Parts) -> GroupedWeight | None:
+        codes, zeros, scales, group = pieces(parts)
+        return _grouped(codes, bits, scales, zeros, group)
+
+    needed = (".qweight", ".qzeros", ".scales")
+    return Layout((*needed, ".g_idx"), needed, shape, unpack, group=grouped)
 
 
 def _awq(settings: Settings) -> Layout:
@@ -112,15 +151,23 @@ def _awq(settings: Settings) -> Layout:
     def shape(parts: Parts) -> tuple[int, ...]:
         return parts[".qweight"].shape[1] * 8, parts[".qweight"].shape[0]
 
-    def unpack(parts: Parts) -> Tensor:
+    def pieces(parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
         codes, zeros = (_words(parts[f".{name}"], 4) for name in ("qweight", "qzeros"))
         order = torch.arange(codes.shape[1]).view(-1, 8)[:, _AWQ_ORDER].flatten()
-        codes, zeros = codes[:, order], zeros[:, order]
-        scales, size = parts[".scales"], len(codes) // len(zeros)
+        return codes[:, order], zeros[:, order], parts[".scales"]
+
+    def grouped(parts: Parts) -> GroupedWeight | None:
+        codes, zeros, scales = pieces(parts)
+        return _grouped(codes.T, 4, scales.T, zeros.T, None)
+
+    def unpack(parts: Parts) -> Tensor:
+        codes, zeros, scales = pieces(parts)
+        size = len(codes) // len(zeros)
         codes = (codes - zeros.repeat_interleave(size, 0)).to(scales.dtype)
         return (codes * scales.repeat_interleave(size, 0)).T.contiguous()
 
-    return Layout((".qweight", ".qzeros", ".scales"), (".qweight", ".qzeros", ".scales"), shape, unpack)
+    needed = (".qweight", ".qzeros", ".scales")
+    return Layout(needed, needed, shape, unpack, group=grouped)
 
 
 def _bitsandbytes(settings: Settings) -> Layout:
@@ -217,9 +264,9 @@ def _compressed(settings: Settings) -> Layout:
             return (*parts[".weight"].shape,)
         return tuple(int(size) for size in parts[".weight_shape"].tolist())
 
-    def unpack(parts: Parts) -> Tensor:
-        scale, sizes = parts[".weight_scale"], shape(parts)
-        zero = parts.get(".weight_zero_point")
+    def pieces(parts: Parts) -> tuple[Tensor, Tensor | None, int]:
+        """Codes and zero points with a sign, and how many bits they have."""
+        sizes, zero, bits = shape(parts), parts.get(".weight_zero_point"), 8
         if (packed := parts.get(".weight_packed")) is None:
             codes = parts[".weight"]
         else:
@@ -227,6 +274,18 @@ def _compressed(settings: Settings) -> Layout:
             codes = _stream(packed, bits, sizes[1]) - 2 ** (bits - 1)
             if zero is not None and zero.dtype == torch.int32:
                 zero = _stream(zero.T.contiguous(), bits, sizes[0]).T - 2 ** (bits - 1)
+        return codes, zero, bits
+
+    def grouped(parts: Parts) -> GroupedWeight | None:
+        (codes, zero, bits), group = pieces(parts), parts.get(".weight_g_idx")
+        if codes.is_floating_point() or codes.ndim != 2 or bits not in (2, 3, 4, 8):
+            return None
+        half, group = 2 ** (bits - 1), None if group is None or (group < 0).any() else group.long()
+        zero = None if zero is None else zero.int() + half
+        return _grouped(codes.int() + half, bits, parts[".weight_scale"], zero, group)
+
+    def unpack(parts: Parts) -> Tensor:
+        (codes, zero, _), scale, sizes = pieces(parts), parts[".weight_scale"], shape(parts)
         group = parts.get(".weight_g_idx")
 
         def at_entries(each: Tensor) -> Tensor:
@@ -237,7 +296,7 @@ def _compressed(settings: Settings) -> Layout:
 
     ends = ("_packed", "", "_scale", "_zero_point", "_shape", "_g_idx")
     names = (*(f".weight{end}" for end in ends), ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point")
-    return _Scaled(names, (".weight_scale",), shape, unpack)
+    return _Scaled(names, (".weight_scale",), shape, unpack, group=grouped)
 
 
 def _schemes(settings: Settings) -> list[Mapping[str, Any]]:

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.few_bits import Replace, keep, keep_tied
 from transept.checkpoint.keys import Recipe
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import Store
 from transept.environment.memory import check_memory
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
+from transept.quantized.linear import QuantizedLinear
 
 MAX_LISTED = 100
 _MOST_SETTINGS = 3  # that are named for a number; where more have it, none tells anything
@@ -220,12 +222,15 @@ def fill(
     dtype: torch.dtype,
     device: torch.device,
     part: Callable[[str], Part] = everything,
+    keeps_bits: bool = False,
+    replace: Replace | None = None,
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    Mapped memory is handed out as it is where nothing has to be done to it. ``part`` says what of a tensor of ours
-    is wanted, where that is not all of it; those that are new are made whole. A model may have a part of the parameters that
-    the names tell of, and the report be of these alone.
+    With ``keeps_bits`` linear layers multiply by the bits that the checkpoint has, where there is a product for them;
+    ``replace`` is called for every tensor that is filled. Mapped memory is handed out as it is where nothing has to be done to
+    it. ``part`` says what of a tensor of ours is wanted, where that is not all of it; those that are new are made whole. A
+    model may have a part of the parameters that the names tell of, and the report be of these alone.
     """
     keys, state = names.keys, model.state_dict()
     ties = {name: source for name, source in names.tied.items() if name in state}
@@ -234,7 +239,10 @@ def fill(
     for name, stored in report.filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
     for stored in store.reading_order(by_stored):
-        recipes, tensor, given = by_stored[stored], store[stored], set[int]()
+        recipes, given = by_stored[stored], set[int]()
+        if keeps_bits and keep(model, recipes, store, stored):
+            continue
+        tensor = store[stored]
         target = _type(names, next(iter(recipes)), tensor, dtype)
         rearranged = any(recipe.rearranges(tensor) for recipe in recipes.values())
         if rearranged or tensor.dtype != target or device.type != "cpu" or tensor.is_meta:
@@ -248,9 +256,14 @@ def fill(
             given.add(recipe.part)
             if name in state:
                 put(model, name, piece)
+                if replace is not None:
+                    replace(model, name)
             else:
                 row = model.get_parameter(owner).data[int(name.removeprefix(f"{owner}.").partition(".")[0])]
                 row.chunk(recipe.pieces)[recipe.piece].copy_(piece)
+    for name, source in ties.items():
+        if keeps_bits and source in report.filled:
+            keep_tied(model, name, store, report.filled[source])
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"
@@ -321,4 +334,5 @@ def share(model: nn.Module, ties: Mapping[str, str]) -> None:
                 holder = model.get_submodule(path)
             except AttributeError:  # a user's module stands in the place of what is around it
                 continue
-            holder._parameters[leaf] = model.get_parameter(source)
+            if not isinstance(holder, QuantizedLinear):  # which has the weight in few bits
+                holder._parameters[leaf] = model.get_parameter(source)

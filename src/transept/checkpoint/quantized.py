@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from transept.checkpoint.layouts import METHODS, Layout, Parts
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import PickleStore, Stored, TensorStore
 from transept.errors import FormatError, TranseptError, UnsupportedError
+from transept.quantized.weights import GroupedWeight
+
+T = TypeVar("T")
 
 
 class QuantizedStore(Mapping[str, Tensor]):
@@ -47,6 +50,13 @@ class QuantizedStore(Mapping[str, Tensor]):
             raise self._wrong(name, f"gives {tuple(weight.shape)}")
         return weight
 
+    def grouped(self, name: str) -> GroupedWeight | None:
+        """The weight in its bits, where there are products by such; ``None`` for others."""
+        if name not in self._groups:
+            return None
+        parts = {end: self.store.passing(stored) for end, stored in self._groups[name].items()}
+        return self._guarded(name, lambda: self.layout.group(parts))
+
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names in the order of the files."""
         first = {name: next(iter(parts.values())) for name, parts in self._groups.items()}
@@ -60,7 +70,7 @@ class QuantizedStore(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._plain) + len(self._groups)
 
-    def _guarded(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+    def _guarded(self, name: str, make: Callable[[], T]) -> T:
         try:
             return make()
         except (RuntimeError, IndexError, KeyError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:

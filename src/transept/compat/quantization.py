@@ -1,24 +1,15 @@
-"""The reference's settings of quantised checkpoints, which are not read here yet: their names can be imported, and say so."""
+"""The reference's settings of quantised checkpoints, by their names."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from transept.errors import UnsupportedError
+from transept.quantized.settings import BitsAndBytesConfig, HqqConfig, QuantizationConfigMixin, QuantoConfig, TorchAoConfig
 
-_NAMES = "AqlmConfig AutoRoundConfig AwqConfig BitNetQuantConfig BitsAndBytesConfig CompressedTensorsConfig EetqConfig"
-_NAMES += " FbgemmFp8Config FineGrainedFP8Config FPQuantConfig GPTQConfig HiggsConfig HqqConfig Mxfp4Config QuantoConfig"
-_NAMES += " QuarkConfig SpQRConfig TorchAoConfig VptqConfig"
+__all__ = ["BitsAndBytesConfig", "HqqConfig", "QuantizationConfigMixin", "QuantoConfig", "TorchAoConfig"]
 
-
-class QuantizationConfigMixin:
-    """Base of settings of quantised checkpoints: making one is an ``UnsupportedError``."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        hint = "Load the model as it is, then call transept.adapt.quantize.quantize(model)."
-        raise UnsupportedError(f"checkpoints quantised by {type(self).__name__} are not read (yet).", hint=hint)
-
-
+_NAMES = "AqlmConfig AutoRoundConfig AwqConfig BitNetQuantConfig CompressedTensorsConfig EetqConfig FbgemmFp8Config"
+_NAMES += " FineGrainedFP8Config FPQuantConfig GPTQConfig HiggsConfig Mxfp4Config QuarkConfig SpQRConfig VptqConfig"
 _CLASSES = {name: type(name, (QuantizationConfigMixin,), {"__module__": __name__}) for name in _NAMES.split()}
 
 

@@ -12,17 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from transept.checkpoint.few_bits import written
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import unpacked
 from transept.checkpoint.store import is_weights, open_store, save_checkpoint
 from transept.config.model import CONFIG_NAME, Config
+from transept.core.few_bits import FewBits
 from transept.core.task_table import pipeline_tag
 from transept.core.training import ForLibraries
 from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.layers.linear import Conv1D, resize_rows
 from transept.layers.links import tensors
+from transept.quantized.linear import names_alone
 from transept.storage.publish import Pushable
 from transept.storage.source import Source, model_name, take_source_options
 
@@ -110,7 +113,7 @@ class Pretrained(ForLibraries, Pushable):
             ConfigError, FormatError: a file is corrupt.
             CheckpointError: weights and model do not fit; lists every name.
         """
-        hub = take_source_options(options)
+        hub, few_bits = take_source_options(options), FewBits(options)
         generation = options.pop("generation_config", None)
         split, device = cls._split(options, device, device_map)
         dtype, place = options.pop("torch_dtype", None) or dtype or "auto", device_named(device, device_map)
@@ -130,13 +133,16 @@ class Pretrained(ForLibraries, Pushable):
             report, names = plan(model, store.names(model), store)
             check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
             part = everything if split is None else split.prepare(model, report, wanted)
-            fill(model, names, store, report, dtype=wanted, device=place, part=part)
+            alone = split is None
+            rounds = few_bits.rounds(model, names.keys, store, place, alone=alone)
+            keeps = few_bits.keeps(store, place, alone=alone)
+            fill(model, names, store, report, dtype=wanted, device=place, part=part, keeps_bits=keeps, replace=rounds)
         except ConfigError as error:
             error.path = error.path or source.name
             raise
         if split is not None:
             split.finish(model, report)
-        model.config.extra.pop("quantization_config", None)  # the weights are plain ones now
+        model.config.extra.pop("quantization_config", None)  # saved weights have one of their own
         model.config.dtype = wanted
         model.name_or_path = model.config.name_or_path = source.location
         model.load_report = report
@@ -157,11 +163,7 @@ class Pretrained(ForLibraries, Pushable):
 
     @classmethod
     def _config(cls, path: Any, config: Any, options: dict[str, Any], hub: dict[str, Any]) -> Config:
-        """The config that was passed or is read, without what the reference has and this library has otherwise."""
-        for name in ("quantization_config", "load_in_8bit", "load_in_4bit"):
-            what = f"`{name}` is not supported: models are quantized after loading."
-            hint = "Load the model without it, then call transept.adapt.quantize.quantize(model)."
-            refuse(options.pop(name, None), what, hint, UnsupportedError)
+        """The config that was passed or is read."""
         if config is None or isinstance(config, str | os.PathLike):
             return cls.config_class.from_pretrained(path if config is None else config, overrides=options, **hub)
         return check_config(config).with_settings(**options)
@@ -259,20 +261,24 @@ class Pretrained(ForLibraries, Pushable):
         given: Any = save_directory
         where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
-        names, state = self.checkpoint_names(), self.state_dict() if state_dict is None else state_dict
+        names = self.checkpoint_names()
+        with names_alone():
+            state = self.state_dict() if state_dict is None else state_dict
         state = {name: tensor for name, tensor in state.items() if names.is_written(name)}
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
             files = importlib.import_module(_SHARED).ModelFiles(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)
         elif is_main_process:
-            stored = names.keys.save(state)
-            save_checkpoint(stored, self.texts(), where, max_shard_size=max_shard_size, variant=variant)
+            stored, settings = written(state, names.keys, self)
+            save_checkpoint(stored, self.texts(**settings), where, max_shard_size=max_shard_size, variant=variant)
         if push_to_hub and is_main_process:
             self.push_to_hub(options.pop("repo_id", os.path.basename(os.path.abspath(where))), variant=variant, **options)
 
-    def texts(self) -> dict[str, str]:
-        """File names and contents of what is saved beside the weights."""
-        return {CONFIG_NAME: self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype).to_json_string()}
+    def texts(self, **settings: Any) -> dict[str, str]:
+        """File names and contents of what is saved beside the weights; ``settings`` are added to the config's."""
+        config = self.config.with_settings(architectures=[type(self).__name__], dtype=self.dtype)
+        config.extra.update(settings)
+        return {CONFIG_NAME: config.to_json_string()}
 
     def card_data(self) -> dict[str, Any]:
         """The family, the task and added tags, for a model card."""

@@ -16,6 +16,7 @@ from transept.errors import InputError, UnsupportedError, refuse
 from transept.layers.layer_cache import States
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
+from transept.quantized.linear import dequantize
 
 # An attribute of modules that are frozen, and stay in evaluation mode.
 FROZEN = "_frozen"
@@ -101,6 +102,13 @@ class ForLibraries(Loadable):
         """Number of parameters, tied ones once."""
         tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)} if exclude_embeddings else set()
         return sum(p.numel() for p in self.parameters() if (p.requires_grad or not only_trainable) and id(p) not in tables)
+
+    def dequantize(self: Any, dtype: torch.dtype | None = None) -> Any:
+        """Give the model plain weights in the place of those of few bits, of its own type or another, and return it."""
+        wanted = dtype or self.dtype
+        dequantize(self)
+        self.tie_weights()
+        return self.to(wanted)
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
         """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""

@@ -48,9 +48,9 @@ class Generates:
         if source.find(GENERATION_CONFIG_NAME) is not None:
             self._generation_config = GenerationConfig.from_json_file(source.need(GENERATION_CONFIG_NAME))
 
-    def texts(self) -> dict[str, str]:
+    def texts(self, **settings: Any) -> dict[str, str]:
         """With ``generation_config.json``."""
-        found: dict[str, str] = super().texts()  # type: ignore[misc]
+        found: dict[str, str] = super().texts(**settings)  # type: ignore[misc]
         return found | {GENERATION_CONFIG_NAME: self.generation_config.to_json_string()}
 
     @property

@@ -43,6 +43,7 @@ class Packed(nn.Module):
     """A layer with a weight that is no plain tensor: compilers cannot read it, and get a plain one for as long as they look."""
 
     plain: Tensor | None
+    shared = False  # whether projections that share the product have the names of its weight
 
     def __init__(self, source: nn.Linear | Conv1D) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transept.environment import tiles
 from transept.layers.linear import Conv1D, matrix
 from transept.quantized.linear import QuantizedLinear
+from transept.quantized.weights import GroupedWeight
 
 # Inputs that the operator of compiled programs takes at a time.
 _STEP = 64
@@ -75,6 +76,10 @@ class EightBitLinear(QuantizedLinear):
     def dequantized(self) -> Tensor:
         weight: Tensor = self.rounded().float() * self.scale.float()[:, None]
         return weight
+
+    def grouped(self) -> GroupedWeight:
+        rounded = self.rounded()[:, : self.in_features]
+        return GroupedWeight(rounded.contiguous(), rounded.shape[1], self.scale.half()[:, None])
 
     def unpacked(self) -> Tensor:
         """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""

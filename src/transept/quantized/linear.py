@@ -1,28 +1,35 @@
-"""What linear layers with weights of few bits share: they compute on the CPU, and have no weight to be read or saved."""
+"""What linear layers with weights of few bits share: they compute on the CPU, and have no weight to be read or trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from transept.errors import InputError
-from transept.layers.linear import Conv1D, Packed
+from transept.layers.linear import Conv1D, Packed, Projection
+from transept.quantized.weights import GroupedWeight
+
+# Whether a state has tensors without memory in the place of weights of few bits, which cannot be in one.
+_NAMES_ALONE = ContextVar("names_alone", default=False)
 
 
 class QuantizedLinear(Packed):
     """A linear layer with a weight (out, in) of few bits.
 
     Args:
-        source: the layer to round.
+        source: the layer in whose place it stands.
     """
 
     packed_bytes: int
 
     def __init__(self, source: nn.Linear | Conv1D) -> None:
         super().__init__(source)
+        self.kind: type[nn.Linear | Conv1D] = Conv1D if isinstance(source, Conv1D) else nn.Linear
         bias: Tensor | None = source.bias  # absent where the layer was made without one
         self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
 
@@ -48,16 +55,33 @@ class QuantizedLinear(Packed):
         return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     @property
-    def weight(self) -> NoReturn:
-        """There is none any more.
+    def weight(self) -> Tensor:
+        """There is none any more: it is an ``InputError`` to ask, but within :func:`names_alone`."""
+        if not _NAMES_ALONE.get():
+            raise _gone()
+        return torch.empty(self.out_features, self.in_features, device="meta")
 
-        Raises:
-            InputError: always.
-        """
-        raise _gone()
+    def grouped(self) -> GroupedWeight:
+        """The weight in its bits."""
+        raise NotImplementedError
+
+    def plain_layer(self, rows: slice = slice(None)) -> nn.Linear | Conv1D:
+        """A layer (of some of the outputs) with a plain weight in float32."""
+        weight = self.dequantized()[rows]
+        with torch.device("meta"):
+            layer = self.kind(*((len(weight), self.in_features) if self.kind is Conv1D else (self.in_features, len(weight))))
+        layer.weight = nn.Parameter((weight.T if self.kind is Conv1D else weight).contiguous())
+        bias = None if self.bias is None else nn.Parameter(self.bias.detach()[rows].clone())
+        layer.register_parameter("bias", bias)
+        return layer
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        raise _gone()
+        if not _NAMES_ALONE.get():
+            raise _gone()
+        if not self.shared:
+            destination[f"{prefix}weight"] = self.weight if self.kind is nn.Linear else self.weight.T
+            if self.bias is not None:
+                destination[f"{prefix}bias"] = self.bias.detach()
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         raise _gone()
@@ -69,7 +93,7 @@ class QuantizedLinear(Packed):
             InputError: it is moved.
         """
         if (place := fn(torch.empty(0)).device.type) != "cpu":
-            raise InputError(f"a model with weights of few bits cannot be moved to {place!r}.", hint="Load it again.")
+            raise InputError(f"a model with weights of few bits cannot be moved to {place!r}.", hint=_UNPACK)
         return self  # the bias is added to sums in float32, whatever type the model has
 
 
@@ -89,8 +113,42 @@ class _Product(torch.autograd.Function):
         return (gradient.float() @ ctx.layer.dequantized()).to(ctx.dtype), None
 
 
+@contextmanager
+def names_alone() -> Iterator[None]:
+    """Have states of models with tensors without memory in the place of weights of few bits."""
+    token = _NAMES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _NAMES_ALONE.reset(token)
+
+
+def few_bits(model: nn.Module) -> dict[str, GroupedWeight]:
+    """The weights of few bits of a model by their names in its state; those of a shared product row by row."""
+    found = dict[str, GroupedWeight]()
+    for name, module in model.named_modules():
+        if isinstance(module, QuantizedLinear) and not module.shared:
+            found[f"{name}.weight"] = module.grouped()
+        elif isinstance(module, Projection) and isinstance(module.shared, QuantizedLinear):
+            rows = module.place
+            found[f"{name}.weight"] = module.shared.grouped().map_rows(lambda part, rows=rows: part[rows])  # type: ignore[misc]
+    return found
+
+
+def dequantize(model: nn.Module) -> None:
+    """Give a model plain layers in the place of those of few bits."""
+    for module in tuple(model.modules()):
+        for name, child in tuple(module.named_children()):
+            if isinstance(child, Projection) and isinstance(child.shared, QuantizedLinear):
+                setattr(module, name, child.shared.plain_layer(child.place))
+            elif isinstance(child, QuantizedLinear) and child.shared:
+                delattr(module, name)
+            elif isinstance(child, QuantizedLinear):
+                setattr(module, name, child.plain_layer())
+
+
 def _gone() -> InputError:
-    return InputError(
-        "the model's weights are rounded to few bits, and are there no more to be read, saved or replaced.",
-        hint="Load the model again, without rounding it.",
-    )
+    return InputError("the model's weights are rounded to few bits and cannot be read or replaced.", hint=_UNPACK)
+
+
+_UNPACK = "Call model.dequantize() first, which gives plain weights."

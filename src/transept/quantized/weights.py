@@ -1,0 +1,132 @@
+"""Weights of four or eight bits, with a scale for each group of a row, and the rounding to four bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GROUP = 32
+_STEP = 8  # columns that the kernel takes at a time
+_MIDDLE = 8
+_AT_ONCE = 2**17  # numbers that are rounded at a time, few enough to stay in a core's caches
+# Shares of the largest number that the outermost step is tried at; one that is less may cut it, and fits the others better.
+_TRIED = tuple(1 - 0.02 * step for step in range(-2, 13))
+
+
+@dataclass(frozen=True)
+class GroupedWeight:
+    """A weight (out, in), which is code * scale - low.
+
+    Args:
+        codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8.
+        group: how many columns have one scale.
+        scale: (out, spans) of float16: of each group, or of several that follow each other.
+        fine_scale: (out, groups) of int8, by which the scale is multiplied for each group.
+        low: (out, spans) of float16.
+        fine_low: (out, groups) of int8, by which ``low`` is multiplied, or the scale where there is none (a zero point).
+            With neither, codes of four bits are lessened by 8 steps, and others by nothing.
+        table: (16) of int8: what codes of four bits stand for.
+        order: (in): which column of the input each of the weight's belongs to.
+    """
+
+    codes: Tensor
+    group: int
+    scale: Tensor
+    fine_scale: Tensor | None = None
+    low: Tensor | None = None
+    fine_low: Tensor | None = None
+    table: Tensor | None = None
+    order: Tensor | None = None
+
+    @property
+    def bits(self) -> int:
+        return 4 if self.codes.dtype == torch.uint8 else 8
+
+    @property
+    def span(self) -> int:
+        """How many groups have one number of ``scale`` and ``low``."""
+        return -(-self.groups // self.scale.shape[1])
+
+    @property
+    def groups(self) -> int:
+        return -(-self.codes.shape[1] // self.group)
+
+    def fits(self) -> bool:
+        """Whether the kernel can multiply by it."""
+        return self.group % _STEP == 0 and self.codes.shape[1] % self.group == 0
+
+    def is_like(self, other: GroupedWeight) -> bool:
+        """Whether both have the same kind of codes, scales and groups, and the same columns."""
+        one, same = self._parts(), other._parts()
+        if (self.group, self.span, self.bits) != (other.group, other.span, other.bits) or one.keys() != same.keys():
+            return False
+        shared = all(torch.equal(one[name], same[name]) for name in ("table", "order") if name in one)
+        return shared and self.codes.shape[1] == other.codes.shape[1]
+
+    @staticmethod
+    def cat(weights: Sequence[GroupedWeight]) -> GroupedWeight:
+        """The rows of several that are alike after each other."""
+        first = weights[0]
+        names = [name for name in first._parts() if name not in ("table", "order")]
+        parts: dict[str, Any] = {name: torch.cat([getattr(weight, name) for weight in weights]) for name in names}
+        return replace(first, **parts)
+
+    def _parts(self) -> dict[str, Tensor]:
+        """Its tensors by name."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "group"}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> GroupedWeight:
+        """The weight with its rows put in another order."""
+        parts: dict[str, Any] = {name: change(part) for name, part in self._parts().items() if name not in ("table", "order")}
+        return replace(self, **parts)
+
+    def dequantized(self) -> Tensor:
+        """(out, in) in float32."""
+        codes = self.codes.float() if self.table is None else self.table.float()[self.codes.int()]
+        if self.low is None and self.fine_low is None and self.bits == 4 and self.table is None:
+            codes = codes - _MIDDLE
+        scale = self._by_group(self.scale, self.fine_scale)
+        padded = F.pad(codes, (0, self.groups * self.group - codes.shape[1]))
+        groups = padded.unflatten(1, (-1, self.group)) * scale[..., None]  # type: ignore[no-untyped-call]
+        if self.low is not None:
+            groups = groups - self._by_group(self.low, self.fine_low)[..., None]
+        elif self.fine_low is not None:
+            groups = groups - (scale * self.fine_low.float())[..., None]
+        weight: Tensor = groups.flatten(1)[:, : codes.shape[1]]
+        if self.order is None:
+            return weight
+        return torch.empty_like(weight).index_copy_(1, self.order, weight)
+
+    def _by_group(self, coarse: Tensor, fine: Tensor | None) -> Tensor:
+        spread = coarse.float().repeat_interleave(self.span, 1)[:, : self.groups]
+        return spread if fine is None else spread * fine.float()
+
+
+def rounded_to_four_bits(weight: Tensor, group: int = GROUP) -> GroupedWeight:
+    """The weight of four bits that is near one of (out, in).
+
+    Of several scales for each group that of the least squared error is taken. ``in`` is a multiple of ``group``.
+    """
+    rows = max(_AT_ONCE // weight.shape[1], 1)
+    parts = [_rounded(some.float().unflatten(1, (-1, group))) for some in weight.split(rows)]  # type: ignore[no-untyped-call]
+    codes, scale = (torch.cat(each) for each in zip(*parts, strict=True))
+    return GroupedWeight(codes, group, scale)
+
+
+def _rounded(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes (rows, in) and scales (rows, groups) of (rows, groups, numbers)."""
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    best, least = torch.zeros_like(largest), torch.full_like(largest, torch.inf)
+    for share in _TRIED:
+        scale = (largest * share / -_MIDDLE).half().float()
+        steps = (groups / torch.where(scale == 0, 1, scale)).round_().clamp_(-_MIDDLE, _MIDDLE - 1)
+        error = steps.mul_(scale).sub_(groups).square_().sum(-1, keepdim=True)
+        best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
+    codes = (groups / torch.where(best == 0, 1, best)).round_().clamp_(-_MIDDLE, _MIDDLE - 1).add_(_MIDDLE)
+    return codes.to(torch.uint8).flatten(1), best.squeeze(-1).half()
