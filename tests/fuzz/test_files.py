@@ -22,6 +22,8 @@ from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, Auto
 from transept.errors import TranseptError
 from transept.models.bert import BertForSequenceClassification, BertModel
 from transept.preprocess.text.auto import AutoTokenizer
+from transept.quantized.grouped import can_multiply
+from transept.quantized.linear import few_bits
 from transept.storage.source import Source
 
 Fuzz = Callable[[Callable[[Random], None]], None]
@@ -194,8 +196,11 @@ def test_quantised_weights(tmp_path: Path, fuzz: Fuzz) -> None:
         save_file(tensors, tmp_path / "model.safetensors")
         document = config | {"quantization_config": mutated(settings | {"quant_method": noise.choice([*METHODS])}, noise)}
         (tmp_path / "config.json").write_bytes(text_of(document, noise).encode("utf-8", "surrogatepass"))
-        AutoModelForCausalLM.from_pretrained(tmp_path, strict=noise.random() < 0.5)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, strict=noise.random() < 0.5)
+        if few_bits(model):
+            model(input_ids=torch.tensor([[3, 4, 5]]))
 
+    can_multiply()  # which builds the kernel, outside of the directory
     fuzz(attempt)
 
 
@@ -211,6 +216,7 @@ LLAMA: dict[str, Any] = {
 def test_gguf(tmp_path: Path, fuzz: Fuzz) -> None:
     """The head of a file and its tensors: a model, its config and its tokenizer load, or an error says why not."""
     values, tensors = gated("llama")
+    can_multiply()  # which builds the kernel, outside of the directory
     small = values | {f"tokenizer.ggml.{name}": value for name, value in SMALL_TOKENIZER.items()}
     whole = write(tmp_path / "whole.gguf", "llama", small, tensors, Kind.Q4_0).read_bytes()
     head = whole.index(b"output_norm.weight")

@@ -54,7 +54,7 @@ def _key(source: Path, compiler: str) -> str:
     """What tells apart libraries of other sources, compilers and processors."""
     info = Path("/proc/cpuinfo")
     lines = read_text(info).splitlines() if info.is_file() else []
-    processor = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    processor = next((line for line in lines if line.startswith(("flags", "Features"))), "") or platform.processor()
     parts = (read_text(source), os.path.realpath(compiler), *FLAGS, platform.machine(), processor)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
