@@ -213,7 +213,7 @@ class TranslationPipeline(Text2TextGenerationPipeline):
 
     def code(self, language: str) -> int:
         """The token of a language; an ``InputError`` where the checkpoint does not know it."""
-        found = self.tokenizer.convert_tokens_to_ids(language)
+        found = self.tokenizer.convert_tokens_to_ids(getattr(self.tokenizer, "token_of", str)(language))
         if found is None or found == self.tokenizer.unk_token_id:
             raise InputError(f"the model knows no language {language!r}.", hint="Use its own codes, such as 'en_XX'.")
         return int(found)
