@@ -1553,6 +1553,7 @@ from transept.preprocess.text.answers import (
 from transept.preprocess.text.auto import AutoTokenizer as AutoTokenizer
 from transept.preprocess.text.classes import (
     AddedToken as AddedToken,
+    BlenderbotSmallTokenizer as BlenderbotSmallTokenizer,
     CTRLTokenizer as CTRLTokenizer,
     CanineTokenizer as CanineTokenizer,
     M2M100Tokenizer as M2M100Tokenizer,

@@ -111,6 +111,22 @@ def test_parts_of_words_with_signs_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.reference
+def test_lower_case_words_apart_from_signs(tmp_path: Path) -> None:
+    folder = byte_pairs(tmp_path, ends="</w>", header=True)
+    vocab = json.loads((tmp_path / "vocab.json").read_text())
+    names = ["__start__", "__end__", "__unk__", "__null__", "__newln__", "'"]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab | {name: len(vocab) + place for place, name in enumerate(names)}))
+    ours, theirs = (library.BlenderbotSmallTokenizer.from_pretrained(folder) for library in (transept, transformers))
+    for text in ("It, BOOK! with a\nbooks (Zoo)? don't x", "__start__ it __end__", "a\n\nb  c", ""):
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        same(ours, theirs, text)
+        assert ours.decode(ours(text)["input_ids"]) == theirs.decode(theirs(text)["input_ids"])
+    (tmp_path / "config.json").write_text('{"model_type": "blenderbot-small"}')
+    again = transept.AutoTokenizer.from_pretrained(tmp_path)
+    assert type(again) is transept.BlenderbotSmallTokenizer
+
+
+@pytest.mark.reference
 def test_programs_end_before_a_pattern(tmp_path: Path) -> None:
     text = "def a():\n    x\ndef b():\n    # no\nprint(1)\n# end\nprint(2)\n"
     vocab = {

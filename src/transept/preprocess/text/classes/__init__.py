@@ -103,6 +103,7 @@ PreTrainedTokenizerFast = PreTrainedTokenizerBase = TokenizersBackend = tokenize
 PreTrainedTokenizer = PythonBackend = slow.PreTrainedTokenizer
 MarianTokenizer = marian.MarianTokenizer
 CTRLTokenizer = words.CTRLTokenizer
+BlenderbotSmallTokenizer = words.BlenderbotSmallTokenizer
 CanineTokenizer = words.CanineTokenizer
 MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
@@ -122,6 +123,7 @@ __all__ = [
     "BertTokenizerFast",
     "BigBirdTokenizer",
     "BigBirdTokenizerFast",
+    "BlenderbotSmallTokenizer",
     "BlenderbotTokenizer",
     "BlenderbotTokenizerFast",
     "CLIPTokenizer",

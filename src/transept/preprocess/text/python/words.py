@@ -16,6 +16,7 @@ from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.python.slow import PreTrainedTokenizer
 
 _WORDS = re.compile(r"\S+\n?")
+_SIGNS, _QUOTE = re.compile(r"([.,!?()])"), re.compile(r"(')")
 # Words that begin a text of some kind, and their ids in the released vocabulary.
 CONTROL_CODES = {
     "Pregnancy": 168629,
@@ -118,6 +119,11 @@ class BytePairTokenizer(PreTrainedTokenizer, files={"vocab_file": "vocab.json", 
     def _convert_id_to_token(self, index: int) -> Any:
         return self._written.get(index, self.unk_token)
 
+    def parts(self, word: str) -> list[str]:
+        """The pieces of a word, with ``@@`` behind all but the last."""
+        *parts, last = self.pieces(word)
+        return [*(f"{part}@@" for part in parts), last.removesuffix("</w>")]
+
     def pieces(self, word: str) -> list[str]:
         """The pieces of a word, the last of which ends in ``</w>``."""
         if (found := self._known.get(word)) is None:
@@ -138,14 +144,27 @@ class CTRLTokenizer(BytePairTokenizer, model_types=("ctrl",)):
         super().__init__(vocab_file, merges_file, unk_token=unk_token, **ways | settings)
 
     def _tokenize(self, text: str) -> list[str]:
-        found: list[str] = []
-        for word in _WORDS.findall(text):
-            *parts, last = self.pieces(word)
-            found += [*(f"{part}@@" for part in parts), last.removesuffix("</w>")]
-        return found
+        return [part for word in _WORDS.findall(text) for part in self.parts(word)]
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         return " ".join(tokens).replace("@@ ", "").strip()
+
+
+class BlenderbotSmallTokenizer(BytePairTokenizer, model_types=("blenderbot-small",)):
+    """The small BlenderBot's: byte pairs of lower-case words, apart from signs; ``__newln__`` stands for a new line."""
+
+    def __init__(self, vocab_file: Any = None, merges_file: Any = None, **settings: Any) -> None:
+        names = {"bos_token": "__start__", "eos_token": "__end__", "unk_token": "__unk__", "pad_token": "__null__"}
+        super().__init__(vocab_file, merges_file, **names | {"special_tokens_pattern": "none"} | settings)
+
+    def _tokenize(self, text: str) -> list[str]:
+        apart = (_QUOTE.sub(r" \1 ", _SIGNS.sub(r" \1", word)).replace("\n", " __newln__") for word in _WORDS.findall(text))
+        return [part for words in apart for word in words.lower().split(" ") if word for part in self.parts(word)]
+
+    def _convert_token_to_id(self, token: str) -> Any:
+        return super()._convert_token_to_id(token.lower())
+
+    convert_tokens_to_string = CTRLTokenizer.convert_tokens_to_string
 
 
 @cache
