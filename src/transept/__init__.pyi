@@ -350,6 +350,14 @@ from transept.models.bloom import (
     BloomForTokenClassification as BloomForTokenClassification,
     BloomModel as BloomModel,
 )
+from transept.models.canine import (
+    CanineConfig as CanineConfig,
+    CanineForMultipleChoice as CanineForMultipleChoice,
+    CanineForQuestionAnswering as CanineForQuestionAnswering,
+    CanineForSequenceClassification as CanineForSequenceClassification,
+    CanineForTokenClassification as CanineForTokenClassification,
+    CanineModel as CanineModel,
+)
 from transept.models.clip import (
     CLIPConfig as CLIPConfig,
     CLIPForImageClassification as CLIPForImageClassification,
@@ -559,6 +567,16 @@ from transept.models.falcon_mamba import (
     FalconMambaConfig as FalconMambaConfig,
     FalconMambaForCausalLM as FalconMambaForCausalLM,
     FalconMambaModel as FalconMambaModel,
+)
+from transept.models.flaubert import (
+    FlaubertConfig as FlaubertConfig,
+    FlaubertForMultipleChoice as FlaubertForMultipleChoice,
+    FlaubertForQuestionAnswering as FlaubertForQuestionAnswering,
+    FlaubertForQuestionAnsweringSimple as FlaubertForQuestionAnsweringSimple,
+    FlaubertForSequenceClassification as FlaubertForSequenceClassification,
+    FlaubertForTokenClassification as FlaubertForTokenClassification,
+    FlaubertModel as FlaubertModel,
+    FlaubertWithLMHeadModel as FlaubertWithLMHeadModel,
 )
 from transept.models.flex_olmo import (
     FlexOlmoConfig as FlexOlmoConfig,
@@ -1349,6 +1367,16 @@ from transept.models.xglm import (
     XGLMConfig as XGLMConfig,
     XGLMForCausalLM as XGLMForCausalLM,
     XGLMModel as XGLMModel,
+)
+from transept.models.xlm import (
+    XLMConfig as XLMConfig,
+    XLMForMultipleChoice as XLMForMultipleChoice,
+    XLMForQuestionAnswering as XLMForQuestionAnswering,
+    XLMForQuestionAnsweringSimple as XLMForQuestionAnsweringSimple,
+    XLMForSequenceClassification as XLMForSequenceClassification,
+    XLMForTokenClassification as XLMForTokenClassification,
+    XLMModel as XLMModel,
+    XLMWithLMHeadModel as XLMWithLMHeadModel,
 )
 from transept.models.xlm_roberta_xl import (
     XLMRobertaXLConfig as XLMRobertaXLConfig,

@@ -210,7 +210,7 @@ def batch(family: Family, cls: type[Model], *, pad: str | None = None, rows: int
         config = reference_class(cls).config_class(**family.tiny)
         return seq2seq_batch(cls, config, pad=pad, rows=rows, length=length)
     tiny = settings(family, cls)
-    ids = torch.randint(5, tiny["vocab_size"], (rows, length), generator=generator)
+    ids = torch.randint(5, tiny.get("vocab_size", 99), (rows, length), generator=generator)
     mask = torch.ones_like(ids)
     if pad != "none":
         for row in range(1, rows):
@@ -280,7 +280,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         return found | {"question_positions": torch.tensor([[1, 3]]).expand(rows, -1)}
     if name.endswith(("QuestionAnswering", "QuestionAnsweringSimple")):
         found = {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
-        if name == "XLNetForQuestionAnswering":
+        if name in ("XLNetForQuestionAnswering", "XLMForQuestionAnswering", "FlaubertForQuestionAnswering"):
             found |= {"cls_index": integers(9, rows), "is_impossible": integers(2, rows).float()}
         return found
     if name.endswith("ForNextSentencePrediction"):

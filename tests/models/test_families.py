@@ -205,6 +205,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     neck = ["neck.fusions.0.skip."] + (["backbone.norm."] if family.model_type == "dpt" else [])
     if family.model_type in ("layoutlm", "squeezebert", "fnet", "big_bird", "luke"):  # poolers are there in all checkpoints
         return ["backbone.pooler."]
+    if family.model_type == "canine":  # likewise; and what is pooled are molecules
+        return ["backbone.pooler.", "backbone.last_layers.", "backbone.projection."]
     if family.model_type == "xmod":  # the languages of other texts
         return [f"backbone.layers.{layer}.adapters.{name}." for layer in range(2) for name in ("en_XX", "fr_XX")]
     if family.model_type == "led":  # which tokens with global attention alone have

@@ -201,3 +201,33 @@ def test_entities_are_read_beside_words() -> None:
         ours(**inputs | {"seq_idx": (torch.arange(9) > 3).long()[None]})
     with pytest.raises(InputError, match="needs `entity_ids`"):
         transept.LukeForEntityClassification(ours.config)(**plain)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("stride", [4, 3])
+def test_characters_see_those_of_their_part(stride: int) -> None:
+    ours, theirs = pair(line("canine"), transept.CanineModel, local_transformer_stride=stride)
+    inputs = batch(line("canine"), transept.CanineModel, pad="none", length=13)
+    padded = inputs | {"attention_mask": (torch.arange(13) < torch.tensor([13, 11, 12])[:, None]).long()}
+    with torch.no_grad():
+        compare(ours(**inputs), theirs(**inputs), SINGLE)
+        assert error(ours(**inputs, output_attentions=True).last_hidden_state, theirs(**inputs).last_hidden_state) <= SINGLE
+        real = padded["attention_mask"].bool()
+        assert error(ours(**padded).last_hidden_state[real], theirs(**padded).last_hidden_state[real]) <= SINGLE
+    with pytest.raises(InputError, match="1 characters, but a molecule is made of 2"):
+        ours(torch.tensor([[5]]))
+
+
+def test_lengths_are_masks_and_languages_are_told() -> None:
+    torch.manual_seed(0)
+    model = transept.XLMForSequenceClassification(transept.XLMConfig(**line("xlm").tiny, n_langs=3)).eval()
+    ids, lengths = torch.randint(5, 99, (2, 6)), torch.tensor([6, 4])
+    mask = (torch.arange(6) < lengths[:, None]).long()
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).logits
+        assert error(model(ids, lengths=lengths).logits, expected) <= SINGLE
+        assert error(model(ids, mask, langs=torch.full_like(ids, 2)).logits, expected) > SINGLE
+    with pytest.raises(InputError, match="the languages 0 to 2"):
+        model(ids, langs=torch.full_like(ids, 3))
+    with pytest.raises(InputError, match="there are 2 rows"):
+        model(ids, lengths=lengths[:1])

@@ -50,7 +50,7 @@ TASKS = (
     Task("AutoModel", ("Model", "QuestionEncoder", "GenerationEncoder")),
     Task("", ("ForPreTraining",), column="pretraining"),
     Task("", ("ContextEncoder", "QuestionEncoder", "Reader"), column="search"),
-    Task("AutoModelForMaskedLM", ("ForMaskedLM",), "fill-mask", "masked LM"),
+    Task("AutoModelForMaskedLM", ("ForMaskedLM", "WithLMHeadModel"), "fill-mask", "masked LM"),
     Task("AutoModelForCausalLM", _CAUSAL, "text-generation", "causal LM"),
     Task("AutoModelForNextSentencePrediction", ("ForNextSentencePrediction",), column="next sentence"),
     Task("AutoModelForSequenceClassification", ("ForSequenceClassification",), "text-classification", "sequences"),

@@ -114,10 +114,13 @@ class PooledTask(HeadedTask[B]):
     def predict(self, states: BackboneOutput | Tensor, inputs: dict[str, Any]) -> ModelOutput:
         if not isinstance(states, Tensor) and self.how == "first" and self.head_class.takes_all_states:
             return self.output_class(logits=self.head(states.last_hidden_state))
-        state = states if isinstance(states, Tensor) else self.features(states, inputs)
+        state = states if isinstance(states, Tensor) else self.pooled(states, inputs)
         return self.output_class(logits=self.head(state))
 
-    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor | None:
+        return self.pooled(states, inputs)
+
+    def pooled(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
         return self.pool(states, inputs.get("input_ids"), inputs.get("attention_mask"))
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
@@ -233,10 +236,10 @@ class ForMultipleChoice(PooledTask[TextB]):
         output["logits"] = output["logits"].squeeze(-1)
         return output
 
-    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
+    def pooled(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
         """(B, N, D)."""
         rows, shape = choices_as_rows(inputs)
-        pooled = super().features(states, rows)
+        pooled = super().pooled(states, rows)
         return pooled.view(*shape, pooled.shape[-1])
 
     def terms(self, logits: Tensor, labels: Tensor, inputs: dict[str, Any]) -> dict[str, LossTerm]:

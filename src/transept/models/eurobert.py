@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -75,6 +75,10 @@ class EuroBertForSequenceClassification(classify.ForSequenceClassification[EuroB
     @property
     def how(self) -> str:
         return "first" if self.config.classifier_pooling == "bos" else "mean"
+
+    def features(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor | None:
+        """All states, where the head computes with them before a mean is taken."""
+        return None if isinstance(self.head, LateClassifier) else super().features(states, inputs)
 
     def pool(self, states: BackboneOutput, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         if isinstance(head := self.head, LateClassifier):

@@ -331,6 +331,38 @@ ENCODERS = [
         reads_padding=True,
         variants={"untied": {"tie_word_embeddings": False}, "relu": {"conv_kernel_size": 5, "hidden_act": "relu"}},
     ),
+    *(
+        Family(
+            name,
+            {"vocab_size": 99, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}
+            | {"init_std": SHARP, "embed_init_std": SHARP, "start_n_top": 2, "end_n_top": 2},
+            token_types=True,
+            rounded=ALL,  # the reference's softmax is in float32
+            variants={
+                "untied": {"tie_word_embeddings": False},
+                "relu": {"gelu_activation": False, "sinusoidal_embeddings": True},
+                "languages": {"n_langs": 3},
+                "causal": {"causal": True},
+                "summary": {"summary_type": "mean", "summary_activation": "tanh"},
+            },
+        )
+        for name in ("xlm", "flaubert")
+    ),
+    Family(
+        "canine",
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+        | {"max_position_embeddings": 64, "num_hash_buckets": 70, "downsampling_rate": 2, "initializer_range": SHARP},
+        token_types=True,
+        variants={
+            "relu": {"hidden_act": "relu", "num_hash_functions": 4},
+            "rates": {"downsampling_rate": 4, "upsampling_kernel_size": 3},
+        },
+        exempt={
+            "test_padded_equals_alone": "how many molecules there are follows from how far a batch is padded, as in training",
+            "test_embeddings_may_be_given": "there is no table of all characters",
+            "test_equals_reference_in_double": "the reference's scores in float64 are no numbers",
+        },
+    ),
     Family(
         "bert_generation",
         TEXT | {"intermediate_size": 37},
