@@ -52,7 +52,7 @@ def _bits(data: Tensor, width: int, count: int) -> Tensor:
 
 def _halves(data: Tensor) -> Tensor:
     """(N, k) bytes as (N, 2 k) numbers of four bits: the lower ones of all bytes, then the higher ones."""
-    return _bits(data, 4, 2).flatten(1)
+    return torch.cat([data & 15, data >> 4], dim=1)
 
 
 def _bit_field(data: Tensor) -> Tensor:

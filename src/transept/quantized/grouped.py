@@ -34,7 +34,7 @@ class GroupedLinear(QuantizedLinear):
         weight: what it multiplies by; the columns behind the layer's own belong to no input.
     """
 
-    codes: Tensor  # (blocks, in * bits / 64, 16, 8) of uint8, roughly: sixteen rows lie together, see the kernel's source
+    codes: Tensor  # (blocks, in * bits / 32, 64) of uint8: sixteen rows lie together, see the kernel's source
     scale: Tensor  # (blocks, spans, 16) of float16
     fine_scale: Tensor | None  # (blocks, groups, 16) of int8
     low: Tensor | None
@@ -174,10 +174,14 @@ def _weight(
     return GroupedWeight(taken, group, _in_rows(scale), fine, offset, steps, table)
 
 
+def _filled(rows: Tensor) -> Tensor:
+    """The rows, and so many of zeros that sixteen can lie together."""
+    return F.pad(rows, (0, 0, 0, -len(rows) % _ROWS)) if len(rows) % _ROWS else rows.contiguous()
+
+
 def _in_blocks(rows: Tensor) -> Tensor:
     """(out, n) -> (blocks, n, 16): what belongs to sixteen rows lies together; what lacks at the end is zero."""
-    padded = F.pad(rows, (0, 0, 0, -len(rows) % _ROWS))
-    return padded.view(-1, _ROWS, rows.shape[1]).transpose(1, 2).contiguous()
+    return _filled(rows).view(-1, _ROWS, rows.shape[1]).transpose(1, 2).contiguous()
 
 
 def _in_rows(blocks: Tensor) -> Tensor:
@@ -186,21 +190,21 @@ def _in_rows(blocks: Tensor) -> Tensor:
 
 
 def _together(codes: Tensor) -> Tensor:
-    """(out, in) codes of eight bits -> (blocks, in / 4, 16, 4) bytes."""
-    padded = F.pad(codes, (0, 0, 0, -len(codes) % _ROWS)).view(torch.uint8)
-    return padded.view(-1, _ROWS, codes.shape[1] // 4, 4).transpose(1, 2).contiguous()
+    """(out, in) codes of eight bits -> (blocks, in / 4, 64) bytes: four columns of sixteen rows."""
+    words = _filled(codes).view(torch.int32)
+    return words.view(-1, _ROWS, words.shape[1]).transpose(1, 2).contiguous().view(torch.uint8)
 
 
 def _apart(blocks: Tensor) -> Tensor:
-    return blocks.transpose(1, 2).flatten(0, 1).flatten(1)
+    return blocks.view(torch.int32).transpose(1, 2).flatten(0, 1).contiguous().view(torch.uint8)
 
 
 def _halves_together(codes: Tensor) -> Tensor:
-    """(out, in) codes -> (blocks, in / 8, 16, 4) bytes, of which the lower halves are the first four columns of each eight."""
-    padded = F.pad(codes, (0, 0, 0, -len(codes) % _ROWS))
-    parts = padded.view(-1, _ROWS, codes.shape[1] // 8, 2, 4)
-    return (parts[:, :, :, 0] | (parts[:, :, :, 1] << 4)).transpose(1, 2).contiguous()
+    """(out, in) codes -> (blocks, in / 8, 64) bytes, of which the lower halves are the first four columns of each eight."""
+    words = _filled(codes).view(torch.int32).view(-1, _ROWS, codes.shape[1] // 8, 2)
+    return (words[..., 0] | (words[..., 1] << 4)).transpose(1, 2).contiguous().view(torch.uint8)
 
 
 def _halves_apart(blocks: Tensor) -> Tensor:
-    return torch.stack([blocks & 15, blocks >> 4], dim=-2).transpose(1, 2).flatten(0, 1).flatten(1)
+    words = blocks.view(torch.int32).transpose(1, 2).flatten(0, 1)
+    return torch.stack([words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F], dim=-1).flatten(1).view(torch.uint8)
