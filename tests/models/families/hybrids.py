@@ -159,7 +159,8 @@ HYBRIDS = [
         | {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"], "head_dim": 12, "ssm_state_size": 6}
         | {"mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "chunk_size": 4, "moe_intermediate_size": 21}
         | {"moe_shared_expert_intermediate_size": 23, "n_routed_experts": 6, "num_experts_per_tok": 3}
-        | {"time_step_min": 0.5, "time_step_max": 2.0},
+        | {"time_step_min": 1e-6, "time_step_floor": 0.3, "time_step_max": 2.0},
+        # Below their minimum the reference bounds steps of prompts alone.
         left_padded_alone=True,
         rounded=ALL,
         variants={
