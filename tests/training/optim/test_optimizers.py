@@ -213,7 +213,7 @@ def test_the_fused_kernel_is_left_out_where_there_is_none() -> None:
 
 
 # A norm that its name hides: the reference decays its weight.
-HIDDEN_NORMS = dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), ("norm_f.",))
+HIDDEN_NORMS = dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "nemotron_h"), ("norm_f.",))
 HIDDEN_NORMS |= {"resnet": ("normalization.",), "detr": ("norm", "bn")}
 
 
