@@ -34,6 +34,7 @@ SIZES = {
     "1B": {"hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 32, "intermediate_size": 5632},
 }
 VOCABULARY = 32000
+STATIC: dict[str, Any] = {"cache_implementation": "static", "compile_config": {}}
 MORE = {"tie_word_embeddings": True, "max_position_embeddings": 4096, "bos_token_id": 1, "eos_token_id": 2}
 
 
@@ -75,7 +76,7 @@ def _torch(package: str, adapt: str, dtype: torch.dtype, path: Path, threads: in
         quantize(model, 4 if "int4" in adapt else 8)
     settings: dict[str, Any] = {}
     if "compiled" in adapt:
-        settings = {"cache_implementation": "static", "compile_config": {}}
+        settings = dict(STATIC)
     if "compiled" in adapt and package == "transformers":
         settings["compile_config"] = module.CompileConfig()
         settings["compile_config"]._compile_all_devices = True  # it compiles for GPUs alone otherwise
@@ -176,13 +177,13 @@ def _llama_cpp(kind: str, path: Path, threads: int, rows: int, length: int, new:
     return run
 
 
-def _file(kind: str, path: Path, threads: int, rows: int, length: int, new: int) -> Callable[[], Any]:
+def _file(kind: str, settings: dict[str, Any], path: Path, threads: int, rows: int, length: int, new: int) -> Callable[[], Any]:
     """Our model of a GGUF file, in its bits."""
     import transept
 
     torch.set_num_threads(threads)
     model = transept.LlamaForCausalLM.from_pretrained(gguf_file(path, kind))
-    return _writer(model, {}, rows, length, new)
+    return _writer(model, settings, rows, length, new)
 
 
 def _writer(model: Any, more: dict[str, Any], rows: int, length: int, new: int) -> Callable[[], Any]:
@@ -228,7 +229,8 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Callable[..., Any]]]] = {
     "int4, one row": (
         (1, 128, 128),
         {COMPILED: OURS("int4, compiled"), "transept": OURS("int4"), "transept, int8, compiled": OURS("int8, compiled", HALF)}
-        | {f"transept, {kind} file": partial(_file, kind) for kind in ("Q4_0", "Q4_K")}
+        | {f"transept, {kind} file, compiled": partial(_file, kind, STATIC) for kind in ("Q4_0", "Q4_K")}
+        | {"transept, Q4_K file": partial(_file, "Q4_K", {})}
         | llama_cpp("Q4_0", "Q4_K"),
     ),
     "float32, eight rows": (
@@ -244,7 +246,7 @@ CASES: dict[str, tuple[tuple[int, int, int], dict[str, Callable[..., Any]]]] = {
     "int8, first token after 512": ((1, 512, 1), {"transept": OURS("int8")} | llama_cpp("Q8_0")),
     "int4, first token after 512": (
         (1, 512, 1),
-        {"transept": OURS("int4"), "transept, Q4_K file": partial(_file, "Q4_K")} | llama_cpp("Q4_0", "Q4_K"),
+        {"transept": OURS("int4"), "transept, Q4_K file": partial(_file, "Q4_K", {})} | llama_cpp("Q4_0", "Q4_K"),
     ),
     "float32, first token after 2,048": (
         (1, 2048, 1),

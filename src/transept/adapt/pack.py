@@ -21,9 +21,10 @@ from transept.environment import tiles
 from transept.errors import InputError
 from transept.layers.attention import Attention
 from transept.layers.conv import ConvNormAct
-from transept.layers.linear import Conv1D, Packed, Projection
+from transept.layers.linear import Conv1D, Packed, share_product
 from transept.layers.links import adopt
 from transept.layers.mlp import ACTIVATIONS, MLP, GatedMLP, linear
+from transept.quantized.joined import side_by_side
 
 M = TypeVar("M", bound=Model)
 
@@ -96,12 +97,8 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
     Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
     a bias stay.
     """
-    if getattr(type(module), "whole", None) is GatedMLP.whole:
-        _one_product(module, ("gate_proj", "up_proj"), "gate_up_proj", make)
-    elif isinstance(module, Attention) and not module.cross:
-        kind = type(module)
-        if kind.project is Attention.project and kind.whole is Attention.whole:
-            _one_product(module, ("q_proj", "k_proj", "v_proj"), "qkv_proj", make)
+    if (found := side_by_side(module)) is not None:
+        _one_product(module, *found, make)
 
 
 def _one_product(module: nn.Module, names: tuple[str, ...], place: str, make: Callable[[nn.Linear], Packed]) -> None:
@@ -113,13 +110,7 @@ def _one_product(module: nn.Module, names: tuple[str, ...], place: str, make: Ca
     whole.weight = nn.Parameter(torch.cat([part.weight.detach() for part in parts]), requires_grad=False)
     if biases:
         whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    product = make(whole)
-    product.shared = True
-    setattr(module, place, product)
-    start = 0
-    for name, part in zip(names, parts, strict=True):
-        setattr(module, name, Projection(product, slice(start, start + part.out_features)))
-        start += part.out_features
+    share_product(module, names, place, make(whole))
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear | Conv1D]:

@@ -19,6 +19,7 @@ from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import Store
 from transept.environment.memory import check_memory
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
+from transept.quantized.joined import join_grouped
 from transept.quantized.linear import QuantizedLinear
 
 MAX_LISTED = 100
@@ -264,6 +265,8 @@ def fill(
     for name, source in ties.items():
         if keeps_bits and source in report.filled:
             keep_tied(model, name, store, report.filled[source])
+    if keeps_bits or replace is not None:
+        join_grouped(model)
     share(model, ties)
     empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     assert not empty, f"{type(model).__name__} was left without values for {empty}"

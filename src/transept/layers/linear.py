@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,6 +112,16 @@ def shared_product(*projections: nn.Module) -> Packed | None:
     """The product that all of these projections share, if nobody has put another layer in the place of one, or a hook on it."""
     found = [each.shared for each in projections if isinstance(each, Projection) and not each._forward_hooks]
     return found[0] if len(found) == len(projections) and all(each is found[0] for each in found) else None
+
+
+def share_product(module: Any, names: Sequence[str], place: str, product: Packed) -> None:
+    """Put projections in the place of a module's layers, of which ``product``, named ``place``, gives all outputs in order."""
+    product.shared, start = True, 0
+    layers = [getattr(module, name) for name in names]
+    setattr(module, place, product)
+    for name, layer in zip(names, layers, strict=True):
+        setattr(module, name, Projection(product, slice(start, start + layer.out_features)))
+        start += layer.out_features
 
 
 @contextmanager
