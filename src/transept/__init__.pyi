@@ -1624,6 +1624,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     Qwen2Tokenizer as Qwen2Tokenizer,
     Qwen2TokenizerFast as Qwen2TokenizerFast,
     Qwen3_5Tokenizer as Qwen3_5Tokenizer,
+    Qwen3_5TokenizerFast as Qwen3_5TokenizerFast,
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
 )

@@ -31,6 +31,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     Qwen2Tokenizer,
     Qwen2TokenizerFast,
     Qwen3_5Tokenizer,
+    Qwen3_5TokenizerFast,
     RobertaTokenizer,
     RobertaTokenizerFast,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "Qwen2Tokenizer",
     "Qwen2TokenizerFast",
     "Qwen3_5Tokenizer",
+    "Qwen3_5TokenizerFast",
     "ReformerTokenizer",
     "ReformerTokenizerFast",
     "RemBertTokenizer",

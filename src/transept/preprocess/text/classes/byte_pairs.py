@@ -179,3 +179,4 @@ CLIPTokenizerFast = CLIPTokenizer
 CodeGenTokenizerFast = CodeGenTokenizer
 MvpTokenizerFast = MvpTokenizer
 BlenderbotTokenizerFast = BlenderbotTokenizer
+Qwen3_5TokenizerFast = Qwen3_5Tokenizer
