@@ -78,7 +78,7 @@ def run(model: Any, **inputs: Any) -> Tensor:
 LIMITS = {
     "ResNet": "no linear layers but the head",
     "SqueezeBertModel": "no linear layers but the pooler, which the states are not read from",
-    **dict.fromkeys(("Mamba", "FalconMamba"), "peft refuses its output projections"),
+    **dict.fromkeys(("Mamba", "FalconMamba", "FalconH1", "NemotronH"), "peft refuses its output projections"),
     "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
     **dict.fromkeys(("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "Qwen2Moe"), "as Qwen3Moe"),
     "XLNet": "its projections are no layers in the reference",
