@@ -79,8 +79,11 @@ LIMITS = {
     "ResNet": "no linear layers but the head",
     "SqueezeBertModel": "no linear layers but the pooler, which the states are not read from",
     **dict.fromkeys(("Mamba", "FalconMamba", "FalconH1", "NemotronH"), "peft refuses its output projections"),
+    "Jamba": "the reference reads the weights of its step projections past the layers",
     "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
-    **dict.fromkeys(("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "Qwen2Moe"), "as Qwen3Moe"),
+    **dict.fromkeys(
+        ("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "Qwen2Moe", "Qwen3Next", "Qwen3_5Moe"), "as Qwen3Moe"
+    ),
     "XLNet": "its projections are no layers in the reference",
     "BeitBackbone": "its modules have another prefix than its files",
     "WavLM": "the reference multiplies by its projections' weights without calling them",
