@@ -594,6 +594,17 @@ from transept.models.fnet import (
     FNetForTokenClassification as FNetForTokenClassification,
     FNetModel as FNetModel,
 )
+from transept.models.funnel import (
+    FunnelBaseModel as FunnelBaseModel,
+    FunnelConfig as FunnelConfig,
+    FunnelForMaskedLM as FunnelForMaskedLM,
+    FunnelForMultipleChoice as FunnelForMultipleChoice,
+    FunnelForPreTraining as FunnelForPreTraining,
+    FunnelForQuestionAnswering as FunnelForQuestionAnswering,
+    FunnelForSequenceClassification as FunnelForSequenceClassification,
+    FunnelForTokenClassification as FunnelForTokenClassification,
+    FunnelModel as FunnelModel,
+)
 from transept.models.gemma import (
     GemmaConfig as GemmaConfig,
     GemmaForCausalLM as GemmaForCausalLM,

@@ -295,7 +295,7 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
         ids = inputs.get("input_ids", first).clone()
         if name.endswith(("ForTokenClassification", "EntitySpanClassification")):
             ids = integers(2, *ids.shape)
-        if name == "ElectraForPreTraining":
+        if name in ("ElectraForPreTraining", "FunnelForPreTraining"):
             return {"labels": integers(2, *ids.shape)}
         if "attention_mask" in inputs:
             ids[inputs["attention_mask"] == 0] = -100

@@ -364,6 +364,21 @@ ENCODERS = [
         },
     ),
     Family(
+        "funnel",
+        {"vocab_size": 99, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 37, "block_sizes": [1, 2, 1]}
+        | {"num_decoder_layers": 1, "pad_token_id": 0, "initializer_range": SHARP},
+        token_types=True,
+        rounded=ALL,  # the reference's softmax is in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "factorized": {"attention_type": "factorized", "pooling_type": "max", "pool_q_only": False},
+            "repeats": {"block_repeats": [2, 1, 2], "truncate_seq": False, "hidden_act": "relu"},
+            "together": {"separate_cls": False, "num_decoder_layers": 2},
+            "halves": {"separate_cls": False, "attention_type": "factorized"},
+        },
+        exempt={"test_padded_equals_alone": "which places are halved together follows from how far a batch is padded"},
+    ),
+    Family(
         "bert_generation",
         TEXT | {"intermediate_size": 37},
         decoder={"is_decoder": True},
