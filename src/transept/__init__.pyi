@@ -1592,22 +1592,22 @@ from transept.preprocess.text.answers import (
 from transept.preprocess.text.auto import AutoTokenizer as AutoTokenizer
 from transept.preprocess.text.classes import (
     AddedToken as AddedToken,
+    BioGptTokenizer as BioGptTokenizer,
     BlenderbotSmallTokenizer as BlenderbotSmallTokenizer,
     CTRLTokenizer as CTRLTokenizer,
     CanineTokenizer as CanineTokenizer,
-    M2M100Tokenizer as M2M100Tokenizer,
+    FlaubertTokenizer as FlaubertTokenizer,
     MBart50Tokenizer as MBart50Tokenizer,
     MBart50TokenizerFast as MBart50TokenizerFast,
     MBartTokenizer as MBartTokenizer,
     MBartTokenizerFast as MBartTokenizerFast,
     MarianTokenizer as MarianTokenizer,
-    NllbTokenizer as NllbTokenizer,
-    NllbTokenizerFast as NllbTokenizerFast,
     PreTrainedTokenizer as PreTrainedTokenizer,
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     PythonBackend as PythonBackend,
     TokenizersBackend as TokenizersBackend,
+    XLMTokenizer as XLMTokenizer,
 )
 from transept.preprocess.text.classes.byte_pairs import (
     BartTokenizer as BartTokenizer,

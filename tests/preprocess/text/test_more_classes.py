@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,3 +159,59 @@ def test_characters_by_their_numbers(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(ours))("ab") == ours("ab")
     with pytest.raises(InputError, match="no character's number"):
         ours.convert_ids_to_tokens(0x110000)
+
+
+class Rules:
+    """What stands for the package's rules, where it is not installed: it cuts at spaces and before punctuation."""
+
+    def __init__(self, lang: str = "en") -> None:
+        self.lang = lang
+
+    def normalize(self, text: str) -> str:
+        return text.replace("  ", " ")
+
+    def tokenize(self, text: str, **options: Any) -> list[str]:
+        return re.findall(r"\w+|[^\w\s]", text.replace("-", " @-@ ") if options.get("aggressive_dash_splits") else text)
+
+    def detokenize(self, tokens: list[str]) -> str:
+        return " ".join(tokens).replace(" .", ".")
+
+
+@pytest.fixture
+def moses(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("MosesTokenizer", "MosesDetokenizer", "MosesPunctNormalizer")
+    monkeypatch.setitem(sys.modules, "sacremoses", SimpleNamespace(**dict.fromkeys(names, Rules)))
+
+
+@pytest.mark.reference
+@pytest.mark.usefixtures("moses")
+@pytest.mark.parametrize("name", ["XLMTokenizer", "FlaubertTokenizer", "BioGptTokenizer"])
+def test_words_by_the_rules_of_moses(name: str, tmp_path: Path) -> None:
+    letters = 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,?!-@é"0123456789:'
+    merges = ["t h 9", "th e</w> 8", "b o 7", "o k</w> 6", "bo ok</w> 5"]
+    tokens = ["<s>", "</s>", "<pad>", "<unk>", *(f"<special{number}>" for number in range(10))]
+    tokens += [*letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>", "bo", "ok</w>", "book</w>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: place for place, token in enumerate(tokens)}), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    ours, theirs = (getattr(library, name).from_pretrained(tmp_path) for library in (transept, transformers))
+    texts = ["The book, the Zoo-book.", "“É” 12：３…。x\u200b ``a''", "ăâ <special1> book"]
+    for text in texts:
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        row = ours(text)["input_ids"]
+        assert ours.decode(row) == theirs.decode(row)
+        assert ours.decode(row, skip_special_tokens=True) == theirs.decode(row, skip_special_tokens=True)
+    same(ours, theirs, texts, padding=True)
+    same(ours, theirs, texts[0], texts[2])
+    assert ours.get_special_tokens_mask([5, 6], [7]) == theirs.get_special_tokens_mask([5, 6], [7])
+    assert ours.special_tokens_map.keys() >= {"unk_token", "pad_token", "sep_token"}
+    ours.save_pretrained(tmp_path / "saved")
+    again = transept.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert type(again) is type(ours)
+    assert dict(again(texts)) == dict(ours(texts))
+    assert dict(pickle.loads(pickle.dumps(ours))(texts)) == dict(ours(texts))
+
+
+def test_moses_is_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(ImportError, match="pip install sacremoses"):
+        transept.BioGptTokenizer({"<unk>": 0}, [])

@@ -97,7 +97,7 @@ from transept.preprocess.text.classes.wordpiece import (
     SplinterTokenizer,
     SplinterTokenizerFast,
 )
-from transept.preprocess.text.python import marian, slow, words
+from transept.preprocess.text.python import marian, moses, slow, words
 
 AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
@@ -105,11 +105,12 @@ PreTrainedTokenizer = PythonBackend = slow.PreTrainedTokenizer
 MarianTokenizer = marian.MarianTokenizer
 CTRLTokenizer = words.CTRLTokenizer
 BlenderbotSmallTokenizer = words.BlenderbotSmallTokenizer
+XLMTokenizer = moses.XLMTokenizer
+FlaubertTokenizer = moses.FlaubertTokenizer
+BioGptTokenizer = moses.BioGptTokenizer
 CanineTokenizer = words.CanineTokenizer
 MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
-NllbTokenizer = NllbTokenizerFast = languages.NllbTokenizer
-M2M100Tokenizer = languages.M2M100Tokenizer
 
 __all__ = [
     "AddedToken",
@@ -124,6 +125,7 @@ __all__ = [
     "BertTokenizerFast",
     "BigBirdTokenizer",
     "BigBirdTokenizerFast",
+    "BioGptTokenizer",
     "BlenderbotSmallTokenizer",
     "BlenderbotTokenizer",
     "BlenderbotTokenizerFast",
@@ -156,6 +158,7 @@ __all__ = [
     "EsmTokenizerFast",
     "FNetTokenizer",
     "FNetTokenizerFast",
+    "FlaubertTokenizer",
     "FunnelTokenizer",
     "FunnelTokenizerFast",
     "GPT2Tokenizer",
@@ -168,7 +171,6 @@ __all__ = [
     "LayoutLMv3TokenizerFast",
     "LlamaTokenizer",
     "LlamaTokenizerFast",
-    "M2M100Tokenizer",
     "MBart50Tokenizer",
     "MBart50TokenizerFast",
     "MBartTokenizer",
@@ -180,8 +182,6 @@ __all__ = [
     "MobileBertTokenizerFast",
     "MvpTokenizer",
     "MvpTokenizerFast",
-    "NllbTokenizer",
-    "NllbTokenizerFast",
     "OpenAIGPTTokenizer",
     "OpenAIGPTTokenizerFast",
     "PegasusTokenizer",
@@ -211,6 +211,7 @@ __all__ = [
     "XGLMTokenizerFast",
     "XLMRobertaTokenizer",
     "XLMRobertaTokenizerFast",
+    "XLMTokenizer",
     "XLNetTokenizer",
     "XLNetTokenizerFast",
 ]

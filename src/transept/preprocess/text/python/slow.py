@@ -57,6 +57,7 @@ class PreTrainedTokenizer(Tokenizer, metaclass=ABCMeta, applied=True):
     special_tokens_pattern: str | None = None
     token_type_ids_pattern: str = "bert_style"  # noqa: S105
     token_type_ids_include_special_tokens: bool = True
+    around: ClassVar[tuple[str, str] | None] = None  # a way without a name, written as those above
     _is_exact = False
 
     def __init__(self, **settings: Any) -> None:
@@ -216,7 +217,7 @@ class PreTrainedTokenizer(Tokenizer, metaclass=ABCMeta, applied=True):
 
     def _around(self, first: list[int], second: list[int] | None) -> list[tuple[int, int]]:
         """Ids in their place among special ones, and 1 for those that are special, else 0."""
-        single, pair = _AROUND.get(self.special_tokens_pattern, _AROUND[None])
+        single, pair = self.around or _AROUND.get(self.special_tokens_pattern, _AROUND[None])
         result: list[tuple[int, int]] = []
         for name in (single if second is None else pair).split():
             if name in ("A", "B"):

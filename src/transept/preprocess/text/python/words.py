@@ -102,9 +102,12 @@ class BytePairTokenizer(PreTrainedTokenizer, files={"vocab_file": "vocab.json", 
         files = VocabularyFiles(vocab_file, merges_file)
         self.encoder = files.read_vocab()
         self._written = {index: token for token, index in self.encoder.items()}
-        self.bpe_ranks = {pair: rank for rank, pair in enumerate(files.read_merges())}
+        self.bpe_ranks = {pair: rank for rank, pair in enumerate(self.merges_of(files))}
         self._known: dict[str, list[str]] = {}
         super().__init__(**settings)
+
+    def merges_of(self, files: VocabularyFiles) -> list[tuple[str, str]]:
+        return files.read_merges()
 
     @property
     def vocab_size(self) -> int:
