@@ -18,6 +18,7 @@ from transept.adapt.freeze import freeze, gradual_unfreezing, layer_groups, unfr
 from transept.core.model import Backbone, Model
 from transept.core.task import TaskModel
 from transept.errors import InputError, InputTypeError, UnsupportedError
+from transept.layers.links import parts
 
 IDS = torch.arange(5, 37).reshape(4, 8)
 LABELS = torch.tensor([0, 2, 1, 0])
@@ -42,7 +43,7 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
     for number, (stack, depth) in enumerate(zip(model.stacks, depths, strict=True)):
         first = 1 + sum(depths[:number])
         for index, layer in enumerate(dict.fromkeys(stack.layers)):
-            own = {id(parameter) for parameter in layer.parameters()}
+            own = {id(parameter) for part in (layer, *parts(layer).values()) for parameter in part.parameters()}
             found = {id(model.get_parameter(name)) for name in groups[first + index]}
             assert own <= found
             assert index == depth - 1 or own == found
@@ -168,6 +169,8 @@ WHOLE = (
     "GPT2DoubleHeadsModel",
     "OpenAIGPTDoubleHeadsModel",
     "XLNetForQuestionAnswering",
+    "XLMForQuestionAnswering",
+    "FlaubertForQuestionAnswering",
     "BlipForImageTextRetrieval",
     "BlipForConditionalGeneration",
     "DetrForSegmentation",

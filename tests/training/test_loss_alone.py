@@ -27,7 +27,7 @@ WRITERS = [
     for case in TASKS
     if case.id.endswith(("LM", "LMHeadModel", "Generation", "MTModel", "ForPreTraining", "DoubleHeadsModel"))
 ]
-KEEP = ("ElectraForPreTraining", "Wav2Vec2ForPreTraining")  # which have none over a vocabulary
+KEEP = ("ElectraForPreTraining", "FunnelForPreTraining", "Wav2Vec2ForPreTraining")  # which have none over a vocabulary
 
 
 def _case(family: Family, cls: type[Model]) -> tuple[Model, dict[str, Any]]:

@@ -15,6 +15,7 @@ from transept.checkpoint.paths import matches
 from transept.core.model import Backbone, Model
 from transept.core.training import FROZEN
 from transept.errors import InputError, InputTypeError, nearest
+from transept.layers.links import parts
 from transept.storage.patterns import compile_pattern
 
 What = str | int | Iterable[str]
@@ -65,7 +66,8 @@ def layer_groups(model: Model) -> list[list[str]]:
                 if isinstance(part, nn.Module):
                     place[paths[id(part)]] = starts[begun] - 1
             for index, layer in enumerate(_layers(module)):
-                place[paths[id(layer)]] = starts[number] + index
+                elsewhere = [part for part in parts(layer).values() if id(part) in paths]  # parts that hang outside of it
+                place |= {paths[id(part)]: starts[number] + index for part in (layer, *elsewhere)}
         elif isinstance(module, Backbone):
             place[path] = 0
         elif path not in place:

@@ -324,12 +324,13 @@ _DENSE: Table = {"classifier": ("head", {"linear_hidden": "dense", "linear_out":
 class FunnelForSequenceClassification(classify.ForSequenceClassification[FunnelBaseModel]):
     head_class, act = classify.DenseClassifier, "tanh"
     names = Names(_DENSE)
+    reads = FunnelModel.reads
 
 
 class FunnelForMultipleChoice(classify.ForMultipleChoice[FunnelBaseModel]):
     head_class, act = classify.DenseClassifier, "tanh"
     names = Names(_DENSE)
-    reads = ("input_ids", "attention_mask", "token_type_ids", "inputs_embeds", "labels")
+    reads = FunnelModel.reads
 
 
 class FunnelForTokenClassification(classify.ForTokenClassification[FunnelModel]): ...

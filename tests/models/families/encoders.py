@@ -73,7 +73,7 @@ ENCODERS = [
     ),
     Family(
         "luke",
-        TEXT | {"intermediate_size": 37, "entity_vocab_size": 20, "entity_emb_size": 12, "initializer_range": SHARP},
+        TEXT | {"intermediate_size": 37, "entity_vocab_size": 20, "entity_emb_size": 12, "initializer_range": 0.2},
         token_types=True,
         left_padded_alone=True,
         variants={
@@ -351,7 +351,7 @@ ENCODERS = [
     Family(
         "canine",
         {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
-        | {"max_position_embeddings": 64, "num_hash_buckets": 70, "downsampling_rate": 2, "initializer_range": SHARP},
+        | {"max_position_embeddings": 64, "num_hash_buckets": 70, "downsampling_rate": 2, "initializer_range": 0.1},
         token_types=True,
         variants={
             "relu": {"hidden_act": "relu", "num_hash_functions": 4},
