@@ -111,6 +111,8 @@ BioGptTokenizer = moses.BioGptTokenizer
 CanineTokenizer = words.CanineTokenizer
 MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
+NllbTokenizer = NllbTokenizerFast = languages.NllbTokenizer
+M2M100Tokenizer = languages.M2M100Tokenizer
 
 __all__ = [
     "AddedToken",
@@ -171,6 +173,7 @@ __all__ = [
     "LayoutLMv3TokenizerFast",
     "LlamaTokenizer",
     "LlamaTokenizerFast",
+    "M2M100Tokenizer",
     "MBart50Tokenizer",
     "MBart50TokenizerFast",
     "MBartTokenizer",
@@ -182,6 +185,8 @@ __all__ = [
     "MobileBertTokenizerFast",
     "MvpTokenizer",
     "MvpTokenizerFast",
+    "NllbTokenizer",
+    "NllbTokenizerFast",
     "OpenAIGPTTokenizer",
     "OpenAIGPTTokenizerFast",
     "PegasusTokenizer",
