@@ -9,6 +9,7 @@ from typing import Any
 
 from transept.preprocess.text import boxes, build, tokens
 from transept.preprocess.text.tokenizer import Tokenizer
+from transept.storage.patterns import compile_pattern, timed
 
 _PRINTS, _DEFINES = re.compile(r"^print", re.MULTILINE), re.compile(r"^def", re.MULTILINE)
 
@@ -53,8 +54,12 @@ class CodeGenTokenizer(GPT2Tokenizer, options={"add_prefix_space": False, "retur
         for begins in (_PRINTS, _DEFINES):
             places = [fit.start() for fit in begins.finditer(completion)]
             completion = completion[: places[1]] if len(places) > 1 else completion
-        fits = [re.search(pattern, completion, re.MULTILINE) for pattern in truncate_before_pattern]
-        return completion[: min((fit.start() for fit in fits if fit is not None), default=len(completion))]
+        ends = [len(completion)]
+        for pattern in truncate_before_pattern:  # in which ``^`` fits at each line's beginning
+            found = compile_pattern("`truncate_before_pattern`", f"(?m-s:{pattern})", "patterns that texts end before")
+            if (fit := timed(found.search, completion, over="a completion")) is not None:
+                ends.append(fit.start())
+        return completion[: min(ends)]
 
 
 class RobertaTokenizer(
