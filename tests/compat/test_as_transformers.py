@@ -11,7 +11,7 @@ import importlib.metadata
 import sys
 
 import transformers
-from transformers import BertModel, PegasusConfig
+from transformers import BertModel, TimesformerConfig
 from transformers.models.bert.modeling_bert import BertForMaskedLM
 from transformers.utils import check_min_version, logging
 
@@ -22,9 +22,9 @@ assert transept.__version__ != transformers.__version__
 check_min_version("5.0.0.dev0")
 assert BertModel is transept.BertModel and BertForMaskedLM is transept.BertForMaskedLM
 assert transformers.utils.logging is logging and transept.models.bert.__spec__.name == "transept.models.bert"
-assert not hasattr(PegasusConfig, "model_type") and not isinstance(transept.BertConfig(), PegasusConfig)
+assert not hasattr(TimesformerConfig, "model_type") and not isinstance(transept.BertConfig(), TimesformerConfig)
 try:
-    PegasusConfig()
+    TimesformerConfig()
 except ValueError as error:
     assert "Its family is not here" in str(error)
 try:

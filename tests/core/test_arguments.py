@@ -11,7 +11,7 @@ import torch
 import transept
 from tests.models.harness import REPEATED, error
 from transept.core.auto import AutoConfig, AutoModel
-from transept.errors import CheckpointError, InputError, InputTypeError, TranseptError, UnsupportedError
+from transept.errors import CheckpointError, InputError, InputTypeError, UnsupportedError
 
 CONFIG = transept.BertConfig(
     vocab_size=99, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=37, num_labels=3
@@ -75,8 +75,8 @@ def test_a_model_without_a_name(name: Any) -> None:
 def test_what_is_otherwise_here(saved: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"flash-attn.*sdpa"):
         transept.BertModel.from_pretrained(saved, attn_implementation="flash_attention_2")
-    with pytest.raises(TranseptError, match="quantize"):
-        transept.BertModel.from_pretrained(saved, quantization_config={"load_in_8bit": True})
+    with pytest.raises(UnsupportedError, match="AwqConfig"):
+        transept.BertModel.from_pretrained(saved, quantization_config=transept.AwqConfig(bits=4))
     assert transept.BertModel.from_pretrained(saved, attn_implementation="eager").kernel_name == "eager"
 
 
