@@ -61,4 +61,5 @@ class Mamba2Model(MambaModel):
             spread_steps(mixer.dt_bias, self.config)
 
 
-class Mamba2ForCausalLM(MambaForCausalLM, backbone=Mamba2Model): ...
+class Mamba2ForCausalLM(MambaForCausalLM, backbone=Mamba2Model):
+    reads = ("input_ids", "inputs_embeds", "cache_params", "labels", "use_cache", "attention_mask")

@@ -188,6 +188,8 @@ class NemotronHModel(HybridBackbone, MixtralModel):
         exact=("correction_bias",),
     )
     norm_class = WideRMSNorm
+    reads = ("input_ids", "inputs_embeds", "position_ids", "past_key_values", "use_cache", "labels", "attention_mask")
+    adapter_targets = ("q_proj", "k_proj", "v_proj", "o_proj")  # peft's
     balances = False
     config: NemotronHConfig
 
@@ -231,6 +233,8 @@ class NemotronHModel(HybridBackbone, MixtralModel):
 
 
 class NemotronHForCausalLM(ForSparseCausalLM[NemotronHModel]):
+    reads = MixtralModel.reads
+
     def score(self, hidden: Tensor) -> Tensor:
         logits = super().score(hidden)
         return logits.float() if logits.dtype.itemsize < 4 else logits

@@ -179,6 +179,7 @@ class RecurrentGemmaModel(HybridBackbone, LlamaModel):
     config_class = RecurrentGemmaConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", GRIFFIN_BLOCK), "final_norm": "norm"})
     norm_class = CenteredRMSNorm
+    reads = ("input_ids", "position_ids", "attention_mask", "inputs_embeds", "labels", "use_cache", "past_key_values")
     config: RecurrentGemmaConfig
 
     def __init__(self, config: RecurrentGemmaConfig) -> None:
