@@ -77,7 +77,8 @@ def ready(family: Family, cls: type[Model]) -> tuple[Any, Any]:
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = [2, 50]
         if family.modality == "seq2seq":
-            model.generation_config.decoder_start_token_id = 1
+            # M2M-100 counts positions of real tokens, and padding that begins a text would shift what is read in one pass.
+            model.generation_config.decoder_start_token_id = 3 if family.model_type == "m2m_100" else 1
     return ours, theirs
 
 

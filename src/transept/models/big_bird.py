@@ -112,6 +112,8 @@ class BigBirdForMaskedLM(_Pooled, BertForMaskedLM, backbone=BigBirdModel): ...
 class BigBirdForCausalLM(_Pooled, BertLMHeadModel, backbone=BigBirdModel):
     """BigBird that predicts the next token; set ``is_decoder``."""
 
+    reads = (*BertModel.reads[:-3], "past_key_values", "labels", "use_cache")
+
 
 class BigBirdForPreTraining(BertForPreTraining, backbone=BigBirdModel): ...
 

@@ -204,7 +204,7 @@ class MambaModel(HybridBackbone):
 
 class MambaForCausalLM(ForCausalLM[MambaModel]):
     output_class = RecurrentLogitsOutput
-    reads = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
+    reads: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "inputs_embeds", "cache_params", "labels")
 
     def score(self, hidden: Tensor) -> Tensor:
         logits = super().score(hidden.to(self.dtype))

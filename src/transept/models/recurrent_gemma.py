@@ -77,7 +77,7 @@ class RecurrentGemmaConfig(DecoderConfig):
             self.fail("block_types", "must name at least one kind of layers")
 
 
-class BoundedRoot(torch.autograd.Function):
+class _BoundedRoot(torch.autograd.Function):
     """A square root whose gradient is at most 1000."""
 
     @staticmethod
@@ -122,7 +122,7 @@ class GatedRecurrence(nn.Module):
         into = torch.sigmoid(self.opened(grouped, self.input_gate_weight, self.input_gate_bias))
         logs = torch.sigmoid(self.opened(grouped, self.recurrent_gate_weight, self.recurrent_gate_bias))
         logs = -8.0 * logs * F.softplus(self.recurrent_param)
-        scale = torch.where(first, 1.0, BoundedRoot.apply(1 - torch.exp(2 * logs)))  # type: ignore[no-untyped-call]
+        scale = torch.where(first, 1.0, _BoundedRoot.apply(1 - torch.exp(2 * logs)))  # type: ignore[no-untyped-call]
         y, state = linear_scan(x * into * scale.to(x.dtype), torch.where(first, 0.0, logs.exp()), state)
         return y.to(x.dtype), state
 
