@@ -170,7 +170,7 @@ UNLIKE["Llama4TextModel"] = "the reference cuts texts where the chunks of their 
 def test_texts_are_inferred_where_the_reference_infers_them(family: Family, cls: type[Model]) -> None:
     if cls.__name__ in UNLIKE:
         pytest.skip(UNLIKE[cls.__name__])
-    ours, theirs, _ = originals(family, cls)
+    ours, theirs = pair(family, cls)  # BigBird's of the reference changes its attention for good when it reads short rows
     if isinstance(ours.body, HybridBackbone):  # the reference's states pass from text to text
         _equal_texts_alone(ours)
         return
