@@ -15,6 +15,8 @@ from tests.adapt.test_pack import make
 from transept import BitsAndBytesConfig, HqqConfig, QuantoConfig, TorchAoConfig
 from transept.adapt.quantize import quantize
 from transept.errors import InputError, InputTypeError, UnsupportedError
+from transept.quantized import settings as settings_room
+from transept.quantized.grouped import GroupedLinear
 from transept.quantized.linear import QuantizedLinear, few_bits
 
 IDS = torch.randint(3, 60, (2, 9), generator=torch.Generator().manual_seed(0))
@@ -65,6 +67,40 @@ def test_eight_bits(plain: Path, tmp_path: Path, settings: Any) -> None:
     told = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
     assert told["ignore"] == ["lm_head"]
     assert told["config_groups"]["group_0"]["weights"]["num_bits"] == 8
+
+
+def test_four_bits_need_no_engine_for_eight(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_room, "can_quantize", lambda: False)
+    assert few_bits(transept.AutoModelForCausalLM.from_pretrained(plain, load_in_4bit=True))
+    with pytest.raises(InputError, match="no engine"):
+        transept.AutoModelForCausalLM.from_pretrained(plain, load_in_8bit=True)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_cannot_be_changed_stays_whole(plain: Path, bits: int) -> None:
+    model = quantize(transept.AutoModelForCausalLM.from_pretrained(plain), bits)
+    rows, logits = model.config.vocab_size, model(input_ids=IDS).logits
+    with pytest.raises(InputError, match="dequantize"):
+        model.resize_token_embeddings(rows + 8)
+    assert (model.config.vocab_size, model.get_input_embeddings().num_embeddings) == (rows, rows)
+    with pytest.raises(InputError, match="moved to 'meta'"):
+        model.to("meta")
+    assert torch.equal(model(input_ids=IDS).logits, logits)
+    assert model.dequantize().resize_token_embeddings(rows + 8).num_embeddings == rows + 8
+
+
+def test_a_shared_product_is_unpacked_once(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = quantize(transept.AutoModelForCausalLM.from_pretrained(plain), 4), list[GroupedLinear]()
+    grouped = GroupedLinear.grouped
+    monkeypatch.setattr(GroupedLinear, "grouped", lambda layer: [seen.append(layer), grouped(layer)][1])
+    layers = [module for module in model.modules() if isinstance(module, GroupedLinear)]
+    assert len(few_bits(model)) > len(layers)
+    assert sorted(map(id, seen)) == sorted(map(id, layers))
+    seen.clear()
+    model.dequantize()
+    assert sorted(map(id, seen)) == sorted(map(id, layers))
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    assert weight.untyped_storage().nbytes() == weight.nbytes
 
 
 def test_layers_can_be_left_out(plain: Path) -> None:

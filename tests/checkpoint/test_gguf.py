@@ -82,6 +82,12 @@ def test_the_path_of_a_file_is_enough(tmp_path: Path) -> None:
     assert transept.AutoModelForCausalLM.from_pretrained(path, dtype="bfloat16").dtype == torch.bfloat16
 
 
+def test_files_without_the_ending_are_known_by_their_beginning(tmp_path: Path) -> None:
+    path = write(tmp_path / "model", "llama", *gated("llama"))
+    assert transept.AutoConfig.from_pretrained(path).num_hidden_layers == LAYERS
+    assert transept.AutoModelForCausalLM.from_pretrained(path).config.vocab_size == WORDS
+
+
 def test_what_is_loaded_is_saved_as_any_model(tmp_path: Path) -> None:
     path = write(tmp_path / "model.gguf", "qwen3moe", *gated("qwen3moe"), Kind.Q8_0)
     model = transept.AutoModelForCausalLM.from_pretrained(path)
@@ -91,6 +97,17 @@ def test_what_is_loaded_is_saved_as_any_model(tmp_path: Path) -> None:
     assert few_bits(model).keys() == {*few_bits(again), "lm_head.weight"}  # which is tied to embeddings, and not saved
     wanted = model.dequantize().state_dict()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in again.dequantize().state_dict().items())
+
+
+def test_what_integers_with_scales_cannot_say_is_saved_unpacked(tmp_path: Path) -> None:
+    """The lowest numbers of groups, which compressed-tensors has not."""
+    model = transept.AutoModelForCausalLM.from_pretrained(write(tmp_path / "m.gguf", "llama", *gated("llama"), Kind.Q4_1))
+    assert few_bits(model)
+    model.save_pretrained(tmp_path / "saved")
+    again = transept.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert not few_bits(again)
+    wanted = model.dequantize().state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in again.state_dict().items())
 
 
 @pytest.mark.parametrize("encoding", [kind for kind in ENCODINGS.values() if kind.name[:3] not in ("F32", "F16", "BF1", "MXF")])

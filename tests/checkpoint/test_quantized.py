@@ -280,6 +280,23 @@ def test_what_does_not_fit_is_said(plain: Path, tmp_path: Path) -> None:
             AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
+def test_what_is_not_kept_is_unpacked_once(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of four columns, for which there is no product."""
+
+    def small(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        parts = {".weight": torch.ones(weight.shape, dtype=torch.int8)}
+        scale = torch.full((weight.shape[0], weight.shape[1] // 4), 0.5)
+        return parts | {".weight_scale": scale}, torch.full(weight.shape, 0.5)
+
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "group_size": 4}}}
+    settings = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": groups}
+    quantised(plain, tmp_path, small, settings)
+    monkeypatch.setattr("transept.checkpoint.layouts.GroupedWeight", None)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert not few_bits(model)
+    assert model.model.layers[0].mlp.up_proj.weight.eq(0.5).all()
+
+
 def test_a_layer_that_is_not_quantised_stays(plain: Path, tmp_path: Path) -> None:
     """What a method leaves alone has no parts."""
     quantised(plain, tmp_path, lambda weight: ({".weight": weight}, weight), {"quant_method": "gptq", "bits": 4})

@@ -22,9 +22,8 @@ from transept.errors import InputError
 from transept.layers.attention import Attention
 from transept.layers.conv import ConvNormAct
 from transept.layers.linear import Conv1D, Packed, share_product
-from transept.layers.links import adopt
+from transept.layers.links import Linked, adopt
 from transept.layers.mlp import ACTIVATIONS, MLP, GatedMLP, linear
-from transept.quantized.joined import side_by_side
 
 M = TypeVar("M", bound=Model)
 
@@ -81,7 +80,7 @@ def pack(model: M) -> M:
         if (place := _BEFORE.get(getattr(type(module), "whole", None))) is not None:
             _join(module, place)
         if isinstance(module, Attention):
-            join_projections(module, JoinedLinear)
+            join_projections(module, PackedLinear)
         for name, child in module.named_children():
             if type(child) is ConvNormAct and can_pack(child.conv.weight.dtype):
                 setattr(module, name, FoldedConv(child))
@@ -97,11 +96,9 @@ def join_projections(module: nn.Module, make: Callable[[nn.Linear], Packed]) -> 
     Layers with a forward of their own or one product already, cross-attention, and those of which only some projections have
     a bias stay.
     """
-    if (found := side_by_side(module)) is not None:
-        _one_product(module, *found, make)
-
-
-def _one_product(module: nn.Module, names: tuple[str, ...], place: str, make: Callable[[nn.Linear], Packed]) -> None:
+    if not isinstance(module, Linked) or (found := module.side_by_side()) is None:
+        return
+    names, place = found
     parts = [getattr(module, name) for name in names]
     biases = [part.bias.detach() for part in parts if type(part) is nn.Linear and part.bias is not None]
     if not all(map(is_plain, parts)) or len(biases) not in (0, len(parts)):
@@ -179,27 +176,26 @@ class PackedLinear(Packed):
         return nn.Parameter(plain.t().contiguous() if self.is_turned else plain, requires_grad=False)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}weight"] = self._plain().data
+        if not self.shared:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}weight"] = self._plain().data
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self._parameters["weight"] = plain = self._plain()
-        super()._load_from_state_dict(*arguments)
-        self.weight = plain
+        if not self.shared:
+            self._parameters["weight"] = plain = self._plain()
+            super()._load_from_state_dict(*arguments)
+            self.weight = plain
+
+    def check_move(self, fn: Callable[[Tensor], Tensor]) -> None:
+        to = fn(torch.empty(0, dtype=self.weight.dtype))
+        if to.device.type != "cpu" or not can_pack(to.dtype):
+            what = f"a packed model cannot be moved to {to.device.type!r} as {to.dtype}."
+            raise InputError(what, hint="Load it with packed=False.")
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert, as ``Module.to`` does.
-
-        Raises:
-            InputError: to where, or what, cannot be packed.
-        """
-        plain = fn(self._plain().data)
-        if plain.device.type != "cpu" or not can_pack(plain.dtype):
-            raise InputError(
-                f"a packed model cannot be moved to {plain.device.type!r} as {plain.dtype}.",
-                hint="Load it with packed=False.",
-            )
-        self.weight = plain
+        """Move or convert, as ``Module.to`` does."""
+        self.check_move(fn)
+        self.weight = fn(self._plain().data)
         if self.bias is not None:
             self.bias = nn.Parameter(fn(self.bias.data), requires_grad=False)
         return self
@@ -213,16 +209,6 @@ class PackedLinear(Packed):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, act={self.act}"
-
-
-class JoinedLinear(PackedLinear):
-    """A packed layer that several projections share, whose names its weight is saved and loaded under."""
-
-    def _save_to_state_dict(self, *arguments: Any) -> None:
-        pass
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        pass
 
 
 class TiedLinear(nn.Linear):

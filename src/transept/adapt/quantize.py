@@ -13,12 +13,11 @@ from torch import nn
 
 from transept.adapt.pack import join_projections
 from transept.core.model import Model
-from transept.environment import tiles
 from transept.errors import InputError
 from transept.layers.linear import Conv1D
 from transept.layers.mlp import MLP
 from transept.quantized.eight_bits import QuantizedForManyRows
-from transept.quantized.settings import Rounding
+from transept.quantized.settings import Rounding, of_eight_bits
 from transept.quantized.weights import GROUP
 
 M = TypeVar("M", bound=Model)
@@ -37,8 +36,8 @@ def quantize(model: M, bits: int = 8, group_size: int = GROUP) -> M:
     Raises:
         InputError: the model is in training mode or not on the CPU, the processor cannot do it, or there are no such bits.
     """
-    tiles.check()
-    make, eight = Rounding(bits, group_size).makers(writes=model.can_generate())
+    writes = model.can_generate()
+    make, eight = Rounding(bits, group_size).maker(writes=writes), of_eight_bits(writes=writes)
     if model.training or model.device.type != "cpu":
         mode = "training" if model.training else "evaluation"
         raise InputError(

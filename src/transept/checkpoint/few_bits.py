@@ -26,18 +26,12 @@ def keep(model: nn.Module, recipes: Mapping[str, Recipe], store: Store, stored: 
         return False
     path, _, leaf = name.rpartition(".")
     layer = _module(model, path)
-    if leaf != "weight" or type(layer) is not nn.Linear:
+    if leaf != "weight" or type(layer) is not nn.Linear or store[stored].shape != layer.weight.shape:
         return False
-    weight = store.grouped(stored)
-    if weight is None or not weight.fits() or weight.codes.shape != (layer.out_features, layer.in_features):
+    if (weight := store.grouped(stored)) is None:
         return False
     replace(model, path, GroupedLinear(layer, weight))
     return True
-
-
-def keep_tied(model: nn.Module, name: str, store: Store, stored: str) -> bool:
-    """The same for a layer whose weight is that of the embeddings too, which have it unpacked."""
-    return keep(model, {name: Recipe((name,))}, store, stored)
 
 
 def replace(model: nn.Module, path: str, layer: nn.Module) -> None:
@@ -64,9 +58,7 @@ def written(state: dict[str, Tensor], keys: KeyMap, model: Any) -> tuple[dict[st
     weights = {name: weight for name, weight in few_bits(model).items() if name in state and state[name].is_meta}
     if not weights:
         return keys.save(state), {}
-    fitting = {
-        name for name, weight in weights.items() if keys.recipe(name).is_plain and weight.codes.shape == state[name].shape
-    }
+    fitting = {name for name, weight in weights.items() if keys.recipe(name).is_plain and _fits(weight, state[name])}
     unpacked = {name: _oriented(weight.dequantized(), state[name]) for name, weight in weights.items() if name not in fitting}
     stored, kinds = keys.save(state | unpacked), dict[tuple[Any, ...], list[str]]()
     for name in fitting:
@@ -87,9 +79,10 @@ def written(state: dict[str, Tensor], keys: KeyMap, model: Any) -> tuple[dict[st
 
 
 def _fits(weight: GroupedWeight, like: Tensor) -> bool:
-    """Whether the format has such weights: with a number of 16 bits for each group, and perhaps a zero point."""
+    """Whether the format has such weights: with one number for each group, and perhaps a zero point of as many bits."""
     plain = weight.fine_scale is None and weight.low is None and weight.table is None and weight.span == 1
-    return plain and weight.codes.shape == like.shape
+    zero = weight.fine_low is None or weight.bits == 8 or not (weight.fine_low & -16).any()
+    return plain and zero and weight.codes.shape == like.shape
 
 
 def _oriented(weight: Tensor, like: Tensor) -> Tensor:
@@ -108,21 +101,24 @@ def _scheme(weight: GroupedWeight) -> dict[str, Any]:
 
 def _parts(weight: GroupedWeight, *, wide: bool) -> dict[str, Tensor]:
     """The tensors of a weight by the ends of their names; the format unpacks in the type of the scales."""
-    shift = 128 if weight.bits == 8 else 0  # numbers with a sign are stored without
-    codes = weight.codes.int() + shift
+    codes = _without_sign(weight.codes, weight.bits)
     parts = {"scale": weight.scale.float() if wide else weight.scale, "shape": torch.tensor(codes.shape)}
     if weight.order is not None:
         places = weight.order.argsort()
         codes, parts["g_idx"] = codes[:, places], places.int() // weight.group
     parts["packed"] = _words(codes, weight.bits)
     if weight.fine_low is not None:
-        parts["zero_point"] = _words((weight.fine_low.int() + shift).T, weight.bits).T.contiguous()
+        parts["zero_point"] = _words(_without_sign(weight.fine_low, weight.bits).T, weight.bits).T.contiguous()
     return parts
 
 
+def _without_sign(numbers: Tensor, bits: int) -> Tensor:
+    """Numbers of eight bits are stored 128 higher than they are; those of four have no sign."""
+    return numbers.view(torch.uint8) ^ (128 if bits == 8 else 0)
+
+
 def _words(codes: Tensor, bits: int) -> Tensor:
-    """(rows, n) numbers from 0 on of so many bits -> words of 32 bits, the lowest bits first."""
-    count = 32 // bits
-    cut = torch.nn.functional.pad(codes, (0, -codes.shape[1] % count)).unflatten(1, (-1, count)).long()  # type: ignore[no-untyped-call]
-    words: Tensor = (cut << torch.arange(0, 32, bits)).sum(-1)
-    return words.to(torch.int32)
+    """(rows, n) bytes of numbers of four or eight bits -> words of 32 bits, the lowest bits first."""
+    filled = torch.nn.functional.pad(codes, (0, -codes.shape[1] % (32 // bits)))
+    packed = filled if bits == 8 else filled[:, ::2] | filled[:, 1::2] << 4
+    return packed.contiguous().view(torch.int32)

@@ -84,31 +84,39 @@ def _spread(scale: Tensor, shape: Iterable[int], block: Iterable[int] | None = N
     return scale
 
 
-def _grouped(codes: Tensor, bits: int, scale: Tensor, zero: Tensor | None, group: Tensor | None) -> GroupedWeight | None:
+def _grouped(
+    sizes: Iterable[int],
+    bits: int,
+    scale: Tensor,
+    zero: Tensor | None,
+    group: Tensor | None,
+    codes: Callable[[], Tensor],
+) -> GroupedWeight | None:
     """Codes (out, in) from 0 on, of so many bits, with scales and zero points (out, groups) of the ``group`` of each column.
 
-    Without zero points codes are lessened by half their range. What no grouped weight is gives ``None``.
+    Without zero points codes are lessened by half their range. What no grouped weight is gives ``None``, and is not unpacked.
     """
-    (outputs, inputs), count = codes.shape, scale.shape[-1]
-    if scale.shape != (outputs, count) or inputs % count or not scale.float().eq(scale.half().float()).all():
+    (outputs, inputs), count = sizes, scale.shape[-1]
+    size = inputs // count
+    if scale.shape != (outputs, count) or inputs % count or size % 8 or not scale.float().eq(scale.half().float()).all():
         return None
-    order, size = None, inputs // count
+    order = None
     if group is not None and not group.eq(torch.arange(inputs) // size).all():
         order = group.argsort(stable=True)
         if not group[order].eq(torch.arange(inputs) // size).all():
             return None
-        codes = codes[:, order]
-    less = torch.full((1, 1), 2 ** (bits - 1)) if zero is None else zero.int()
+    less, more = torch.full((1, 1), 2 ** (bits - 1)) if zero is None else zero.int(), 0
     if bits == 8:
-        codes, less = codes - 128, less - 128
+        more = -128
     elif less.eq(2 ** (bits - 1)).all():  # the middle of four bits, which needs no number of its own
-        codes, less = codes + (8 - 2 ** (bits - 1)), less + (8 - 2 ** (bits - 1))
+        more = 8 - 2 ** (bits - 1)
+    less = less + more
     if less.min() < -128 or less.max() > 127:
         return None
-    plain = less.eq(8 if bits < 8 else 0).all()
-    codes = codes.to(torch.int8 if bits == 8 else torch.uint8)
-    fine = None if plain else less.to(torch.int8).expand(scale.shape).contiguous()
-    return GroupedWeight(codes, size, scale.half().contiguous(), fine_low=fine, order=order)
+    fine = None if less.eq(8 if bits < 8 else 0).all() else less.to(torch.int8).expand(scale.shape).contiguous()
+    found = (codes() + more).to(torch.int8 if bits == 8 else torch.uint8)
+    found = found if order is None else found[:, order]
+    return GroupedWeight(found, size, scale.half().contiguous(), fine_low=fine, order=order)
 
 
 # Methods
@@ -121,21 +129,22 @@ def _gptq(settings: Settings) -> Layout:
     def shape(parts: Parts) -> tuple[int, ...]:
         return parts[".qweight"].shape[1], parts[".qweight"].shape[0] * 32 // bits
 
-    def pieces(parts: Parts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def codes(parts: Parts) -> Tensor:
+        return _stream(parts[".qweight"].T.contiguous(), bits, shape(parts)[1])
+
+    def pieces(parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
         outputs, inputs = shape(parts)
-        codes, scales = _stream(parts[".qweight"].T.contiguous(), bits, inputs), parts[".scales"]
         zeros = _stream(parts[".qzeros"], bits, outputs) + (0 if is_second else 1)
         size = _number(settings, "group_size", -1)
         group = parts.get(".g_idx", torch.arange(inputs) // (size if size > 0 else inputs)).long()
-        return codes, zeros.T, scales.T, group
+        return parts[".scales"].T, zeros.T, group
 
     def unpack(parts: Parts) -> Tensor:
-        codes, zeros, scales, group = pieces(parts)
-        return ((codes - zeros[:, group]).to(scales.dtype) * scales[:, group]).contiguous()
+        scales, zeros, group = pieces(parts)
+        return ((codes(parts) - zeros[:, group]).to(scales.dtype) * scales[:, group]).contiguous()
 
     def grouped(parts: Parts) -> GroupedWeight | None:
-        codes, zeros, scales, group = pieces(parts)
-        return _grouped(codes, bits, scales, zeros, group)
+        return _grouped(shape(parts), bits, *pieces(parts), lambda: codes(parts))
 
     needed = (".qweight", ".qzeros", ".scales")
     return Layout((*needed, ".g_idx"), needed, shape, unpack, group=grouped)
@@ -151,17 +160,16 @@ def _awq(settings: Settings) -> Layout:
     def shape(parts: Parts) -> tuple[int, ...]:
         return parts[".qweight"].shape[1] * 8, parts[".qweight"].shape[0]
 
-    def pieces(parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
-        codes, zeros = (_words(parts[f".{name}"], 4) for name in ("qweight", "qzeros"))
-        order = torch.arange(codes.shape[1]).view(-1, 8)[:, _AWQ_ORDER].flatten()
-        return codes[:, order], zeros[:, order], parts[".scales"]
+    def numbers(packed: Tensor) -> Tensor:
+        found = _words(packed, 4)
+        return found[:, torch.arange(found.shape[1]).view(-1, 8)[:, _AWQ_ORDER].flatten()]
 
     def grouped(parts: Parts) -> GroupedWeight | None:
-        codes, zeros, scales = pieces(parts)
-        return _grouped(codes.T, 4, scales.T, zeros.T, None)
+        zeros, scales = numbers(parts[".qzeros"]), parts[".scales"]
+        return _grouped(shape(parts), 4, scales.T, zeros.T, None, lambda: numbers(parts[".qweight"]).T)
 
     def unpack(parts: Parts) -> Tensor:
-        codes, zeros, scales = pieces(parts)
+        codes, zeros, scales = numbers(parts[".qweight"]), numbers(parts[".qzeros"]), parts[".scales"]
         size = len(codes) // len(zeros)
         codes = (codes - zeros.repeat_interleave(size, 0)).to(scales.dtype)
         return (codes * scales.repeat_interleave(size, 0)).T.contiguous()
@@ -252,40 +260,41 @@ def _compressed(settings: Settings) -> Layout:
     kinds = {settings.get("format")} | {group.get("format") for group in _schemes(settings)} - {None}
     if unknown := kinds - {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision"}:
         raise UnsupportedError(f"the format {', '.join(map(str, unknown))!r:.80} of compressed-tensors is not read.")
-    blocks = {
-        tuple(block)
-        for group in _schemes(settings)
-        if isinstance(block := (group.get("weights") or {}).get("block_structure"), list)
-    }
-    block = next(iter(blocks)) if len(blocks) == 1 else None
+    block = _block(settings)
 
     def shape(parts: Parts) -> tuple[int, ...]:
         if ".weight_packed" not in parts:
             return (*parts[".weight"].shape,)
         return tuple(int(size) for size in parts[".weight_shape"].tolist())
 
-    def pieces(parts: Parts) -> tuple[Tensor, Tensor | None, int]:
-        """Codes and zero points with a sign, and how many bits they have."""
-        sizes, zero, bits = shape(parts), parts.get(".weight_zero_point"), 8
-        if (packed := parts.get(".weight_packed")) is None:
-            codes = parts[".weight"]
-        else:
-            bits = max(packed.shape[1] * 32 // sizes[1], 1)
-            codes = _stream(packed, bits, sizes[1]) - 2 ** (bits - 1)
-            if zero is not None and zero.dtype == torch.int32:
-                zero = _stream(zero.T.contiguous(), bits, sizes[0]).T - 2 ** (bits - 1)
-        return codes, zero, bits
+    def bits_of(parts: Parts) -> int:
+        packed = parts.get(".weight_packed")
+        return 8 if packed is None else max(packed.shape[1] * 32 // shape(parts)[1], 1)
+
+    def signed(parts: Parts, bits: int) -> Tensor:
+        """The codes with a sign."""
+        packed = parts.get(".weight_packed")
+        return parts[".weight"] if packed is None else _stream(packed, bits, shape(parts)[1]) - 2 ** (bits - 1)
+
+    def zeros(parts: Parts, bits: int) -> Tensor | None:
+        """The zero points with a sign."""
+        zero = parts.get(".weight_zero_point")
+        if zero is None or zero.dtype != torch.int32 or ".weight_packed" not in parts:
+            return zero
+        return torch.sub(_stream(zero.T.contiguous(), bits, shape(parts)[0]).T, 2 ** (bits - 1))
 
     def grouped(parts: Parts) -> GroupedWeight | None:
-        (codes, zero, bits), group = pieces(parts), parts.get(".weight_g_idx")
-        if codes.is_floating_point() or codes.ndim != 2 or bits not in (2, 3, 4, 8):
+        bits, group, sizes = bits_of(parts), parts.get(".weight_g_idx"), shape(parts)
+        stored = parts[".weight_packed" if ".weight_packed" in parts else ".weight"]
+        if stored.is_floating_point() or len(sizes) != 2 or bits not in (2, 3, 4, 8):
             return None
         half, group = 2 ** (bits - 1), None if group is None or (group < 0).any() else group.long()
-        zero = None if zero is None else zero.int() + half
-        return _grouped(codes.int() + half, bits, parts[".weight_scale"], zero, group)
+        zero = None if (found := zeros(parts, bits)) is None else found.int() + half
+        return _grouped(sizes, bits, parts[".weight_scale"], zero, group, lambda: signed(parts, bits).int() + half)
 
     def unpack(parts: Parts) -> Tensor:
-        (codes, zero, _), scale, sizes = pieces(parts), parts[".weight_scale"], shape(parts)
+        scale, sizes, bits = parts[".weight_scale"], shape(parts), bits_of(parts)
+        codes, zero = signed(parts, bits), zeros(parts, bits)
         group = parts.get(".weight_g_idx")
 
         def at_entries(each: Tensor) -> Tensor:
@@ -297,6 +306,13 @@ def _compressed(settings: Settings) -> Layout:
     ends = ("_packed", "", "_scale", "_zero_point", "_shape", "_g_idx")
     names = (*(f".weight{end}" for end in ends), ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point")
     return _Scaled(names, (".weight_scale",), shape, unpack, group=grouped)
+
+
+def _block(settings: Settings) -> tuple[int, ...] | None:
+    """The sides of blocks that have one scale, where all weights have the same."""
+    found = ((group.get("weights") or {}).get("block_structure") for group in _schemes(settings))
+    blocks = {tuple(block) for block in found if isinstance(block, list)}
+    return next(iter(blocks)) if len(blocks) == 1 else None
 
 
 def _schemes(settings: Settings) -> list[Mapping[str, Any]]:

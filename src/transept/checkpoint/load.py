@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.few_bits import Replace, keep, keep_tied
+from transept.checkpoint.few_bits import Replace, keep
 from transept.checkpoint.keys import Recipe
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import Store
 from transept.environment.memory import check_memory
 from transept.errors import CheckpointError, ConfigError, TranseptWarning
-from transept.quantized.joined import join_grouped
+from transept.quantized.grouped import join_grouped
 from transept.quantized.linear import QuantizedLinear
 
 MAX_LISTED = 100
@@ -263,8 +263,8 @@ def fill(
                 row = model.get_parameter(owner).data[int(name.removeprefix(f"{owner}.").partition(".")[0])]
                 row.chunk(recipe.pieces)[recipe.piece].copy_(piece)
     for name, source in ties.items():
-        if keeps_bits and source in report.filled:
-            keep_tied(model, name, store, report.filled[source])
+        if keeps_bits and source in report.filled:  # the embeddings have the weight unpacked
+            keep(model, {name: Recipe((name,))}, store, report.filled[source])
     if keeps_bits or replace is not None:
         join_grouped(model)
     share(model, ties)

@@ -11,7 +11,6 @@ from transept.checkpoint.few_bits import Replace, replace
 from transept.checkpoint.gguf import GGUFStore
 from transept.checkpoint.keys import KeyMap
 from transept.checkpoint.quantized import QuantizedStore, Store
-from transept.environment import tiles
 from transept.errors import InputError, refuse
 from transept.layers.linear import Conv1D
 from transept.quantized.grouped import can_multiply
@@ -48,9 +47,8 @@ class FewBits:
             return None
         if device.type != "cpu" or not alone:
             raise InputError(f"weights of few bits are for one process on the CPU, not for {str(device)!r}.")
-        tiles.check()
         rounding, output = rounding_of(self.settings), model.get_output_embeddings()
-        make, _ = rounding.makers(writes=model.can_generate())
+        make = rounding.maker(writes=model.can_generate())
 
         def round_layer(model: nn.Module, name: str) -> None:
             path, _, leaf = name.rpartition(".")

@@ -14,6 +14,7 @@ from transept.config.model import Config
 from transept.environment.tiles import guard
 from transept.errors import InputError, UnsupportedError, refuse
 from transept.layers.layer_cache import States
+from transept.layers.linear import Packed
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total
 from transept.quantized.linear import dequantize
@@ -68,7 +69,10 @@ class ForLibraries(Loadable):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert, as PyTorch's ``to`` does."""
+        """Move or convert, as PyTorch's ``to`` does; where a layer cannot (``InputError``), nothing is changed."""
+        for module in self.modules():
+            if isinstance(module, Packed):
+                module.check_move(fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         guard(self)
         return self
@@ -106,14 +110,16 @@ class ForLibraries(Loadable):
     def dequantize(self: Any, dtype: torch.dtype | None = None) -> Any:
         """Give the model plain weights in the place of those of few bits, of its own type or another, and return it."""
         wanted = dtype or self.dtype
-        dequantize(self)
+        dequantize(self, wanted)
         self.tie_weights()
         return self.to(wanted)
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
         """Bytes of the parameters and of what adapted layers keep instead, and of the buffers unless told not to."""
-        tensors = (*self.parameters(), *(self.buffers() if return_buffers else ()))
-        return int(sum(tensor.nbytes for tensor in tensors) + sum(getattr(m, "packed_bytes", 0) for m in self.modules()))
+        plain = (module for module in self.modules() if not hasattr(module, "packed_bytes"))
+        buffers = {buffer for module in plain for buffer in module.buffers(recurse=False)} if return_buffers else set()
+        kept = sum(getattr(module, "packed_bytes", 0) for module in self.modules())
+        return int(sum(tensor.nbytes for tensor in (*self.parameters(), *buffers)) + kept)
 
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:

@@ -20,7 +20,7 @@ from transept.errors import InputError, UnsupportedError, nearest, refuse
 from transept.layers.context import Attended, Context, Kernel, Pattern, Rows, context_of_call, mask_for
 from transept.layers.layer_cache import OWNER
 from transept.layers.linear import shared_product
-from transept.layers.links import Linked
+from transept.layers.links import Linked, SideBySide
 from transept.layers.rotary import rotate, rotate_interleaved
 
 
@@ -31,7 +31,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sc
 
 def score(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """The scores (B, H, T, S) of queries (B, H, T, E) against keys (B, K, S, E)."""
-    return (q @ _repeated(k, q.shape[1]).transpose(-1, -2)) * scale
+    return (q @ repeat_kv(k, q.shape[1] // k.shape[1]).transpose(-1, -2)) * scale
 
 
 def weigh(scores: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> tuple[Tensor, Tensor]:
@@ -46,18 +46,12 @@ def weigh(scores: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout:
         scores = scores + mask if added else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = F.softmax(scores, dim=-1).to(v.dtype)
     weights = F.dropout(weights, dropout) if dropout > 0 else weights
-    return weights @ _repeated(v, scores.shape[1]), weights
-
-
-def _repeated(x: Tensor, heads: int) -> Tensor:
-    """(B, K, S, E) -> (B, heads, S, E): each head's own copy of what its group shares."""
-    groups = heads // x.shape[1]
-    return x.repeat_interleave(groups, dim=1) if groups > 1 else x
+    return weights @ repeat_kv(v, scores.shape[1] // v.shape[1]), weights
 
 
 def repeat_kv(hidden_states: Tensor, n_rep: int) -> Tensor:
     """(B, K, S, E) -> (B, K * n_rep, S, E): keys or values for as many heads as there are queries."""
-    return _repeated(hidden_states, hidden_states.shape[1] * n_rep)
+    return hidden_states.repeat_interleave(n_rep, dim=1) if n_rep > 1 else hidden_states
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float) -> Attended:
@@ -235,6 +229,11 @@ class Attention(Linked):
         """Make what gives queries, and keys and values of so many numbers a position."""
         self.q_proj = self.linear(dim, queries, bias)
         self.k_proj, self.v_proj = self.linear(self.source, keys, bias), self.linear(self.source, keys, bias)
+
+    def side_by_side(self) -> SideBySide | None:
+        kind, place = type(self), "qkv_proj"
+        usual = not self.cross and kind.project is Attention.project and kind.whole is Attention.whole
+        return (("q_proj", "k_proj", "v_proj"), place) if usual else None
 
     def head_norm(self, make: Callable[..., nn.Module], heads: int) -> nn.Module:
         """The norm of queries or keys (B, heads, T, E), for which ``make`` is given a size."""

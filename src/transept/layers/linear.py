@@ -54,6 +54,9 @@ class Packed(nn.Module):
         """The weight (out, in) as a plain tensor of its own."""
         raise NotImplementedError
 
+    def check_move(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """``InputError`` where the layer cannot go to the device, or have the type, that ``fn`` gives tensors."""
+
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
@@ -141,13 +144,15 @@ def plain_weights(model: nn.Module) -> Iterator[None]:
 def resize_rows(layers: Iterable[nn.Module], rows: int, initialize: Callable[[nn.Module], object] | None = None) -> None:
     """Give layers so many rows; a tensor that several share is made once.
 
-    New rows are the mean of the old ones, or what ``initialize`` fills a new layer with.
+    New rows are the mean of the old ones, or what ``initialize`` fills a new layer with. Where one cannot be resized, such as
+    a layer of few bits (``InputError``), none is.
     """
     fresh: dict[int, nn.Parameter] = {}
-    for layer in layers:
+    olds = [(layer, {name: getattr(layer, name, None) for name in ("weight", "bias")}) for layer in layers]
+    for layer, tensors in olds:
         old = dict(layer.named_parameters(recurse=False))
-        for name in ("weight", "bias"):
-            if (tensor := getattr(layer, name, None)) is not None:
+        for name, tensor in tensors.items():
+            if tensor is not None:
                 setattr(layer, name, fresh[id(tensor)] if id(tensor) in fresh else _shared(fresh, tensor, rows))
         setattr(layer, "num_embeddings" if isinstance(layer, nn.Embedding) else "out_features", rows)
         if initialize is not None:

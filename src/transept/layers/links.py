@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from transept.errors import UnsupportedError
 
+SideBySide = tuple[tuple[str, ...], str]
+"""The names of layers that read one input, and the name of one product that can stand in their place."""
+
 
 class Linked(nn.Module):
     """A module that finds some of its parts by links: own name -> the module that holds the part, and its name there.
@@ -24,6 +27,10 @@ class Linked(nn.Module):
     _links: dict[str, tuple[nn.Module, str]]
     _aliases: dict[str, str]
     by_steps: bool = False  # whether it computes by what is at the places of its steps; see `Step`
+
+    def side_by_side(self) -> SideBySide | None:
+        """The layers that one product can stand for; ``None`` where there are none, or the class computes by each alone."""
+        return None
 
     def step_classes(self) -> Mapping[str, type[Step]]:
         """The steps of its work that the reference has a module for: path in the tree, below this module -> class."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from transept.errors import ConfigError, InputError, nearest
 from transept.layers.linear import shared_product
-from transept.layers.links import Linked
+from transept.layers.links import Linked, SideBySide
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -162,6 +162,9 @@ class GatedMLP(MLP):
     def widen(self, dim: int, hidden: int, bias: bool) -> None:
         self.gate_proj = self.linear(dim, hidden, bias)
         super().widen(dim, hidden, bias)
+
+    def side_by_side(self) -> SideBySide | None:
+        return (("gate_proj", "up_proj"), "gate_up_proj") if type(self).whole is GatedMLP.whole else None
 
     def whole(self, x: Tensor) -> Tensor:
         if (shared := shared_product(self.gate_proj, self.up_proj)) is None:

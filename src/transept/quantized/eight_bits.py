@@ -51,7 +51,7 @@ class EightBitLinear(QuantizedLinear):
         scale = scale.bfloat16().float()  # compiled programs multiply by it in that type
         rounded = (weight / scale[:, None]).round().clamp(-steps, steps).to(torch.int8)
         self.register_buffer("scale", scale.bfloat16(), persistent=False)
-        self.packed_bytes = rounded.nbytes
+        self.packed_bytes = rounded.nbytes + self.scale.nbytes
         self.packed = self.pack(rounded)
 
     def steps(self) -> int:

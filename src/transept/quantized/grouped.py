@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.environment.compiler import library
-from transept.layers.linear import Conv1D, matrix
+from transept.layers.linear import Conv1D, matrix, share_product
+from transept.layers.links import Linked
+from transept.quantized.layout import BY_ROW, SHARED, BlockedWeight
 from transept.quantized.linear import QuantizedLinear
 from transept.quantized.weights import GROUP, GroupedWeight, rounded_to_four_bits
 
 SOURCE = Path(__file__).with_name("kernels") / "grouped.cpp"
-_ROWS = 16  # of a weight, which lie together
 
 
 class GroupedLinear(QuantizedLinear):
@@ -34,34 +34,29 @@ class GroupedLinear(QuantizedLinear):
         weight: what it multiplies by; the columns behind the layer's own belong to no input.
     """
 
-    codes: Tensor  # (blocks, in * bits / 32, 64) of uint8: sixteen rows lie together, see the kernel's source
-    scale: Tensor  # (blocks, spans, 16) of float16
-    fine_scale: Tensor | None  # (blocks, groups, 16) of int8
+    codes: Tensor
+    scale: Tensor
+    fine_scale: Tensor | None
     low: Tensor | None
     fine_low: Tensor | None
     table: Tensor | None
     order: Tensor | None
 
-    def __init__(self, source: nn.Linear | Conv1D, weight: GroupedWeight) -> None:
+    def __init__(self, source: nn.Linear | Conv1D, weight: GroupedWeight | BlockedWeight) -> None:
         super().__init__(source)
-        self.group, self.span, self.bits, self.width = weight.group, weight.span, weight.bits, weight.codes.shape[1]
-        self.register_buffer("codes", (_halves_together if weight.bits == 4 else _together)(weight.codes), persistent=False)
-        for name in ("scale", "fine_scale", "low", "fine_low"):
-            part = getattr(weight, name)
-            self.register_buffer(name, None if part is None else _in_blocks(part), persistent=False)
-        self.register_buffer("table", weight.table, persistent=False)
-        self.register_buffer("order", weight.order, persistent=False)
+        blocks = BlockedWeight.of(weight) if isinstance(weight, GroupedWeight) else weight
+        self.group, self.span, self.bits, self.width = blocks.group, blocks.span, blocks.bits, blocks.width
+        for name in (*BY_ROW, *SHARED):
+            self.register_buffer(name, getattr(blocks, name), persistent=False)
         self.packed_bytes = sum(buffer.nbytes for buffer in self.buffers(recurse=False))
 
     @classmethod
     def joined(cls, layers: Sequence[GroupedLinear]) -> GroupedLinear | None:
-        """One layer whose outputs are those of several after each other; ``None`` where their weights are of other kinds."""
-        weights = [layer.grouped() for layer in layers]
+        """One layer whose outputs are those of several after each other; ``None`` where their weights cannot be joined."""
         biases: list[Tensor] = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        if len(biases) not in (0, len(layers)) or not all(weights[0].is_like(weight) for weight in weights):
+        if len(biases) not in (0, len(layers)) or (weight := BlockedWeight.cat([each.blocks for each in layers])) is None:
             return None
-        source = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers), False, device="meta")
-        joined = cls(source, GroupedWeight.cat(weights))
+        joined = cls(nn.Linear(layers[0].in_features, weight.rows, False, device="meta"), weight)
         if biases:
             joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
         return joined
@@ -72,10 +67,14 @@ class GroupedLinear(QuantizedLinear):
         weight = matrix(source).detach().float()
         return cls(source, rounded_to_four_bits(F.pad(weight, (0, -weight.shape[1] % group)), group))
 
+    @property
+    def blocks(self) -> BlockedWeight:
+        """The weight as it lies."""
+        parts = {name: getattr(self, name) for name in (*BY_ROW, *SHARED)}
+        return BlockedWeight(self.out_features, self.group, self.bits, **parts)
+
     def grouped(self) -> GroupedWeight:
-        tensors = (self.codes, self.scale, self.fine_scale, self.low, self.fine_low, self.table)
-        weight = _weight(*tensors, self.group, self.bits)
-        return replace(weight.map_rows(lambda part: part[: self.out_features]), order=self.order)
+        return self.blocks.grouped()
 
     def multiply(self, x: Tensor) -> Tensor:
         out = _product(self._columns(x.float()), *self._operands())
@@ -99,6 +98,17 @@ class GroupedLinear(QuantizedLinear):
     def _operands(self) -> tuple[Any, ...]:
         tensors = (self.codes, self.scale, self.fine_scale, self.low, self.fine_low, self.table)
         return *tensors, self.group, self.span, self.bits, self.out_features
+
+
+def join_grouped(model: nn.Module) -> None:
+    """Let one product stand for layers that read one input side by side, where their weights are of one kind."""
+    for module in tuple(model.modules()):
+        if isinstance(module, Linked) and (found := module.side_by_side()) is not None:
+            names, place = found
+            layers = [getattr(module, name) for name in names]
+            grouped = [layer for layer in layers if isinstance(layer, GroupedLinear) and not layer._forward_hooks]
+            if len(grouped) == len(layers) and (product := GroupedLinear.joined(grouped)) is not None:
+                share_product(module, names, place, product)
 
 
 def can_multiply() -> bool:
@@ -133,8 +143,8 @@ def _product(
     """(N, in) -> (N, out) in float32, by a weight as :class:`GroupedLinear` keeps it."""
     kernel, (rows, width) = _kernel(), x.shape
     if kernel is None:
-        weight = _weight(codes, scale, fine_scale, low, fine_low, table, group, bits)
-        return F.linear(x, weight.dequantized()[:outputs])
+        weight = BlockedWeight(outputs, group, bits, codes, scale, fine_scale, low, fine_low, table)
+        return F.linear(x, weight.grouped().dequantized())
     threads = torch.get_num_threads()
     room = torch.empty((threads if rows == 1 else rows) * (width + 8 * (width // group)), dtype=torch.uint8)
     out = torch.empty(rows, outputs)
@@ -156,55 +166,3 @@ _LIBRARY.impl("grouped_product", _product, "CPU")  # type: ignore[no-untyped-cal
 @torch.library.register_fake("transept::grouped_product")  # type: ignore[untyped-decorator]
 def _(x: Tensor, *operands: Any) -> Tensor:
     return x.new_empty(x.shape[0], operands[-1])
-
-
-def _weight(
-    codes: Tensor,
-    scale: Tensor,
-    fine_scale: Tensor | None,
-    low: Tensor | None,
-    fine_low: Tensor | None,
-    table: Tensor | None,
-    group: int,
-    bits: int,
-) -> GroupedWeight:
-    """The weight by what a layer keeps of it, with rows of zeros behind its own."""
-    taken = _halves_apart(codes) if bits == 4 else _apart(codes).view(torch.int8)
-    fine, offset, steps = (None if part is None else _in_rows(part) for part in (fine_scale, low, fine_low))
-    return GroupedWeight(taken, group, _in_rows(scale), fine, offset, steps, table)
-
-
-def _filled(rows: Tensor) -> Tensor:
-    """The rows, and so many of zeros that sixteen can lie together."""
-    return F.pad(rows, (0, 0, 0, -len(rows) % _ROWS)) if len(rows) % _ROWS else rows.contiguous()
-
-
-def _in_blocks(rows: Tensor) -> Tensor:
-    """(out, n) -> (blocks, n, 16): what belongs to sixteen rows lies together; what lacks at the end is zero."""
-    return _filled(rows).view(-1, _ROWS, rows.shape[1]).transpose(1, 2).contiguous()
-
-
-def _in_rows(blocks: Tensor) -> Tensor:
-    """(blocks, n, 16) -> (out, n)."""
-    return blocks.transpose(1, 2).flatten(0, 1)
-
-
-def _together(codes: Tensor) -> Tensor:
-    """(out, in) codes of eight bits -> (blocks, in / 4, 64) bytes: four columns of sixteen rows."""
-    words = _filled(codes).view(torch.int32)
-    return words.view(-1, _ROWS, words.shape[1]).transpose(1, 2).contiguous().view(torch.uint8)
-
-
-def _apart(blocks: Tensor) -> Tensor:
-    return blocks.view(torch.int32).transpose(1, 2).flatten(0, 1).contiguous().view(torch.uint8)
-
-
-def _halves_together(codes: Tensor) -> Tensor:
-    """(out, in) codes -> (blocks, in / 8, 64) bytes, of which the lower halves are the first four columns of each eight."""
-    words = _filled(codes).view(torch.int32).view(-1, _ROWS, codes.shape[1] // 8, 2)
-    return (words[..., 0] | (words[..., 1] << 4)).transpose(1, 2).contiguous().view(torch.uint8)
-
-
-def _halves_apart(blocks: Tensor) -> Tensor:
-    words = blocks.view(torch.int32).transpose(1, 2).flatten(0, 1)
-    return torch.stack([words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F], dim=-1).flatten(1).view(torch.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import torch
@@ -65,13 +66,12 @@ class QuantizedLinear(Packed):
         """The weight in its bits."""
         raise NotImplementedError
 
-    def plain_layer(self, rows: slice = slice(None)) -> nn.Linear | Conv1D:
-        """A layer (of some of the outputs) with a plain weight in float32."""
-        weight = self.dequantized()[rows]
+    def plain_layer(self, weight: Tensor, rows: slice = slice(None)) -> nn.Linear | Conv1D:
+        """A layer (of some of the outputs) with a plain weight (out, in)."""
         with torch.device("meta"):
             layer = self.kind(*((len(weight), self.in_features) if self.kind is Conv1D else (self.in_features, len(weight))))
         layer.weight = nn.Parameter((weight.T if self.kind is Conv1D else weight).contiguous())
-        bias = None if self.bias is None else nn.Parameter(self.bias.detach()[rows].clone())
+        bias = None if self.bias is None else nn.Parameter(self.bias.detach()[rows].to(weight.dtype, copy=True))
         layer.register_parameter("bias", bias)
         return layer
 
@@ -86,14 +86,13 @@ class QuantizedLinear(Packed):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         raise _gone()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Stay, as long as the model stays on the CPU.
-
-        Raises:
-            InputError: it is moved.
-        """
+    def check_move(self, fn: Callable[[Tensor], Tensor]) -> None:
         if (place := fn(torch.empty(0)).device.type) != "cpu":
             raise InputError(f"a model with weights of few bits cannot be moved to {place!r}.", hint=_UNPACK)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Stay as it is, as long as the model stays on the CPU."""
+        self.check_move(fn)
         return self  # the bias is added to sums in float32, whatever type the model has
 
 
@@ -125,26 +124,31 @@ def names_alone() -> Iterator[None]:
 
 def few_bits(model: nn.Module) -> dict[str, GroupedWeight]:
     """The weights of few bits of a model by their names in its state; those of a shared product row by row."""
-    found = dict[str, GroupedWeight]()
+    found, grouped = dict[str, GroupedWeight](), cache(lambda layer: layer.grouped())
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLinear) and not module.shared:
             found[f"{name}.weight"] = module.grouped()
         elif isinstance(module, Projection) and isinstance(module.shared, QuantizedLinear):
             rows = module.place
-            found[f"{name}.weight"] = module.shared.grouped().map_rows(lambda part, rows=rows: part[rows])  # type: ignore[misc]
+            found[f"{name}.weight"] = grouped(module.shared).map_rows(lambda part, rows=rows: part[rows])
     return found
 
 
-def dequantize(model: nn.Module) -> None:
-    """Give a model plain layers in the place of those of few bits."""
+def dequantize(model: nn.Module, dtype: torch.dtype = torch.float32) -> None:
+    """Give a model plain layers of a type in the place of those of few bits."""
+
+    @lru_cache(1)  # the projections of a product follow each other
+    def weight(layer: QuantizedLinear) -> Tensor:
+        return layer.dequantized().to(dtype)
+
     for module in tuple(model.modules()):
         for name, child in tuple(module.named_children()):
             if isinstance(child, Projection) and isinstance(child.shared, QuantizedLinear):
-                setattr(module, name, child.shared.plain_layer(child.place))
+                setattr(module, name, child.shared.plain_layer(weight(child.shared)[child.place].clone(), child.place))
             elif isinstance(child, QuantizedLinear) and child.shared:
                 delattr(module, name)
             elif isinstance(child, QuantizedLinear):
-                setattr(module, name, child.plain_layer())
+                setattr(module, name, child.plain_layer(weight(child)))
 
 
 def _gone() -> InputError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from transept.environment import tiles
 from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
 from transept.quantized.eight_bits import (
     QuantizedForManyRows,
@@ -43,21 +45,27 @@ class Rounding:
         size = self.group_size
         refuse(type(size) is not int or size < 8 or size % 8, f"a group cannot have {size!r} numbers.")
 
-    def makers(self, *, writes: bool) -> tuple[Make, Make]:
-        """What makes a layer of these bits, and an output layer of eight; ``InputError`` where the processor cannot.
-
-        ``writes`` says that the model multiplies one row at a time, as in generation.
-        """
-        if not can_quantize():
-            raise InputError("weights of few bits cannot be multiplied here: PyTorch has no engine for quantized products.")
-        eight: Make = QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
-        eight = QuantizedForOneRow if writes else eight
-        return (eight if self.bits == 8 else lambda source: GroupedLinear.of_four_bits(source, self.group_size)), eight
+    def maker(self, *, writes: bool) -> Make:
+        """What makes a layer of these bits; arguments and errors of :func:`of_eight_bits`."""
+        return of_eight_bits(writes=writes) if self.bits == 8 else partial(GroupedLinear.of_four_bits, group=self.group_size)
 
     def skips(self, name: str) -> bool:
         """Whether a layer of this name keeps its weight."""
         parts = name.split(".")
         return any(skipped in parts or name.endswith(skipped) or name.startswith(f"{skipped}.") for skipped in self.skipped)
+
+
+def of_eight_bits(*, writes: bool) -> Make:
+    """What makes a layer of eight bits; ``writes`` says that the model multiplies one row at a time, as in generation.
+
+    Raises:
+        InputError: the processor cannot.
+    """
+    if not can_quantize():
+        raise InputError("weights of eight bits cannot be multiplied here: PyTorch has no engine for quantized products.")
+    tiles.check()
+    many = QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
+    return QuantizedForOneRow if writes else many
 
 
 class QuantizationConfigMixin:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GROUP = 32
-_STEP = 8  # columns that the kernel takes at a time
 _MIDDLE = 8
 _AT_ONCE = 2**17  # numbers that are rounded at a time, few enough to stay in a core's caches
 # Shares of the largest number that the outermost step is tried at; one that is less may cut it, and fits the others better.
@@ -24,7 +23,7 @@ class GroupedWeight:
 
     Args:
         codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8.
-        group: how many columns have one scale.
+        group: how many columns have one scale, a multiple of 8.
         scale: (out, spans) of float16: of each group, or of several that follow each other.
         fine_scale: (out, groups) of int8, by which the scale is multiplied for each group.
         low: (out, spans) of float16.
@@ -56,34 +55,10 @@ class GroupedWeight:
     def groups(self) -> int:
         return -(-self.codes.shape[1] // self.group)
 
-    def fits(self) -> bool:
-        """Whether the kernel can multiply by it."""
-        return self.group % _STEP == 0 and self.codes.shape[1] % self.group == 0
-
-    def is_like(self, other: GroupedWeight) -> bool:
-        """Whether both have the same kind of codes, scales and groups, and the same columns."""
-        one, same = self._parts(), other._parts()
-        if (self.group, self.span, self.bits) != (other.group, other.span, other.bits) or one.keys() != same.keys():
-            return False
-        shared = all(torch.equal(one[name], same[name]) for name in ("table", "order") if name in one)
-        return shared and self.codes.shape[1] == other.codes.shape[1]
-
-    @staticmethod
-    def cat(weights: Sequence[GroupedWeight]) -> GroupedWeight:
-        """The rows of several that are alike after each other."""
-        first = weights[0]
-        names = [name for name in first._parts() if name not in ("table", "order")]
-        parts: dict[str, Any] = {name: torch.cat([getattr(weight, name) for weight in weights]) for name in names}
-        return replace(first, **parts)
-
-    def _parts(self) -> dict[str, Tensor]:
-        """Its tensors by name."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "group"}
-        return {name: part for name, part in parts.items() if part is not None}
-
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> GroupedWeight:
         """The weight with its rows put in another order."""
-        parts: dict[str, Any] = {name: change(part) for name, part in self._parts().items() if name not in ("table", "order")}
+        rows = ((name, getattr(self, name)) for name in ("codes", "scale", "fine_scale", "low", "fine_low"))
+        parts: dict[str, Any] = {name: change(part) for name, part in rows if part is not None}
         return replace(self, **parts)
 
     def dequantized(self) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptWarning, UnsupportedError, refuse
-from transept.storage.files import plain_name, reason, safe_join
+from transept.storage.files import open_regular, plain_name, reason, safe_join
 
 LIBRARY = "transept"
 # How long a hub that could not be reached is not asked again for what a cached model may have besides.
@@ -114,7 +114,7 @@ class Source:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", model_name(self.name))
-        if self.gguf_file is None and self.name.lower().endswith(GGUF_ENDING) and os.path.isfile(self.name):
+        if self.gguf_file is None and os.path.isfile(self.name) and _is_gguf(self.name):
             folder, file = os.path.split(self.name)
             object.__setattr__(self, "name", folder or ".")
             object.__setattr__(self, "gguf_file", file)
@@ -192,6 +192,14 @@ class Source:
 
 
 OPTIONS = tuple(field.name for field in fields(Source))[1:]  # the arguments of every from_pretrained for finding files
+
+
+def _is_gguf(path: str) -> bool:
+    """Whether a file has the ending of llama.cpp's format, or begins as such files do."""
+    if path.lower().endswith(GGUF_ENDING):
+        return True
+    with open_regular(path) as file:
+        return file.read(4) == b"GGUF"
 
 
 def fetch(source: Source, filename: str) -> Path | None:
