@@ -1306,6 +1306,12 @@ from transept.models.swin import (
     SwinForMaskedImageModeling as SwinForMaskedImageModeling,
     SwinModel as SwinModel,
 )
+from transept.models.switch_transformers import (
+    SwitchTransformersConfig as SwitchTransformersConfig,
+    SwitchTransformersEncoderModel as SwitchTransformersEncoderModel,
+    SwitchTransformersForConditionalGeneration as SwitchTransformersForConditionalGeneration,
+    SwitchTransformersModel as SwitchTransformersModel,
+)
 from transept.models.t5 import (
     T5Config as T5Config,
     T5Config as MT5Config,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.names import Names
 from transept.config.model import Config
+from transept.core.model import O
 from transept.errors import InputError
 from transept.heads.classify import HeadedTask
 from transept.heads.language import ForCausalLM, WritingTask
@@ -22,7 +23,7 @@ from transept.kinds.seq2seq import Seq2SeqB
 from transept.kinds.text import TextB
 from transept.layers import pool
 from transept.objectives.classification import counted, cross_entropy
-from transept.objectives.terms import LossTerm
+from transept.objectives.terms import Items, LossTerm
 from transept.outputs import ModelOutput, Seq2SeqLogitsOutput, Seq2SeqQuestionAnsweringOutput
 
 
@@ -91,6 +92,40 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     def counts(self, labels: Tensor, inputs: dict[str, Any]) -> dict[str, Tensor]:
         return {"language": counted(labels)}
+
+
+class SparseSeq2SeqLogitsOutput(Seq2SeqLogitsOutput):
+    """Logits, and of each stack what a loss says about the choice of experts, before it is weighted into the loss."""
+
+    encoder_z_loss: Tensor | None = None
+    decoder_z_loss: Tensor | None = None
+    encoder_aux_loss: Tensor | None = None
+    decoder_aux_loss: Tensor | None = None
+    decoder_router_logits: tuple[Tensor, ...] | None = None
+    encoder_router_logits: tuple[Tensor, ...] | None = None
+
+
+class ForSparseGeneration(ForConditionalGeneration[Seq2SeqB]):
+    """Conditional generation by a model whose tokens choose experts.
+
+    With ``output_router_logits`` the routers' logits are given, and what a loss says about them for real tokens; the loss,
+    where there is one, has that as further terms.
+    """
+
+    output_class = SparseSeq2SeqLogitsOutput
+
+    @property
+    def rows_apart(self) -> bool:
+        return not self.config.output_router_logits  # whose balance is that of a batch
+
+    def answer(
+        self, output: O, states: ModelOutput, terms: dict[str, LossTerm] | None, items: Items | None, return_dict: bool | None
+    ) -> O:
+        if more := getattr(states, "loss_terms", None):
+            for name, term in more.items():
+                output[name] = term.mean
+            terms = None if terms is None else terms | more
+        return super().answer(output, states, terms, items, return_dict)
 
 
 class ForBiasedGeneration(ForConditionalGeneration[Seq2SeqB]):

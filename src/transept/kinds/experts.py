@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from transept.config.fields import Experts
 from transept.kinds.decoder import DecoderConfig
-from transept.layers import moe
+from transept.kinds.text import TextBackbone
+from transept.layers import Context, moe
+from transept.objectives.terms import LossTerm
+from transept.outputs import ModelOutput, SparseOutput
 
 
 class SparseConfig(DecoderConfig):
@@ -86,6 +91,33 @@ class SharedExpertsConfig(SparseConfig):
             self.fail("n_routed_experts", f"must be a multiple of `n_group` ({groups})")
         if kept > groups:
             self.fail("topk_group", f"must not be greater than `n_group` ({groups})")
+
+
+class RoutedBackbone(TextBackbone):
+    """A backbone whose tokens choose experts: it shows the routers' logits, and what a loss says about them, when asked to."""
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*super().options(), "output_router_logits")
+
+    def begin(self, *args: Any, output_router_logits: bool | None = None, **inputs: Any) -> tuple[Tensor, Context]:
+        x, ctx = super().begin(*args, **inputs)
+        wanted = self.config.output_router_logits if output_router_logits is None else output_router_logits
+        ctx.router_logits = [] if wanted else None
+        return x, ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        x = self.finalize(x)
+        output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
+        if ctx.router_logits:
+            output["router_logits"] = tuple(ctx.router_logits)
+            real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
+            output["loss_terms"] = self.balance(output.router_logits or (), real)
+        return self.recorded(output, x, ctx)
+
+    def balance(self, logits: tuple[Tensor, ...], real: Tensor | None) -> dict[str, LossTerm] | None:
+        """What a loss has beside, of the routers' logits, one a layer, and of which tokens (B, T) are real."""
+        return None
 
 
 def sparse_mlp(

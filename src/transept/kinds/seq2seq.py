@@ -20,6 +20,7 @@ from transept.core.parts import Composed, Part
 from transept.errors import InputError
 from transept.kinds.text import TextBackbone
 from transept.objectives.classification import IGNORED
+from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
 
@@ -86,6 +87,7 @@ class EncoderDecoderBackbone(Composed, Backbone):
 
     encoder_class: ClassVar[type[Backbone]]
     decoder_class: ClassVar[type[Stack]]
+    shows: ClassVar[tuple[str, ...]] = ("output_attentions", "output_hidden_states")  # what both stacks may be asked for
     encoder: Backbone
     decoder: TextBackbone
 
@@ -133,16 +135,20 @@ class EncoderDecoderBackbone(Composed, Backbone):
         given = inputs.get
         if decoder_input_ids is None and given("decoder_inputs_embeds") is None:
             decoder_input_ids = self.default_decoder_ids(given("input_ids"))
-        asked = {name: given(name) for name in ("output_attentions", "output_hidden_states")} | {"return_dict": True}
+        asked = {name: given(name) for name in self.shows} | {"return_dict": True}
         encoded, mask = self.encode(inputs, asked)
         decoder_inputs = {"encoder_hidden_states": encoded.last_hidden_state, "encoder_attention_mask": mask}
         decoder_inputs |= {name.removeprefix("decoder_"): given(name) for name in self.reads if name.startswith("decoder_")}
         decoder_inputs |= {name: given(name) for name in ("past_key_values", "use_cache")} | {"input_ids": decoder_input_ids}
         with calling(OF_DECODER):
             decoded = self.decoder(**decoder_inputs, **asked)
-        output = Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
+        output = self.joined(decoded, encoded)
         as_tuple = not (self.config.return_dict if return_dict is None else return_dict)
         return output.to_tuple() if as_tuple else output  # type: ignore[return-value]
+
+    def joined(self, decoded: BackboneOutput, encoded: BackboneOutput) -> Seq2SeqOutput:
+        """The output, of those of both stacks."""
+        return Seq2SeqOutput(last_hidden_state=decoded.last_hidden_state, **recorded(decoded, encoded))
 
 
 # The stacks' tables of embeddings are the model's.
@@ -192,6 +198,35 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
             asked = asked | {name: inputs.get(name) for name in self.encoder_reads}
             encoded = self.encoder(input_ids=ids, attention_mask=mask, inputs_embeds=embeds, **asked)
         return as_output(encoded), mask
+
+
+class SparseSeq2SeqOutput(Seq2SeqOutput):
+    """The states of an encoder–decoder whose tokens choose experts: the routers' logits too, one a layer that has experts.
+
+    ``loss_terms`` has what a loss says about them.
+    """
+
+    encoder_router_logits: tuple[Tensor, ...] | None = None
+    decoder_router_logits: tuple[Tensor, ...] | None = None
+    loss_terms: dict[str, LossTerm] | None = None
+
+
+class SparseSeq2SeqBackbone(Seq2SeqBackbone):
+    """From text to text, by stacks that are :class:`~transept.kinds.experts.RoutedBackbone`."""
+
+    shows = (*Seq2SeqBackbone.shows, "output_router_logits")
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        return (*super().options(), "output_router_logits")
+
+    def joined(self, decoded: BackboneOutput, encoded: BackboneOutput) -> Seq2SeqOutput:
+        output = SparseSeq2SeqOutput(**super().joined(decoded, encoded))
+        for side, found in (("encoder", encoded), ("decoder", decoded)):
+            output[f"{side}_router_logits"] = getattr(found, "router_logits", None)
+            terms = getattr(found, "loss_terms", None) or {}
+            output.loss_terms = (output.loss_terms or {}) | {f"{side}_{name}": term for name, term in terms.items()}
+        return output
 
 
 def as_output(encoded: BackboneOutput | tuple[Tensor, ...]) -> BackboneOutput:

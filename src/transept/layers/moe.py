@@ -7,6 +7,7 @@ Shapes: N tokens, D hidden size, I inner size, E experts, K experts a token.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -214,6 +215,47 @@ def in_best_groups(scores: Tensor, groups: int, kept: int, *, counted: int, othe
     best = grouped.topk(counted, dim=-1).values.sum(dim=-1).topk(kept, dim=-1).indices
     left_out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(1, best, False)
     return grouped.masked_fill(left_out[..., None], otherwise).flatten(1)
+
+
+class WidenedLinear(nn.Linear):
+    """A layer that computes in a type of its own, or in a wider one if its input has that: (..., in) -> (..., out)."""
+
+    def __init__(self, features: int, outputs: int, bias: bool, dtype: torch.dtype) -> None:
+        super().__init__(features, outputs, bias)
+        self.computes_in = dtype
+
+    def forward(self, input: Tensor) -> Tensor:
+        wider = self.computes_in is torch.float32 and input.dtype is torch.float64
+        kind = input.dtype if wider else self.computes_in
+        bias = self._parameters["bias"]
+        return F.linear(input.to(kind), self.weight.to(kind), None if bias is None else bias.to(kind))
+
+
+class CapacityMLP(Linked):
+    """A feed-forward layer whose experts are modules, each of which may take a limited number of tokens.
+
+    ``router`` takes states (B, T, D) and which are real (B, T), and gives logits and weights (B, T, E), 0 for experts that a
+    token does not pass through. ``branch`` is applied to what experts give.
+    """
+
+    def __init__(self, router: nn.Module, experts: Iterable[nn.Module], branch: nn.Module | None = None) -> None:
+        super().__init__()
+        self.router, self.branch = router, nn.Identity() if branch is None else branch
+        self.experts = nn.ModuleDict({f"expert_{number}": expert for number, expert in enumerate(experts)})
+
+    def forward(self, x: Tensor, ctx: Context | None = None) -> Tensor:
+        padding = None if ctx is None or ctx.padding is None else ctx.padding[:, -x.shape[1] :]
+        logits, weights = self.router(x, padding)
+        if ctx is not None and ctx.router_logits is not None:
+            ctx.router_logits.append(logits)
+        rows, out = x.flatten(0, 1), torch.zeros_like(x).flatten(0, 1)
+        for expert, weight in zip(self.experts.values(), weights.flatten(0, 1).unbind(dim=1), strict=True):
+            if torch.compiler.is_compiling():  # how many tokens choose it is known only when the values are
+                out = out + (self.branch(expert(rows[None])[0]) * weight[:, None]).to(x.dtype)
+            elif len(taken := weight.nonzero()[:, 0]) > 0:
+                added = self.branch(expert(rows[None, taken])[0]) * weight[taken, None]
+                out = out.index_add(0, taken, added.to(x.dtype))
+        return out.view_as(x)
 
 
 class SparseMLP(Linked):

@@ -11,12 +11,11 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
-from transept.kinds.experts import BalancedConfig, SparseConfig, sparse_mlp
-from transept.layers import Context
+from transept.kinds.experts import BalancedConfig, RoutedBackbone, SparseConfig, sparse_mlp
 from transept.layers.moe import Router, SortedExperts
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.objectives.classification import load_balance
-from transept.outputs import ModelOutput, SparseOutput
+from transept.objectives.terms import LossTerm
 
 
 class MixtralConfig(BalancedConfig):
@@ -66,7 +65,7 @@ def sparse_names(experts: Table, block: Table = LLAMA_BLOCK, *, files: Table | N
     return LlamaModel.names | Names(table, files=stored, **more)
 
 
-class MixtralModel(LlamaModel):
+class MixtralModel(RoutedBackbone, LlamaModel):
     config_class: ClassVar[type[SparseConfig]] = MixtralConfig
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", {**LLAMA_BLOCK, "mlp": ("mlp", {"gate": "router", "experts": "experts"})})},
@@ -88,26 +87,10 @@ class MixtralModel(LlamaModel):
         if isinstance(module, SortedExperts | Router):
             module.reset_parameters(self.config.initializer_range)
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        return (*super().options(), "output_router_logits")
-
-    def begin(self, *args: Any, output_router_logits: bool | None = None, **inputs: Any) -> tuple[Tensor, Context]:
-        x, ctx = super().begin(*args, **inputs)
-        wanted = self.config.output_router_logits if output_router_logits is None else output_router_logits
-        ctx.router_logits = [] if wanted else None
-        return x, ctx
-
-    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        x = self.finalize(x)
-        output = SparseOutput(last_hidden_state=x, past_key_values=ctx.cache)
-        if ctx.router_logits:
-            output["router_logits"] = tuple(ctx.router_logits)
-            if self.balances and (weight := self.config.router_aux_loss_coef) is not None:
-                real = None if ctx.padding is None else ctx.padding[:, -x.shape[1] :]
-                term = load_balance(ctx.router_logits, self.config.num_experts_per_tok, real, weight)
-                output["loss_terms"] = {"load_balance": term}
-        return self.recorded(output, x, ctx)
+    def balance(self, logits: tuple[Tensor, ...], real: Tensor | None) -> dict[str, LossTerm] | None:
+        if not self.balances or (weight := self.config.router_aux_loss_coef) is None:
+            return None
+        return {"load_balance": load_balance(logits, self.config.num_experts_per_tok, real, weight)}
 
 
 class MixtralForCausalLM(ForSparseCausalLM[MixtralModel]): ...

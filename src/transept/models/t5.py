@@ -27,15 +27,10 @@ from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm,
 from transept.layers.links import Step
 
 
-class T5Config(Seq2SeqConfig):
-    """Settings of T5; the defaults are those of t5-small.
+class DistanceConfig(Seq2SeqConfig):
+    """Settings of encoder–decoders of T5's kind."""
 
-    ``feed_forward_proj`` is an activation, or ``gated-`` and one.
-    """
-
-    model_type = "t5"
-    aliases = {"hidden_size": "d_model", "num_attention_heads": "num_heads"}
-    aliases |= {"num_hidden_layers": "num_layers", "head_dim": "d_kv"}
+    aliases = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"}
 
     vocab_size: int = 32128
     d_model: int = 512
@@ -49,11 +44,27 @@ class T5Config(Seq2SeqConfig):
     dropout_rate: Share = 0.1
     layer_norm_epsilon: float = 1e-6
     initializer_factor: Deviation = 1.0
+    pad_token_id: PaddingId | None = 0
+    eos_token_id: int | list[int] | None = 1
+
+    def validate(self) -> None:
+        super().validate()
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
+            self.fail("relative_attention_max_distance", "must be more than half of `relative_attention_num_buckets`")
+
+
+class T5Config(DistanceConfig):
+    """Settings of T5; the defaults are those of t5-small.
+
+    ``feed_forward_proj`` is an activation, or ``gated-`` and one.
+    """
+
+    model_type = "t5"
+    aliases = {"head_dim": "d_kv"}
+
     feed_forward_proj: str = "relu"
     classifier_dropout: Share = 0.0
     scale_decoder_outputs: bool = derived(lambda c: c.tie_word_embeddings)
-    pad_token_id: PaddingId | None = 0
-    eos_token_id: int | list[int] | None = 1
 
     def validate(self) -> None:
         super().validate()
@@ -61,8 +72,6 @@ class T5Config(Seq2SeqConfig):
         if gate not in ("", "gated") or not act:
             self.fail("feed_forward_proj", "must be an activation such as 'relu', or 'gated-' and one")
         self.scale_decoder_outputs = self.scale_decoder_outputs  # weights that are untied later are scaled as before
-        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
-            self.fail("relative_attention_max_distance", "must be more than half of `relative_attention_num_buckets`")
 
     @property
     def is_gated_act(self) -> bool:
@@ -142,9 +151,9 @@ class FeedForwardStep(Step):
     lends = {"dropout": "dropout"}
     follow = ("mlp",)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor, ctx: Context | None = None) -> Tensor:
         block = self.owner
-        added: Tensor = hidden_states + block.dropout(block.mlp(block.mlp_norm(hidden_states)))
+        added: Tensor = hidden_states + block.dropout(block.mlp(block.mlp_norm(hidden_states), ctx))
         return added
 
 
@@ -160,11 +169,15 @@ class T5Block(PreNorm):
             attend, *cross, add = (self.step_at(path) for path in self.step_classes())
             for step in (attend, *(cross if ctx.encoder_states is not None else ())):
                 x = clamp_half(step(x, ctx)[0])
-            return clamp_half(add(x))  # type: ignore[misc]
+            return clamp_half(self.add(add, x, ctx))
         x = clamp_half(x + self.dropout(self.self_attn(self.self_attn_norm(x), ctx)[0]))
         if self.cross_attn is not None and self.cross_attn_norm is not None and ctx.encoder_states is not None:
             x = clamp_half(x + self.dropout(self.cross_attn(self.cross_attn_norm(x), ctx)[0]))
-        return clamp_half(x + self.dropout(self.mlp(self.mlp_norm(x))))
+        return clamp_half(x + self.dropout(self.mlp(self.mlp_norm(x), ctx)))
+
+    def add(self, step: Any, x: Tensor, ctx: Context) -> Tensor:
+        """The last step, where the block goes by steps: (B, T, D) -> (B, T, D)."""
+        return step(x)
 
 
 ATTENTION: Table = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
@@ -188,12 +201,13 @@ def initialize(model: Model, module: nn.Module) -> None:
 
 
 class T5Stack(Stack):
-    config_class = T5Config
+    config_class: ClassVar[type[DistanceConfig]] = T5Config
+    block_class: ClassVar[type[T5Block]] = T5Block
     attention_class: ClassVar[type[T5Attention]] = T5Attention
     shares_bias: ClassVar[bool] = True  # whether all layers add the biases by distance of the first
     names = Names(wide=("mlp.down_proj",))
 
-    def __init__(self, config: T5Config) -> None:
+    def __init__(self, config: DistanceConfig) -> None:
         super().__init__(config)
         c = config
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
@@ -204,17 +218,23 @@ class T5Stack(Stack):
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
 
     def make_block(self) -> T5Block:
-        c, drop, chunk = self.config, self.config.dropout_rate, self.config.chunk_size_feed_forward
+        c, drop = self.config, self.config.dropout_rate
         attention = partial(self.attention_class, c.d_model, c.num_heads, head_dim=c.d_kv, bias=False, scale=1.0, dropout=drop)
-        form = GatedMLP if c.is_gated_act else MLP
-        mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=chunk, dropout=drop)
-        mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
         cross, norm = attention(cross=True) if self.causal else None, partial(T5Norm, c.d_model, c.layer_norm_epsilon)
-        block = T5Block(attention(pattern=Pattern(causal=self.causal)), mlp, norm, cross=cross, dropout=drop)
+        pattern = Pattern(causal=self.causal)
+        block = self.block_class(attention(pattern=pattern), self.feed_forward(), norm, cross=cross, dropout=drop)
         block.self_attn.distances = self.distances
         if not self.shares_bias:
             block.self_attn.distance_bias = self.make_bias()
         return block
+
+    def feed_forward(self) -> nn.Module:
+        """Make the feed-forward layer of a block."""
+        c, form = self.config, GatedMLP if self.config.is_gated_act else MLP
+        options = {"bias": False, "chunk_size": c.chunk_size_feed_forward, "dropout": c.dropout_rate}
+        mlp = form(c.d_model, c.d_ff, c.dense_act_fn, **options)
+        mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
+        return mlp
 
     def make_bias(self) -> nn.Embedding:
         return nn.Embedding(self.config.relative_attention_num_buckets, self.config.num_heads)
@@ -269,7 +289,7 @@ class T5Decoder(T5Stack, DecoderStack):
 
 
 class T5Model(Seq2SeqBackbone):
-    config_class = T5Config
+    config_class: ClassVar[type[DistanceConfig]] = T5Config
     encoder_class: ClassVar[type[Stack]] = T5Encoder
     decoder_class: ClassVar[type[Stack]] = T5Decoder
     base_model_prefix = "transformer"

@@ -295,6 +295,14 @@ def load_balance(logits: Sequence[Tensor], top: int, real: Tensor | None, weight
     return LossTerm(loss, torch.ones_like(loss), weight=weight, additive=False)
 
 
+def router_z(logits: Sequence[Tensor], real: Tensor | None, weight: float) -> LossTerm:
+    """The mean of the squared log-sum-exp of routers' logits (B, T, E), one a layer, over real tokens (Zoph et al. 2022)."""
+    squares = torch.logsumexp(torch.stack(list(logits)), dim=-1).square()
+    counted = torch.ones_like(squares) if real is None else real.to(squares).expand_as(squares)
+    loss = (squares * counted).sum() / counted.sum()
+    return LossTerm(loss, torch.ones_like(loss), weight=weight, additive=False)
+
+
 def load_balancing_loss_func(
     gate_logits: Sequence[Tensor] | Tensor | None,
     num_experts: int | None = None,

@@ -101,6 +101,19 @@ SEQ2SEQ = [
         },
     ),
     Family(
+        "switch_transformers",
+        {name: value for name, value in T5.items() if name != "num_layers"}
+        | {"num_layers": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 1, "num_experts": 3},
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "unscaled": {"tie_word_embeddings": False, "router_bias": True},
+            "dense": {"num_sparse_encoder_layers": 9, "num_sparse_decoder_layers": 0, "dense_act_fn": "gelu_new"},
+            "sparse": {"num_sparse_encoder_layers": 4, "num_sparse_decoder_layers": 2, "layer_norm_epsilon": 0.1},
+        },
+    ),
+    Family(
         "led",
         {name: value for name, value in STACKS.items() if name != "max_position_embeddings"}
         | {
