@@ -75,7 +75,8 @@ def pack(model: M) -> M:
             f"a model of {model.dtype} on {model.device.type!r} in {mode} mode cannot be packed.",
             hint="Only models on the CPU in evaluation mode can, of a type that its matrix units have.",
         )
-    tied = {id(model.get_parameter(name)) for name in model.checkpoint_names().tied}
+    named = dict(model.named_parameters(remove_duplicate=False))  # what has few bits is none of them
+    tied = {id(named[name]) for name in model.checkpoint_names().tied if name in named}
     for module in tuple(model.modules()):
         if (place := _BEFORE.get(getattr(type(module), "whole", None))) is not None:
             _join(module, place)

@@ -59,7 +59,7 @@ def written(state: dict[str, Tensor], keys: KeyMap, model: Any) -> tuple[dict[st
     if not weights:
         return keys.save(state), {}
     fitting = {name for name, weight in weights.items() if keys.recipe(name).is_plain and _fits(weight, state[name])}
-    unpacked = {name: _oriented(weight.dequantized(), state[name]) for name, weight in weights.items() if name not in fitting}
+    unpacked = {name: oriented(weight.dequantized(), state[name]) for name, weight in weights.items() if name not in fitting}
     stored, kinds = keys.save(state | unpacked), dict[tuple[Any, ...], list[str]]()
     for name in fitting:
         stem = keys.recipe(name).stored.removesuffix(".weight")
@@ -85,7 +85,7 @@ def _fits(weight: GroupedWeight, like: Tensor) -> bool:
     return plain and zero and weight.codes.shape == like.shape
 
 
-def _oriented(weight: Tensor, like: Tensor) -> Tensor:
+def oriented(weight: Tensor, like: Tensor) -> Tensor:
     """A weight (out, in) without what its groups have beyond the layer's inputs, as the layer has it."""
     return weight[:, : like.shape[1]] if len(weight) == len(like) else weight.T[: like.shape[0]]
 

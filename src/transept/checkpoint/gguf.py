@@ -134,6 +134,27 @@ NORMED_OUTPUTS = Layout(
 """Layers whose norms are of what sublayers give, as in OLMo 2."""
 
 
+def file_names(model: Any) -> Names | None:
+    """The names of a model's tensors in such files; ``None`` where its family states no layout."""
+    names, body = model.checkpoint_names(), model.body
+    if "gguf" not in vars(type(body)):  # a family that inherits a layout may have its own in these files
+        return None
+    table: dict[str, Any] = {"output": "lm_head"} if body is not model else {}
+    inner = "backbone." if body is not model else ""
+    for stored, rule in flattened(body.gguf.table()).items():
+        targets = tuple(names.public(inner + target) for target in rule.targets)
+        table[stored] = replace(rule, stored="", targets=targets)
+    nothing: Any = {"files": {}, "legacy": {}, "children": (), "base": ""}
+    found: Names = replace(names, table=table, ties=names.tied, ignore=(*names.ignore, *_NEVER_READ), **nothing)
+    return found
+
+
+def change_of(changes: Mapping[str, Change], name: str) -> Change | None:
+    """How the numbers of a tensor of a file differ, where they do."""
+    head, _, rest = name.partition(".")
+    return changes.get(rest.partition(".")[2] if head == "blk" else name)
+
+
 class GGUFStore(Mapping[str, Tensor]):
     """The tensors of a file by name; those of experts row by row, each under a name of its own.
 
@@ -155,28 +176,19 @@ class GGUFStore(Mapping[str, Tensor]):
 
     def names(self, model: Any) -> Names:
         """The names of a model's tensors in the file, with which :meth:`passing` gives numbers in the order of the model."""
-        names, body = model.checkpoint_names(), model.body
-        if "gguf" not in vars(type(body)):  # a family that inherits a layout may have its own in these files
-            what = (
-                f"holds weights for {self.gguf.architecture!r}, but no layout of such files is known for {type(body).__name__}."
-            )
-            raise UnsupportedError(what, path=str(self.files[0]), hint="Load the safetensors that the file was made of.")
-        self._changes, self._config = body.gguf.changes, body.config
-        table: dict[str, Any] = {"output": "lm_head"} if body is not model else {}
-        inner = "backbone." if body is not model else ""
-        for stored, rule in flattened(body.gguf.table()).items():
-            targets = tuple(names.public(inner + target) for target in rule.targets)
-            table[stored] = replace(rule, stored="", targets=targets)
-        nothing: Any = {"files": {}, "legacy": {}, "children": (), "base": ""}
-        found: Names = replace(names, table=table, ties=names.tied, ignore=(*names.ignore, *_NEVER_READ), **nothing)
-        return found
+        if (names := file_names(model)) is None:
+            what = f"holds weights for {self.gguf.architecture!r}, but no layout of such files is known for"
+            hint = "Load the safetensors that the file was made of."
+            raise UnsupportedError(f"{what} {type(model.body).__name__}.", path=str(self.files[0]), hint=hint)
+        self._changes, self._config = model.body.gguf.changes, model.body.config
+        return names
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file where its type is one of PyTorch's, else one without memory."""
         stored, row = self._rows[name]
         shape = stored.shape if row is None else stored.shape[1:]
         kind = _PLAIN.get(stored.encoding.name)
-        if kind is None or self._change(name) is not None:
+        if kind is None or change_of(self._changes, name) is not None:
             return torch.empty(shape, dtype=kind or torch.float32, device="meta")
         return self._bytes(stored, row).view(kind).view(shape)
 
@@ -186,7 +198,7 @@ class GGUFStore(Mapping[str, Tensor]):
         data, kind = self._bytes(stored, row), _PLAIN.get(stored.encoding.name)
         shape = stored.shape if row is None else stored.shape[1:]
         tensor = data.view(kind).view(shape) if kind is not None else _unpacked(stored.encoding.name, data, stored, shape)
-        change = self._change(name)
+        change = change_of(self._changes, name)
         return tensor if change is None else change.read(tensor, self._config)
 
     def grouped(self, name: str) -> GroupedWeight | None:
@@ -195,7 +207,7 @@ class GGUFStore(Mapping[str, Tensor]):
         if row is not None or len(stored.shape) != 2:
             return None
         blocks = self._bytes(stored, None).view(-1, stored.encoding.size)
-        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), self._change(name)
+        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), change_of(self._changes, name)
         if weight is None or change is None:
             return weight
         return weight.map_rows(lambda part: change.read(part, self._config))
@@ -216,10 +228,6 @@ class GGUFStore(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def _change(self, name: str) -> Change | None:
-        head, _, rest = name.partition(".")
-        return self._changes.get(rest.partition(".")[2] if head == "blk" else name)
 
     def _bytes(self, stored: Stored, row: int | None) -> Tensor:
         """The bytes of a tensor or of one row of it, in the mapped file."""

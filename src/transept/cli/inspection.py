@@ -13,6 +13,7 @@ from torch import nn
 
 from transept.checkpoint.gguf import GGUFStore
 from transept.checkpoint.load import check, plan
+from transept.checkpoint.quantized import unpacked
 from transept.checkpoint.store import TensorStore, check_header, open_store
 from transept.config.fields import plain
 from transept.config.model import CONFIG_NAME, Config
@@ -146,10 +147,11 @@ def _examine_weights(found: Report, model: Model, source: Source) -> None:
         for stored in store.gguf.tensors.values() if isinstance(store, GGUFStore) else ():
             kinds[stored.encoding.name] += math.prod(stored.shape)
         found["dtypes"] = dict(kinds.most_common())
-        report, names = plan(model, store.names(model), store)
+        whole = unpacked(store, model.config.extra.get("quantization_config"))
+        report, names = plan(model, whole.names(model), whole)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TranseptWarning)
-            check(model, names, report, store, strict=True, ignore_mismatched=False)
+            check(model, names, report, whole, strict=True, ignore_mismatched=False)
     except CheckpointError as error:
         counts = [f"{len(some)} {what}" for what in ("missing", "unexpected", "mismatched") if (some := getattr(error, what))]
         first = ", ".join([*error.missing, *error.unexpected, *error.mismatched][:5])

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from transept.cli.arguments import Parser
 from transept.cli.chat import chat
+from transept.cli.convert import convert
 from transept.cli.generate import generate
 from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
@@ -23,7 +24,7 @@ from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
 from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
-VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, inspect, doctor)
+VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, convert, inspect, doctor)
 TOLD = """Transformer models from the command line.
 
 Each verb has a help of its own: `transept VERB --help`. What to begin with depends on what you have.
@@ -38,6 +39,7 @@ Each verb has a help of its own: `transept VERB --help`. What to begin with depe
     recordings                   transept transcribe talk.mp3 --model PATH --srt talk.srt
     a model's folder             transept inspect PATH; transept chat --model PATH
     a .gguf file                 transept chat --model FILE.gguf
+    a model that is too large    transept convert PATH model.gguf --to gguf:q4_k_m
 """
 # What can be done with a file that was given in the place of a verb, by its ending.
 _TABLES = "`transept run TASK --file {0} --column NAME` answers its rows, and `transept train TASK --data {0}` learns from them"

@@ -20,7 +20,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "context_length": ("max_position_embeddings",),
     "embedding_length": ("hidden_size",),
     "block_count": ("num_hidden_layers",),
-    "feed_forward_length": ("intermediate_size",),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
     "attention.head_count": ("num_attention_heads",),
     "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
     "attention.key_length": ("head_dim",),
@@ -39,7 +39,13 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "ssm.inner_size": ("intermediate_size",),
 }
 SLIDING, FULL = "sliding_attention", "full_attention"
-_TOKENS = {"bos": "bos", "eos": "eos", "padding": "pad"}
+_TOKENS = {"bos": "bos", "padding": "pad"}
+_ENDS = ("eos", "eot", "eom")
+# Texts of tokens that end an answer in every model that has them, whether a file says so or not.
+_END_TEXTS = frozenset(
+    {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<|end_of_text|>", "<|return|>"}
+)
+_CONTROL = 3  # the kind of token that is no text
 # Names of rotary scalings in the format -> in configs; of others the name is the same.
 _SCALINGS = {"none": "default"}
 _FACTORS = {
@@ -59,12 +65,14 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
     for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
         value, name = _own(gguf, key), next((name for name in names if _has(kind, name)), None)
         if value is not None and name is not None:
-            values[name] = None if value == 0 and key == "attention.sliding_window" else value
+            usual = (name == "n_inner" and value == 4 * values["hidden_size"]) or (value == 0 and name == "sliding_window")
+            values[name] = None if usual else value
     pattern = gguf.settings.get(f"{gguf.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, np.ndarray) and pattern.dtype == bool and _has(kind, "layer_types"):
         values["layer_types"] = [SLIDING if slides else FULL for slides in pattern]
     for role, name in _TOKENS.items():
         values[f"{name}_token_id"] = gguf.get(f"tokenizer.ggml.{role}_token_id", int)
+    values["eos_token_id"] = _ends(gguf)
     if (embeddings := gguf.tensors.get("token_embd.weight")) is None:
         raise FormatError("holds no tensor `token_embd.weight`.", path=gguf.paths[0], hint="It may be no language model.")
     values |= {"vocab_size": embeddings.shape[0], "tie_word_embeddings": "output.weight" not in gguf.tensors}
@@ -72,6 +80,49 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
         values |= dict(_rotary(gguf, values))
     found: dict[str, Any] = kind.from_gguf(gguf, values | {"dtype": _dtype(gguf)})
     return found
+
+
+def _ends(gguf: GGUF) -> int | list[int] | None:
+    """The tokens that end a text or a turn of a chat."""
+    stated = (gguf.get(f"tokenizer.ggml.{role}_token_id", int) for role in _ENDS)
+    tokens, kinds = (gguf.settings.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    ends = dict.fromkeys(number for number in stated if number is not None)
+    if isinstance(tokens, list) and isinstance(kinds, np.ndarray):
+        ends |= {int(i): None for i in np.flatnonzero(kinds[: len(tokens)] == _CONTROL) if tokens[i] in _END_TEXTS}
+    return [*ends] if len(ends) > 1 else next(iter(ends), None)
+
+
+def values_of(config: Any) -> dict[str, Any]:
+    """The settings of a file for a config, under keys without an architecture: the other way of :func:`settings_of`.
+
+    What such files have no key for is left out; who writes one reads it again and compares.
+    """
+    kind, values = type(config), dict[str, Any]()
+    for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
+        name = next((name for name in names if _has(kind, name)), None)
+        value = None if name is None else getattr(config, name, None)
+        if key.startswith("ssm.") and not _has(kind, "state_size"):
+            continue
+        if isinstance(value, int | float):
+            values[key] = value
+        elif name == "sliding_window" and name in specs(kind) and specs(kind)[name].default() is not None:
+            values[key] = 0  # no window, where the family has one by default
+    values = {
+        "context_length": getattr(config, "seq_length", 2048),
+        "feed_forward_length": 4 * values["embedding_length"],
+    } | values
+    size = values.get("attention.key_length") or values["embedding_length"] // values.get("attention.head_count", 1)
+    values |= {"attention.key_length": size, "attention.value_length": size, "vocab_size": config.vocab_size}
+    if rope := getattr(config, "rope_parameters", None):
+        kinds = getattr(config, "scaled_kinds", None) or rope
+        rope = next((rope[kind] for kind in kinds if isinstance(rope.get(kind), dict)), rope)
+        values["rope.freq_base"] = rope["rope_theta"]
+        values["rope.dimension_count"] = int(size * (rope.get("partial_rotary_factor") or 1.0))
+        if rope["rope_type"] in ("linear", "yarn", "longrope"):
+            values["rope.scaling.type"] = rope["rope_type"]
+            values |= {f"rope.scaling.{key}": rope[name] for key, name in _FACTORS.items() if rope.get(name) is not None}
+    own: dict[str, Any] = config.to_gguf()
+    return values | own
 
 
 def _own(gguf: GGUF, key: str) -> Any:

@@ -182,6 +182,10 @@ class Config(Settings):
         """The settings of a GGUF file, given those that its keys say; a family adds what they do not say."""
         return values
 
+    def to_gguf(self) -> dict[str, Any]:
+        """Settings of a GGUF file that only this family has, under keys without the name of the architecture."""
+        return {}
+
     def knows(self, name: str) -> bool:
         return name in _ONCE or name == "_name_or_path" or super().knows(name)
 

@@ -10,6 +10,7 @@ import importlib
 import os
 import pkgutil
 import types
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -91,6 +92,32 @@ def gguf_config_class(gguf: GGUF) -> type[Config]:
     if found not in model_types():
         raise UnsupportedError(f"is of the architecture {name!r:.80}, which is not here.", path=str(gguf.paths[0]))
     return config_class(found)
+
+
+def gguf_architecture(config: Config, names: Iterable[str]) -> str:
+    """What GGUF files call the family of a config, of all ``names`` (``UnsupportedError``: none is its)."""
+    models = importlib.import_module(_FAMILIES)
+    known = {kind(GGUF((), {}, {})): name for name, kind in models.GGUF_TYPES.items()} | models.GGUF_NAMES
+    plain = config.model_type.replace("_", "").replace("-", "")
+    found = known.get(config.model_type) or next(
+        (name for name in names if name.replace("-", "").replace("_", "") == plain), None
+    )
+    if found is None:
+        raise UnsupportedError(f"GGUF files have no architecture for {config.model_type!r}.")
+    return found
+
+
+def saved_class(config: Config) -> type[Model]:
+    """The class that a checkpoint was saved from; where no class of ours is named, one that writes texts, or the backbone."""
+    for name in config.architectures or ():
+        kind = getattr(family(config.model_type), name, None)
+        if isinstance(kind, type) and issubclass(kind, Model):
+            return kind
+    found = models_of(family(config.model_type))
+    own = [cls for cls in found if same_type(cls.config_class.model_type, config.model_type)]
+    return next((cls for cls in own if cls.__name__.endswith(("ForCausalLM", "LMHeadModel"))), None) or resolve(
+        config.model_type, "Model"
+    )
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:

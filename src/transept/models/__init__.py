@@ -47,6 +47,8 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "t5encoder": lambda gguf: "t5",
 }
 """Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""
+GGUF_NAMES = {"mistral": "llama", "mixtral": "llama"}
+"""Model types -> architectures of GGUF files that are written for them, where those are read as another type at first."""
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 ALIASES = {
     "camembert": Alias("roberta", ("Roberta", "Camembert"), {"vocab_size": 30522}, heads_first=True),

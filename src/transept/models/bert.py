@@ -41,6 +41,9 @@ class BertConfig(EncoderConfig):
         if self.add_cross_attention and not self.is_decoder:
             self.fail("add_cross_attention", "needs `is_decoder`")
 
+    def to_gguf(self) -> dict[str, Any]:
+        return {"attention.causal": self.is_decoder}
+
 
 def _attention(stored: str, ours: str) -> Table:
     parts = {"self.query": "q_proj", "self.key": "k_proj", "self.value": "v_proj", "output.dense": "o_proj"}

@@ -31,6 +31,7 @@ class GPTNeoXConfig(RotaryConfig):
     model_type = "gpt_neox"
     aliases = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
     default_share = 0.25
+    gguf_keys = {"use_parallel_residual": "use_parallel_residual"}
 
     vocab_size: int = 50432
     hidden_size: Annotated[int, Multiple("num_attention_heads")] = 6144

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +29,13 @@ from transept.preprocess.text.build import (
 from transept.preprocess.text.loading import Family, Parts, from_vocabulary, load_parts, where_and_what
 from transept.preprocess.text.sentencepiece import (
     BPE,
+    BYTE,
     CONTROL,
+    NORMAL,
     SPACE,
     UNIGRAM,
+    UNKNOWN,
+    UNUSED,
     USER_DEFINED,
     Normalization,
     Piece,
@@ -38,9 +44,11 @@ from transept.preprocess.text.sentencepiece import (
     sentencepiece_backend,
 )
 from transept.preprocess.text.settings import TokenizerSettings
+from transept.storage.files import parse_json
 from transept.storage.gguf import GGUF, gguf_of
 
 _NAME = "tokenizer.ggml"
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "cls": "cls", "mask": "mask"}
 _ROLES["seperator"] = "sep"  # codespell:ignore seperator (the format's spelling)
 _DIGIT = r"\p{N}"
@@ -180,6 +188,113 @@ def _pieces(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tok
     rules = Normalization(charsmap.tobytes(), prefix, cleans)
     trainer = Trainer(UNIGRAM if is_unigram else BPE, byte_fallback=not is_unigram, unk_id=unknown)
     return sentencepiece_backend(SentencePieceModel(pieces, trainer, rules), prefix="always" if prefix else "never")
+
+
+# Writing: the other way of all above.
+
+
+def settings_of_tokenizer(tokenizer: Any, count: int) -> dict[str, Any]:
+    """The settings of a file for a tokenizer, of a model of ``count`` tokens (``UnsupportedError``: they have none such)."""
+    backend = parse_json(tokenizer.backend_tokenizer.to_str())
+    model, added = backend["model"], {each["id"]: each for each in backend["added_tokens"]}
+    vocab = model["vocab"]
+    texts = (
+        {index: text for text, index in vocab.items()} if isinstance(vocab, dict) else {i: t for i, (t, _) in enumerate(vocab)}
+    )
+    texts |= {index: each["content"] for index, each in added.items()}
+    if most := [index for index in texts if index >= count]:
+        raise UnsupportedError(f"the tokenizer has the token {max(most)}, but the model has {count} tokens.")
+    kinds = [_kind(added.get(index), texts.get(index), model) for index in range(count)]
+    tokens = [texts.get(index, f"[PAD{index}]") for index in range(count)]
+    kind, more = _written_model(backend, tokens, kinds)
+    found: dict[str, Any] = {"model": kind, "tokens": tokens, "token_type": kinds} | more
+    for role, name in _ROLES.items():
+        if (index := getattr(tokenizer, f"{name}_token_id", None)) is not None:
+            found[f"{role}_token_id"] = index
+    if kind in ("llama", "gpt2"):
+        ids = tokenizer("a").input_ids
+        found["add_bos_token"] = bool(ids) and ids[0] == tokenizer.bos_token_id
+        found["add_eos_token"] = bool(ids) and ids[-1] == tokenizer.eos_token_id
+    if kind in ("llama", "t5"):
+        found["add_space_prefix"] = tokenizer.tokenize("a")[0].startswith(SPACE)
+        found["remove_extra_whitespaces"] = tokenizer.tokenize("a  a") == tokenizer.tokenize("a a")
+    settings = {f"{_NAME}.{name}": value for name, value in found.items()}
+    if isinstance(template := tokenizer.chat_template, str):
+        settings["tokenizer.chat_template"] = template
+    return settings
+
+
+def _kind(added: Mapping[str, Any] | None, text: str | None, model: Mapping[str, Any]) -> int:
+    if text is None:
+        return UNUSED
+    if model["type"] != "WordPiece" and text == (model.get("unk_token") or _unknown(model)) and not _is_byte_level(model):
+        return UNKNOWN
+    if added is not None:
+        return CONTROL if added["special"] else USER_DEFINED
+    return BYTE if model.get("byte_fallback") and _BYTE.fullmatch(text) else NORMAL
+
+
+def _unknown(model: Mapping[str, Any]) -> str | None:
+    index = model.get("unk_id")
+    return None if index is None else model["vocab"][index][0]
+
+
+def _is_byte_level(model: Mapping[str, Any]) -> bool:
+    return model["type"] == "BPE" and not model["byte_fallback"]
+
+
+def _written_model(backend: Mapping[str, Any], tokens: list[str], kinds: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    """The format's name for the algorithm of a backend, and what else it needs; ``tokens`` are respelled in place."""
+    model, steps = backend["model"], [*_steps(backend.get("normalizer")), *_steps(backend.get("pre_tokenizer"))]
+    if model["type"] == "WordPiece":
+        prefix = model["continuing_subword_prefix"]
+        for index, token in enumerate(tokens):
+            if kinds[index] == NORMAL:
+                tokens[index] = token.removeprefix(prefix) if token.startswith(prefix) else SPACE + token
+        return "bert", {"token_type_count": 2}
+    if model["type"] == "Unigram":
+        charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
+        scores = [score for _, score in model["vocab"]]
+        more = {
+            "scores": scores + [0.0] * (len(tokens) - len(scores)),
+        }
+        if charsmap:
+            more["precompiled_charsmap"] = [*base64.b64decode(charsmap)]
+        return "t5", more
+    if model["type"] != "BPE":
+        raise UnsupportedError(f"GGUF files have no tokenizers of the kind {model['type']}.")
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    if not _is_byte_level(model):
+        ranks = {merge.replace(" ", ""): -float(rank) for rank, merge in reversed([*enumerate(merges, 1)])}
+        lowest = -float(len(merges) + 1)
+        scores = [ranks.get(token, lowest) if kind == NORMAL else 0.0 for token, kind in zip(tokens, kinds, strict=True)]
+        return "llama", {"scores": scores}
+    patterns = tuple(pattern for step in steps for pattern in _patterns_of(step))
+    whole = bool(model.get("ignore_merges"))
+    names = [name for name, known in _PATTERNS.items() if known == patterns and (name in _WHOLE_FIRST) == whole]
+    if not names:
+        what = f"GGUF files have no name for how the tokenizer splits texts: by {str(patterns)[:300]}."
+        raise UnsupportedError(what, hint="Pass no tokenizer to write the weights alone.")
+    return "gpt2", {"pre": names[0], "merges": merges}
+
+
+def _steps(step: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer that may be a sequence of others."""
+    if step is not None and step["type"] == "Sequence":
+        for each in step.get("normalizers") or step.get("pretokenizers") or ():
+            yield from _steps(each)
+    elif step is not None:
+        yield step
+
+
+def _patterns_of(step: Mapping[str, Any]) -> Iterator[str]:
+    """The patterns by which a step splits texts."""
+    if step["type"] == "Split":
+        yield from step["pattern"].values()
+    elif step["type"] == "Digits" and step["individual_digits"]:
+        yield _DIGIT
+    elif step["type"] == "ByteLevel" and step["use_regex"]:
+        yield GPT2
 
 
 _BACKENDS = {"llama": _pieces, "gpt2": _byte_pairs, "bert": _word_pieces, "t5": _pieces}

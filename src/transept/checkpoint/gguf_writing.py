@@ -1,0 +1,151 @@
+"""The tensors of GGUF files as they are written: which there are, in which encoding each is stored, and their bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from transept.checkpoint.block_writing import encode
+from transept.checkpoint.few_bits import oriented
+from transept.checkpoint.gguf import change_of, file_names
+from transept.checkpoint.keys import KeyMap
+from transept.errors import UnsupportedError
+from transept.quantized.linear import few_bits, names_alone
+from transept.storage.gguf import ENCODINGS, Encoding
+
+_STEP = 2**20  # numbers that are rounded at a time
+_EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
+# Matrices that stay float32: products by them are small, and choices hang on those of routers.
+_WIDE = re.compile(r"(position_embd|token_types|blk\.\d+\.ffn_gate_inp)\.weight")
+_MORE_BITS = re.compile(r"blk\.(?P<layer>\d+)\.(attn_v|ffn_down|ffn_down_exps)\.weight")
+_BY_NAME = {encoding.name: encoding for encoding in ENCODINGS.values()}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Which encodings the matrices of a file have.
+
+    Args:
+        number: the format's own for the whole, which programs show.
+        most: the encoding of most matrices.
+        output: that of the output layer.
+        some: that of the projections to values and of what ends a feed-forward layer, in about half of the layers.
+    """
+
+    number: int
+    most: str
+    output: str
+    some: str
+
+    def encoding(self, name: str, shape: Sequence[int], layers: int, *, is_output: bool) -> Encoding:
+        """The encoding of a tensor, of whose blocks its rows are a multiple."""
+        if len(shape) < 2 or _WIDE.fullmatch(name):
+            return _BY_NAME["F32"]
+        chosen = self.output if is_output else self.most
+        if (found := _MORE_BITS.fullmatch(name)) and _has_more_bits(int(found["layer"]), layers):
+            chosen = self.some
+        return next(kind for each in (chosen, "Q8_0", "F16") if shape[-1] % (kind := _BY_NAME[each]).block == 0)
+
+
+def _has_more_bits(layer: int, layers: int) -> bool:
+    """Whether a layer is of the first or last eighth, or each third between, as llama.cpp chooses them."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+MIXES = {
+    "f32": Mix(0, "F32", "F32", "F32"),
+    "f16": Mix(1, "F16", "F16", "F16"),
+    "bf16": Mix(32, "BF16", "BF16", "BF16"),
+    "q8_0": Mix(7, "Q8_0", "Q8_0", "Q8_0"),
+    "q6_k": Mix(18, "Q6_K", "Q6_K", "Q6_K"),
+    "q4_k_m": Mix(15, "Q4_K", "Q6_K", "Q6_K"),
+    "q4_0": Mix(2, "Q4_0", "Q6_K", "Q4_0"),
+}
+"""What can be written, by the names under which llama.cpp knows it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: its shape, its encoding, and its numbers, in parts that stand below each other."""
+
+    shape: tuple[int, ...]
+    encoding: Encoding
+    parts: tuple[Callable[[], Tensor], ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) // self.encoding.block * self.encoding.size
+
+    def pieces(self) -> Iterator[Tensor]:
+        """The bytes, some rows at a time."""
+        for part in self.parts:
+            tensor = part()
+            rows = tensor.reshape(-1, tensor.shape[-1])
+            for some in torch.split(rows, max(_STEP // rows.shape[1], 1)):
+                yield encode(self.encoding.name, some).flatten()
+
+
+@torch.no_grad()
+def entries_of(model: Any, mix: Mix) -> dict[str, Entry]:
+    """The tensors of a model by their names in a file, in their order.
+
+    Raises:
+        UnsupportedError: the format has no names for them.
+    """
+    if (names := file_names(model)) is None:
+        what = f"no layout of GGUF files is known for {type(model.body).__name__}."
+        raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+    with names_alone():
+        state = {name: tensor for name, tensor in model.state_dict().items() if model.checkpoint_names().is_written(name)}
+    stored = _stored(model, names.keys, state)
+    layers, config = getattr(model.config, "num_hidden_layers", 0), model.body.config
+    output = "output.weight" if "output.weight" in stored else "token_embd.weight"
+    entries = {}
+    for name, (shape, parts) in stored.items():
+        kind = mix.encoding(name, shape, layers, is_output=name == output)
+        if (change := change_of(model.body.gguf.changes, name)) is not None:
+            parts = tuple(partial(_changed, part, change.write, config) for part in parts)
+        entries[name] = Entry(shape, kind, parts)
+    return entries
+
+
+def _changed(part: Callable[[], Tensor], write: Callable[[Tensor, Any], Tensor], config: Any) -> Tensor:
+    return write(part(), config)
+
+
+def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
+    """Shapes and parts of tensors by name; what has few bits is unpacked when it is asked for."""
+    weights, slots = few_bits(model), keys.slots(state)
+    shapes, parts = dict[str, tuple[int, ...]](), dict[str, list[Any]]()
+
+    def dense(slot: str) -> Tensor:
+        owner = keys.owner(slot)
+        if not slots[slot].is_meta:
+            return slots[slot]
+        return keys.slots({owner: oriented(weights[owner].dequantized(), state[owner])})[slot]
+
+    done = set[str]()
+    for slot in slots:
+        recipe = keys.recipe(slot)
+        if recipe.stored == slot:
+            hint = "Load the model with add_pooling_layer=False." if ".pooler." in f".{slot}" else "Take save_pretrained."
+            raise UnsupportedError(f"GGUF files have no name for {slot!r} of {type(model).__name__}.", hint=hint)
+        if recipe.stored in done:
+            continue
+        done.add(recipe.stored)
+        sources = recipe.parts or (slot,)
+        shape = tuple(recipe.stored_shape([slots[part].shape for part in sources]))
+        found = _EXPERT.fullmatch(recipe.stored)
+        name = recipe.stored if found is None else f"{found['stem']}.weight"
+        parts.setdefault(name, []).append(partial(lambda r, of: r.join([dense(part) for part in of]), recipe, sources))
+        shapes[name] = shape if found is None else (len(parts[name]), *shape)
+    return {name: (shapes[name], tuple(parts[name])) for name in shapes}

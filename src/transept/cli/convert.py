@@ -1,0 +1,131 @@
+"""``transept convert``: a model in another format or in fewer bits."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from transept.cli.arguments import Parser, add_output
+from transept.cli.terminal import Style, complain
+from transept.environment.units import count, size
+from transept.errors import FileError, InputError
+
+_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_BITS = {"int8": 8, "int4": 4}
+_GGUF = "gguf:"
+_GGUF_KINDS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k_m", "q4_0")
+TARGETS = (*_DTYPES, *_BITS, *(_GGUF + kind for kind in _GGUF_KINDS))
+
+
+def convert(parser: Parser) -> None:
+    """Write a model in another format or in fewer bits.
+
+    As GGUF it is one file with its tokenizer, for llama.cpp, programs that are built on it, and this one; else a folder with
+    safetensors. Weights are rounded one after the other. Where the format cannot say all that a model is, that is an error, and
+    nothing is written.
+
+        transept convert PATH model.gguf --to gguf:q4_k_m
+        transept convert PATH smaller --to int4
+        transept convert model.gguf folder --to bf16
+    """
+    parser.add_argument("model", metavar="MODEL", help="directory, hub repository or .gguf file")
+    parser.add_argument("output", metavar="OUT", help="the .gguf file or the folder to write")
+    parser.add_argument("--to", required=True, choices=TARGETS, metavar="FORMAT", help=", ".join(TARGETS))
+    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a repository")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    add_output(parser)
+    parser.set_defaults(main=_main)
+
+
+def _main(args: argparse.Namespace) -> int:
+    from transept.adapt.gguf import save_gguf
+    from transept.core.auto import AutoConfig, saved_class
+
+    output = Path(args.output)
+    _check(args, output)
+    config = AutoConfig.from_pretrained(args.model, revision=args.revision)
+    kind: Any = saved_class(config)
+    options = {"add_pooling_layer": False} if args.to.startswith(_GGUF) and _pools(kind) else {}
+    model = kind.from_pretrained(args.model, dtype=_DTYPES.get(args.to), revision=args.revision, **options)
+    parameters, processor = _parameters(model), _processor(args)
+    if args.to.startswith(_GGUF):
+        with _Bar() as bar:
+            save_gguf(model, output, args.to.removeprefix(_GGUF), processor, bar)
+    else:
+        model = model.dequantize()
+        if args.to in _BITS:
+            from transept.adapt.quantize import quantize
+
+            quantize(model, _BITS[args.to])
+        model.save_pretrained(output)
+        if processor is not None:
+            processor.save_pretrained(output)
+    return _tell(args, output, parameters)
+
+
+def _check(args: argparse.Namespace, output: Path) -> None:
+    """Refuse places that cannot be written to, before anything slow begins."""
+    is_file = output.suffix.lower() == ".gguf"
+    if args.to.startswith(_GGUF) != is_file:
+        what = "ends in .gguf" if not is_file else "is a folder, whose name does not end in .gguf"
+        raise InputError(f"what --to {args.to} writes {what}, but OUT is {args.output!r}.")
+    if output.exists() and not args.force and (output.is_file() or any(output.iterdir())):
+        raise FileError("is there already.", path=output, hint="Pass --force to replace it, or write to another place.")
+
+
+def _pools(kind: Any) -> bool:
+    return "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+
+
+def _parameters(model: Any) -> int:
+    """How many numbers the weights are, those of few bits too."""
+    from transept.quantized.linear import names_alone
+
+    names = model.checkpoint_names()
+    with names_alone():
+        return sum(tensor.numel() for name, tensor in model.state_dict().items() if names.is_written(name))
+
+
+def _processor(args: argparse.Namespace) -> Any:
+    """What the model has for its inputs; ``None`` where there is nothing."""
+    from transept.preprocess.auto import AutoProcessor
+
+    try:
+        return AutoProcessor.from_pretrained(args.model, revision=args.revision)
+    except FileError as error:
+        complain(f"no tokenizer and no other preprocessing is written: {error}", "warning")
+        return None
+
+
+class _Bar:
+    """Shows how many bytes are written, on a terminal."""
+
+    def __enter__(self) -> _Bar:
+        from tqdm import tqdm
+
+        self._bar = tqdm(desc="writing", unit="B", unit_scale=True, leave=False, disable=not sys.stderr.isatty())
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+
+def _tell(args: argparse.Namespace, output: Path, parameters: int) -> int:
+    """Say what was written: bytes, and bits of each parameter."""
+    files = [output] if output.is_file() else sorted(each for each in output.iterdir() if each.is_file())
+    weights = sum(each.stat().st_size for each in files if each.suffix in (".gguf", ".safetensors"))
+    bits = 8 * weights / parameters
+    if args.json:
+        print(json.dumps({"output": args.output, "format": args.to, "bytes": weights, "parameters": parameters, "bits": bits}))
+    else:
+        told = f"{size(weights)} of weights, {bits:.2f} bits for each of {count(parameters)} parameters"
+        print(f"{Style(sys.stdout)(args.output, 'bold')}  {args.to}: {told}")
+    return 0
