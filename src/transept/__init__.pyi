@@ -50,6 +50,7 @@ from transept.core.auto import (
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification as AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq as AutoModelForSpeechSeq2Seq,
+    AutoModelForTableQuestionAnswering as AutoModelForTableQuestionAnswering,
     AutoModelForTokenClassification as AutoModelForTokenClassification,
     AutoModelForUniversalSegmentation as AutoModelForUniversalSegmentation,
     AutoModelForVision2Seq as AutoModelForVision2Seq,
@@ -1328,6 +1329,13 @@ from transept.models.t5 import (
     T5Model as T5Model,
     T5Model as MT5Model,
 )
+from transept.models.tapas import (
+    TapasConfig as TapasConfig,
+    TapasForMaskedLM as TapasForMaskedLM,
+    TapasForQuestionAnswering as TapasForQuestionAnswering,
+    TapasForSequenceClassification as TapasForSequenceClassification,
+    TapasModel as TapasModel,
+)
 from transept.models.timm_backbone import (
     TimmBackbone as TimmBackbone,
     TimmBackboneConfig as TimmBackboneConfig,
@@ -1499,6 +1507,7 @@ from transept.pipelines.tasks.retrieval import (
     TextRankingPipeline as TextRankingPipeline,
     TextSimilarityPipeline as TextSimilarityPipeline,
 )
+from transept.pipelines.tasks.table import TableQuestionAnsweringPipeline as TableQuestionAnsweringPipeline
 from transept.pipelines.tasks.tokens import (
     FeatureExtractionPipeline as FeatureExtractionPipeline,
     FillMaskPipeline as FillMaskPipeline,
@@ -1687,6 +1696,10 @@ from transept.preprocess.text.classes.sentencepiece import (
     XLMRobertaTokenizerFast as XLMRobertaTokenizerFast,
     XLNetTokenizer as XLNetTokenizer,
     XLNetTokenizerFast as XLNetTokenizerFast,
+)
+from transept.preprocess.text.classes.tables import (
+    Place as Place,
+    TapasTokenizer as TapasTokenizer,
 )
 from transept.preprocess.text.classes.wordpiece import (
     BertTokenizer as BertTokenizer,

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.pipelines import document_models
+from tests.pipelines import test_table as table_models
 from tests.pipelines.media_models import picture, png
 from tests.pipelines.test_describe import saved
 from transept import pipeline
@@ -49,6 +50,19 @@ def test_a_question_goes_with_each_page(command, tmp_path):
     assert (done.code, done.err) == (0, "")
     assert answers(done.out)[0][0]["answer"]
     assert (tmp_path / "answer.png").exists()
+
+
+def test_a_query_goes_with_each_table(command, tmp_path):
+    """Tables are files of rows; others are JSON."""
+    model, path = table_models.saved(tmp_path / "model"), tmp_path / "movies.csv"
+    path.write_text("Actor,Age\nBrad Pitt,56\nGeorge Clooney,45\n", encoding="utf-8")
+    table = {"Actor": ["Brad Pitt", "George Clooney"], "Age": ["56", "45"]}
+    expected = json.loads(json.dumps([pipeline("table-question-answering", str(model))(table, "how many")]))
+    line = ("run", "table-question-answering", "--model", model)
+    done = command(*line, path, "--query", "how many")
+    assert (done.code, done.err, answers(done.out)) == (0, "", expected)
+    done = command(*line, json.dumps({"table": table, "query": "how many"}), "--format", "jsonl")
+    assert (done.code, done.err, answers(done.out)) == (0, "", expected)
 
 
 def test_pictures_that_cannot_be_leave_the_others(command, tmp_path):

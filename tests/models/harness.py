@@ -28,6 +28,7 @@ from .entities import entity_inputs
 from .families import FAMILIES, Family
 from .pictures import picture_batch
 from .seq2seq import image_to_text_batch, seq2seq_batch, speech_batch, written_labels
+from .tables import table_labels, table_types
 
 # Families whose layers the reference computes by its eager kernel alone.
 EAGER_ALONE = ("big_bird", "megatron_bert", "rembert", "roformer")
@@ -222,6 +223,8 @@ def batch(family: Family, cls: type[Model], *, pad: str | None = None, rows: int
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family.token_types and "token_type_ids" in inspect.signature(cls.forward).parameters:
         inputs["token_type_ids"] = (torch.arange(length)[None] > 3).long() * mask
+    if family.model_type == "tapas":
+        inputs["token_type_ids"] = table_types(mask)
     if family.model_type == "splinter":
         ids[:, 1] = tiny["question_token_id"]
     if "global_attention_mask" in cls.arguments() and not cls.__name__.endswith("SequenceClassification"):
@@ -278,6 +281,8 @@ def labels(family: Family, cls: type[Model], inputs: dict[str, Tensor]) -> dict[
     if name == "SplinterForPreTraining":
         found = {"start_positions": integers(4, rows, 2), "end_positions": integers(4, rows, 2) + 1}
         return found | {"question_positions": torch.tensor([[1, 3]]).expand(rows, -1)}
+    if "float_answer" in cls.arguments():
+        return table_labels(inputs["token_type_ids"])
     if name.endswith(("QuestionAnswering", "QuestionAnsweringSimple")):
         found = {"start_positions": integers(5, rows), "end_positions": integers(5, rows) + 2}
         if name in ("XLNetForQuestionAnswering", "XLMForQuestionAnswering", "FlaubertForQuestionAnswering"):

@@ -213,6 +213,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
         return [f"backbone.layers.{layer}.adapters.{name}." for layer in range(2) for name in ("en_XX", "fr_XX")]
     if family.model_type == "led":  # which tokens with global attention alone have
         return [f"backbone.encoder.layers.{layer}.self_attn.global_" for layer in range(2)]
+    if family.model_type == "tapas":  # what all columns have in common chooses none
+        return ["column_output_bias"]
     if family.model_type == "dpr":  # a reader's passages are not embedded
         return ["project."]
     if family.model_type == "esm":  # which contacts are read by, and nothing else

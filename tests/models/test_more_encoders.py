@@ -14,6 +14,7 @@ from transept.layers.sparse import BlockSparseAttention
 
 from .families import FAMILIES, Family
 from .harness import SINGLE, batch, compare, error, pair
+from .tables import table_labels
 
 DECODES = {"is_decoder": True, "add_cross_attention": True}
 
@@ -67,6 +68,49 @@ def test_words_stand_in_boxes() -> None:
         ours(**inputs | {"bbox": inputs["bbox"].flip(-1)})
     with pytest.raises(InputError, match=r"`bbox` has the shape \(3, 4, 4\)"):
         ours(**inputs | {"bbox": inputs["bbox"][:, :4]})
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("more", [{}, {"average_logits_per_cell": True, "positive_label_weight": 3.0}])
+def test_cells_of_several_columns_are_answers(more: dict[str, object]) -> None:
+    family = line("tapas")
+    ours, theirs = pair(family, transept.TapasForQuestionAnswering, select_one_column=False, **more)
+    inputs = batch(family, transept.TapasForQuestionAnswering)
+    given = {name: value.float() for name, value in table_labels(inputs["token_type_ids"]).items() if name == "labels"}
+    with torch.no_grad():
+        compare(ours(**inputs | given), theirs(**inputs | given), SINGLE)
+        assert error(ours(**inputs).logits, theirs(**inputs | given).logits) <= SINGLE
+
+
+@pytest.mark.reference
+def test_what_is_learnt_of_answers_may_be_drawn() -> None:
+    family = line("tapas")
+    more = family.variants["learnt"] | {"use_gumbel_for_cells": True, "use_gumbel_for_aggregation": True}
+    ours, theirs = pair(family, transept.TapasForQuestionAnswering, **more)
+    inputs = batch(family, transept.TapasForQuestionAnswering)
+    inputs |= table_labels(inputs["token_type_ids"])
+    found = []
+    for model in (ours, theirs):
+        torch.manual_seed(0)
+        found.append(model(**inputs).loss)
+    assert error(*found) <= 1e-3
+    for name in ("float_answer", "numeric_values"):
+        with pytest.raises(InputError, match=f"needs `{name}`"):
+            ours(**inputs | {name: None})
+    ours.config.cell_selection_preference = None
+    with pytest.raises(InputError, match="`cell_selection_preference`"):
+        ours(**inputs)
+
+
+def test_token_types_of_tables_are_in_the_tables() -> None:
+    model = transept.TapasModel(transept.TapasConfig(**line("tapas").tiny)).eval()
+    inputs = batch(line("tapas"), transept.TapasModel)
+    far = inputs["token_type_ids"].clone()
+    far[1, 3, 2] = 8
+    with pytest.raises(InputError, match="of kind 2 the model has the types 0 to 7"):
+        model(**inputs | {"token_type_ids": far})
+    with pytest.raises(InputError, match=r"needs \(3, 9, 7\)"):
+        model(**inputs | {"token_type_ids": inputs["token_type_ids"][..., :3]})
 
 
 @pytest.mark.reference

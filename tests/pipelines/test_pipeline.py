@@ -43,6 +43,7 @@ ALL = {
     "object-detection",
     "question-answering",
     "summarization",
+    "table-question-answering",
     "text-classification",
     "text-embedding",
     "text-generation",

@@ -203,7 +203,7 @@ def _reading(args: argparse.Namespace, parser: Parser) -> tuple[Any, Reading, st
     noun = noun if other is None else "image" if other == "image" else None
     if args.model is None and kind.default_model is None:
         parser.error(f"the task {args.task!r} has no default model: pass --model PATH")
-    for value in filter(os.path.isdir if noun else os.path.isfile, args.inputs):
+    for value in () if other == "table" else filter(os.path.isdir if noun else os.path.isfile, args.inputs):
         told = f"{value!r} is taken as one {'file' if noun else 'text'}; --file {value} reads what is in it."
         complain(told, "warning")
     endings, columns = NOUNS.get(noun or "", (None, ("text",)))

@@ -57,6 +57,7 @@ TASKS = (
     Task("AutoModelForTokenClassification", ("ForTokenClassification",), "token-classification", "tokens"),
     Task("AutoModelForQuestionAnswering", _ANSWERS, "question-answering", "answers"),
     Task("AutoModelForDocumentQuestionAnswering", ("ForQuestionAnswering",)),
+    Task("AutoModelForTableQuestionAnswering", ("ForQuestionAnswering",), has="find_cells"),
     Task("AutoModelForVisualQuestionAnswering", ("ForQuestionAnswering",), has="ask"),
     Task("AutoModelForMultipleChoice", ("ForMultipleChoice",), "multiple-choice", "choice"),
     Task("", ("DoubleHeadsModel",), column="LM and choice"),

@@ -76,7 +76,7 @@ class BertEmbeddings(nn.Module):
         c, size = config, self.size_of(config)
         self.word_embeddings = nn.Embedding(c.vocab_size, size, padding_idx=c.pad_token_id)
         self.position_embeddings = self.make_positions(c, size)
-        self.token_type_embeddings = nn.Embedding(c.type_vocab_size, size)
+        self.make_types(c, size)
         self.LayerNorm, self.dropout = nn.LayerNorm(size, c.layer_norm_eps), nn.Dropout(c.hidden_dropout_prob)
 
     def size_of(self, config: Any) -> int:
@@ -85,6 +85,22 @@ class BertEmbeddings(nn.Module):
 
     def make_positions(self, config: BertConfig, size: int) -> nn.Embedding:
         return nn.Embedding(config.max_position_embeddings, size)
+
+    def make_types(self, config: BertConfig, size: int) -> None:
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
+
+    def words(self, ids: Tensor | None, embeds: Tensor | None) -> Tensor:
+        words: Any = self.word_embeddings(ids) if embeds is None else embeds
+        return words
+
+    def segments(self, types: Tensor | None, words: Tensor) -> Tensor:
+        """(1 or B, T, D): the embeddings of token types, the first where the caller gives none."""
+        table = self.token_type_embeddings
+        return table.weight[0].expand(1, words.shape[1], -1) if types is None else table(types)
+
+    def end(self, x: Tensor) -> Tensor:
+        """What becomes of the sum."""
+        return self.dropout(self.LayerNorm(x))
 
     def positions(self, ids: Tensor | None, x: Tensor, past: int) -> Tensor:
         """(1 or B, T): positions where the caller gives none."""
@@ -98,11 +114,9 @@ class BertEmbeddings(nn.Module):
         inputs_embeds: Tensor | None = None,
         past_key_values_length: int = 0,
     ) -> Tensor:
-        words: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        words = self.words(input_ids, inputs_embeds)
         positions = self.positions(input_ids, words, past_key_values_length) if position_ids is None else position_ids
-        types = self.token_type_embeddings
-        segments = types.weight[0].expand(1, words.shape[1], -1) if token_type_ids is None else types(token_type_ids)
-        return self.dropout(self.LayerNorm(words + segments + self.position_embeddings(positions)))
+        return self.end(words + self.segments(token_type_ids, words) + self.position_embeddings(positions))
 
 
 class BertModel(TextBackbone):

@@ -63,19 +63,11 @@ class BigBirdEmbeddings(BertEmbeddings):
         super().__init__(config)
         self.scale = config.hidden_size**0.5 if config.rescale_embeddings else 1.0
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values_length: int = 0,
-    ) -> Tensor:
-        words: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        places = self.positions(input_ids, words, past_key_values_length) if position_ids is None else position_ids
-        types = self.token_type_embeddings
-        words = words * self.scale + (types.weight[0] if token_type_ids is None else types(token_type_ids))
-        return self.LayerNorm(self.dropout(words + self.position_embeddings(places)))
+    def words(self, ids: Tensor | None, embeds: Tensor | None) -> Tensor:
+        return super().words(ids, embeds) * self.scale
+
+    def end(self, x: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(x))
 
 
 class BigBirdModel(LinearPooled, BertModel):

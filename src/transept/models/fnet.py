@@ -86,18 +86,7 @@ class FNetEmbeddings(BertEmbeddings):
         self.projection = nn.Linear(config.hidden_size, config.hidden_size)
         self._modules["dropout"] = self._modules.pop("dropout")
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        past_key_values_length: int = 0,
-    ) -> Tensor:
-        x: Any = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        places = torch.arange(x.shape[1], device=x.device)[None] if position_ids is None else position_ids
-        types = self.token_type_embeddings
-        x = x + (types.weight[0] if token_type_ids is None else types(token_type_ids)) + self.position_embeddings(places)
+    def end(self, x: Tensor) -> Tensor:
         return self.dropout(self.projection(self.LayerNorm(x)))
 
 

@@ -50,6 +50,7 @@ KINDS: dict[str, Any] = {
 UNTAGGED = {
     ("text-classification", "audio"): "audio-classification",
     ("question-answering", "page"): "document-question-answering",
+    ("question-answering", "table"): "table-question-answering",
     ("text2text-generation", "audio"): "automatic-speech-recognition",
     (None, "pair"): "zero-shot-image-classification",
     (None, "text"): "feature-extraction",
@@ -181,6 +182,7 @@ class Components:
         first = getattr(backbone, "encoder_class", backbone)  # of two halves the one that reads
         reads = "audio" if issubclass(first, SoundBackbone) else "image" if issubclass(first, ImageBackbone) else "text"
         reads = "page" if "bbox" in backbone.reads else "pair" if issubclass(model, DualEncoder) else reads
+        reads = "table" if hasattr(model, "find_cells") else reads
         pictured = PICTURED.get(pipeline_tag(name) or "") if reads != "page" else None
         pictured = "image-text-to-text" if issubclass(model, ForImageTextToText) else pictured
         if pictured in tasks and "pixel_values" in accepted(model.forward):

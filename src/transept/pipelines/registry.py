@@ -19,6 +19,7 @@ FILES = {
     "image_text": ("image-text-to-text",),
     "question_answering": ("question-answering",),
     "retrieval": ("text-embedding", "text-similarity", "text-ranking"),
+    "table": ("table-question-answering",),
     "tokens": ("feature-extraction", "image-feature-extraction", "fill-mask", "token-classification"),
     "vision": ("object-detection", "image-segmentation", "depth-estimation"),
 }

@@ -17,6 +17,10 @@ DISENTANGLED: dict[str, dict[str, Any]] = {
     "position": {"pos_att_type": "p2c", "max_relative_positions": 3},
 }
 
+# Of questions about tables whose answers are numbers.
+AGGREGATES = {"num_aggregation_labels": 4, "use_answer_as_supervision": True, "cell_selection_preference": 0.5}
+AGGREGATES |= {"huber_loss_delta": 0.5}
+
 ENCODERS = [
     Family(
         "bert",
@@ -79,6 +83,24 @@ ENCODERS = [
         variants={
             "untied": {"tie_word_embeddings": False},
             "plain": {"use_entity_aware_attention": False, "entity_emb_size": 32},
+        },
+    ),
+    Family(
+        "tapas",
+        TEXT
+        | {"intermediate_size": 37, "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 10], "initializer_range": 0.2}
+        | {"max_num_rows": 6, "max_num_columns": 5},
+        reads_padding=True,  # it counts among the tokens that are of no cell
+        rounded=("TapasForQuestionAnswering",),
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "running": {"reset_position_index_per_cell": False, "hidden_act": "relu"},
+            "known": {"num_aggregation_labels": 4, "average_logits_per_cell": True, "temperature": 0.5},
+            "learnt": AGGREGATES | {"answer_loss_cutoff": 0.9, "average_approximation_function": "first_order"},
+            "normalized": AGGREGATES
+            | {"use_normalized_answer_loss": True, "average_approximation_function": "second_order"}
+            | {"aggregation_loss_weight": 0.7, "answer_loss_importance": 0.3, "allow_empty_column_selection": True},
+            "unsupervised": AGGREGATES | {"disable_per_token_loss": True, "aggregation_temperature": 2.0},
         },
     ),
     Family(

@@ -75,6 +75,7 @@ from transept.preprocess.text.classes.sentencepiece import (
     XLNetTokenizer,
     XLNetTokenizerFast,
 )
+from transept.preprocess.text.classes.tables import TapasTokenizer
 from transept.preprocess.text.classes.wordpiece import (
     BertTokenizer,
     BertTokenizerFast,
@@ -211,6 +212,7 @@ __all__ = [
     "SplinterTokenizerFast",
     "T5Tokenizer",
     "T5TokenizerFast",
+    "TapasTokenizer",
     "TokenizersBackend",
     "XGLMTokenizer",
     "XGLMTokenizerFast",
