@@ -14,18 +14,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.pipelines.test_text_generation import writer_at
 from transept import pipeline
 from transept.cli.chat import Chat
+from transept.cli.chat.console import History
 from transept.errors import FormatError, GenerationError, TranseptError
 
 pty = pytest.importorskip("pty", reason="needs terminals of Unix")
 fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
 
-UP, LEFT, CTRL_C, CTRL_D = "\x1b[A", "\x1b[D", "\x03", "\x04"
+UP, LEFT, CTRL_C, CTRL_D, ALT_ENTER = "\x1b[A", "\x1b[D", "\x03", "\x04", "\x1b\r"
 PASTE = "\x1b[200~{}\x1b[201~"
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|[=>])")
 HIDE = "import sys; sys.modules['prompt_toolkit'] = None; from importlib import util; found = util.find_spec; "
@@ -38,13 +40,20 @@ class Terminal:
 
     editor = ""
 
-    def __init__(self, *arguments: object, code: str = MAIN) -> None:
+    def __init__(self, *arguments: object, code: str = MAIN, state: Path, out: Any = None) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
         line = [sys.executable, "-c", code, *map(str, arguments)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color", "NO_COLOR": "1"}
+        environment["XDG_STATE_HOME"] = str(state)
         self.child = subprocess.Popen(
-            line, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True, preexec_fn=controlling
+            line,
+            stdin=theirs,
+            stdout=out or theirs,
+            stderr=theirs,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=controlling,
         )
         os.close(theirs)
         self.handle, self.shown, self.seen = ours, "", 0
@@ -81,18 +90,19 @@ def model(tmp_path_factory) -> str:
 
 
 @pytest.fixture(params=["prompt_toolkit", "readline"])
-def start(request, model) -> Iterator[object]:
+def start(request, model, tmp_path) -> Iterator[object]:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"needs {request.param}")
     opened: list[Terminal] = []
 
     def start(*more: object) -> Terminal:
         code = MAIN if request.param == "prompt_toolkit" else HIDE + MAIN
-        opened.append(Terminal("chat", "--model", model, "--max-new-tokens", 4, "--json", *more, code=code))
-        opened[0].editor = request.param
-        opened[0].wait_for("Ctrl-D leaves")
-        opened[0].wait_for(">")
-        return opened[0]
+        line = ("chat", model, "--max-new-tokens", 4, "--json", *more)
+        opened.append(Terminal(*line, code=code, state=tmp_path))
+        opened[-1].editor = request.param
+        opened[-1].wait_for("Ctrl-D leaves")
+        opened[-1].wait_for(">")
+        return opened[-1]
 
     yield start
     for terminal in opened:
@@ -111,7 +121,7 @@ def said(terminal: Terminal, path: Path) -> list[str]:
 
 
 def test_at_a_terminal(start, tmp_path):
-    """Lines are edited and remembered, Ctrl-C drops one, and a pasted text of several lines is one message."""
+    """Lines are edited and remembered, Ctrl-C drops one, and a pasted text or one between quotes is one message."""
     terminal, pasted = start(), "/first line\nsecond line\n\nfourth"
     for typed in (f"Helo{LEFT}l\r", UP + " again\r", PASTE.format(pasted) + "\r"):
         terminal.type(typed)
@@ -121,12 +131,63 @@ def test_at_a_terminal(start, tmp_path):
     terminal.wait_for("never sai")
     time.sleep(0.3)  # a signal that comes while readline still draws a key is noticed with the next one only
     terminal.type(CTRL_C)
+    terminal.wait_for("Ctrl-D or /quit leaves")
     terminal.wait_for(">")
     terminal.type("/stats\r")
     terminal.wait_for("6 messages")
     terminal.wait_for(">")
-    assert said(terminal, tmp_path / "talk.json") == ["Hello", "Hello again", pasted]
+    terminal.type('"""\r')
+    terminal.wait_for(r"\.\.\.")
+    terminal.type('in two"""\r')
+    terminal.wait_for('"assistant"')
+    terminal.wait_for(">")
+    wanted = ["Hello", "Hello again", pasted, "in two"]
+    if terminal.editor == "prompt_toolkit":
+        terminal.type(f"with{ALT_ENTER}Alt\r")
+        terminal.wait_for('"assistant"')
+        terminal.wait_for(">")
+        wanted.append("with\nAlt")
+    assert said(terminal, tmp_path / "talk.json") == wanted
     assert terminal.end() == 0
+    lines = History(tmp_path / "transept" / "chat_history").lines()
+    assert [line for line in lines if not line.startswith(("/s", '"""', "in"))] == [*wanted[:3], *wanted[4:]]
+
+
+def test_lines_of_earlier_conversations_come_back(start, tmp_path):
+    history = History(tmp_path / "transept" / "chat_history")
+    history.add("of yesterday")
+    terminal = start()
+    terminal.type(UP + "\r")
+    terminal.wait_for('"assistant"')
+    terminal.wait_for(">")
+    assert said(terminal, tmp_path / "talk.json") == ["of yesterday"]
+    terminal.type("/bye\r")
+    assert terminal.child.wait(90) == 0
+    silent = start("--no-history")
+    silent.type("secret\r")
+    silent.wait_for('"assistant"')
+    silent.wait_for(">")
+    assert silent.end() == 0
+    assert [line for line in history.lines() if not line.startswith("/")] == ["of yesterday"]
+
+
+def test_a_file_gets_the_answers_alone(model, tmp_path):
+    """What is asked and told stays on the terminal."""
+    with open(tmp_path / "out.txt", "wb") as out:
+        terminal = Terminal("chat", model, "--max-new-tokens", 4, "--seed", 0, state=tmp_path, out=out)
+    terminal.wait_for("> ")
+    terminal.type("Hello\r")
+    terminal.wait_for(r"4 tokens · \d+\.\d tokens/s · \d+ of 512 left")
+    terminal.wait_for("> ")
+    terminal.type("/stats\r")
+    terminal.wait_for("2 messages")
+    assert terminal.end() == 0
+    os.close(terminal.handle)
+    answers = (tmp_path / "out.txt").read_bytes()
+    chat = talk(model)
+    chat.settings |= {"max_new_tokens": 4, "seed": 0, "do_sample": True}
+    chat.hear("Hello")
+    assert answers.decode() == chat.messages[-1]["content"] + "\n"
 
 
 class Interrupted:
@@ -138,8 +199,8 @@ class Interrupted:
     def __getattr__(self, name: str) -> object:
         return getattr(self.model, name)
 
-    def stream(self, ids, *, past_key_values, **settings):
-        pieces = self.model.stream(ids, past_key_values=past_key_values, **settings)
+    def stream(self, *, past_key_values, **settings):
+        pieces = self.model.stream(past_key_values=past_key_values, **settings)
         yield next(pieces)
         yield next(pieces)
         layer = past_key_values.layers[0]
@@ -164,7 +225,7 @@ def test_an_interrupted_answer_is_kept_and_leaves_a_right_cache(model, capsys):
     assert 0 < first.stats.seconds_to_first_token <= first.stats.seconds
     capsys.readouterr()
     first.hear("/stats")
-    assert capsys.readouterr().out.startswith("2 tokens, the first after ")
+    assert capsys.readouterr().err.startswith("2 tokens, the first after ")
     second.begin([dict(message) for message in first.messages])
     for each in (first, second):
         each.hear("Again")
@@ -221,7 +282,7 @@ def test_commands_confirm_in_a_line(model, tmp_path, capsys):
         ("/system Be short.", "begun anew; the model is told this first."),
     ):
         chat.hear(line)
-        assert capsys.readouterr().out == f"{told}\n"
+        assert capsys.readouterr() == ("", f"{told}\n")
     assert chat.messages == [{"role": "system", "content": "Be short."}]
 
 

@@ -410,7 +410,7 @@ def test_other_encodings_get_json_in_utf_8(classifier, tmp_path):
         ("texts.txt", ["`transept embed texts.txt --output vectors.npy`"]),
         ("IMG_1.JPG", ["`transept run TASK IMG_1.JPG --model PATH --draw found.png`"]),
         ("talk.mp3", ["`transept transcribe talk.mp3 --model PATH`"]),
-        ("llama.gguf", ["`transept chat --model llama.gguf`", "`transept inspect llama.gguf`"]),
+        ("llama.gguf", ["`transept chat llama.gguf`", "`transept inspect llama.gguf`"]),
         ("photos", ["folder", "`transept run TASK --file photos --model PATH`"]),
     ],
 )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from transept.batch.inputs import Inputs, Reading, read_all
 from transept.cli import arguments
-from transept.cli.terminal import Style, complain
+from transept.cli.terminal import Style, complain, harmless
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
 from transept.errors import InputTypeError, TranseptError
 
+Show = Callable[[Any], Any]  # what gets each piece of a text
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
@@ -41,10 +45,10 @@ def generate(parser: arguments.Parser) -> None:
     parser.set_defaults(main=lambda args: main(args, parser), verb="generate", name="answer")
 
 
-def add_settings(parser: arguments.Parser) -> None:
+def add_settings(parser: arguments.Parser, length: str = "256") -> None:
     parser.task = "text-generation"
     arguments.add_model(parser)
-    parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help="tokens to write at most (256)")
+    parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help=f"tokens to write at most ({length})")
     parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
     parser.add_argument("--top-p", type=float, metavar="X", help="draw among the tokens that make up this share")
@@ -54,12 +58,13 @@ def add_settings(parser: arguments.Parser) -> None:
     arguments.add_output(parser)
 
 
-def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+def load_writer(args: argparse.Namespace, task: str = "text-generation", most: int | None = None) -> tuple[Any, dict[str, Any]]:
+    """The pipeline that the arguments ask for, and settings of generation; ``most`` new tokens where nothing says how many."""
     arguments.check_model(args.model)
     if arguments.load_config(args).is_encoder_decoder:
         hint = f"Use it so: transept run text2text-generation --model {args.model} TEXT."
         raise InputTypeError("this model is an encoder–decoder, which answers a text and does not go on from it.", hint=hint)
-    pipe = arguments.make_pipeline("text-generation", args)
+    pipe = arguments.make_pipeline(task, args)
     from transept.pipelines.tasks.generation import DEFAULT_NEW_TOKENS
 
     given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
@@ -69,28 +74,75 @@ def load_writer(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if args.stop:
         chosen["stop_strings"] = args.stop
     length = args.max_new_tokens or chosen.get("max_new_tokens") or pipe.model.generation_config.max_new_tokens
-    return pipe, chosen | {"max_new_tokens": length or DEFAULT_NEW_TOKENS, "seed": args.seed, "tokenizer": pipe.tokenizer}
+    length = length or most or DEFAULT_NEW_TOKENS
+    return pipe, chosen | {"max_new_tokens": length, "seed": args.seed, "tokenizer": pipe.tokenizer}
 
 
-def write(
-    pipe: Any, ids: list[int], settings: dict[str, Any], show: Callable[[str], Any] | None
-) -> tuple[str, list[int], Any, Any]:
-    """Write on from ids, and show each piece of text as it comes, until the end or Ctrl-C.
+@dataclass(frozen=True)
+class Written:
+    """What was written and how fast it went.
 
-    Gives the text, its ids, how fast it went, and why it ended: ``None`` by Ctrl-C.
+    ``reason`` says why it ended: ``"stop"``, ``"length"``, or by Ctrl-C ``None``, which leaves it not ``whole`` where it broke
+    a step off.
+    """
+
+    text: str
+    ids: list[int]
+    stats: Any
+    reason: str | None
+    whole: bool
+
+
+def visible(piece: Any) -> str:
+    """The text of a piece for standard output: on a terminal a character that was cut is left out, and all is harmless."""
+    if not sys.stdout.isatty():
+        return str(piece.text)
+    return harmless(piece.text.rstrip("\N{REPLACEMENT CHARACTER}") if piece.finish_reason == "length" else piece.text)
+
+
+def write(pipe: Any, batch: dict[str, Any], settings: dict[str, Any], show: Show | None) -> Written:
+    """Write on from a batch of one, and show each piece as it comes, until the end or Ctrl-C.
+
+    The first Ctrl-C behind the first token lets the step end, so that a cache can be used again; another one breaks it off.
     """
     from transept.generation.outputs import Stats
 
-    pieces, first, start = list[Any](), 0.0, time.perf_counter()
-    with suppress(KeyboardInterrupt):
-        for piece in pipe.model.stream(pipe.tensor(ids), **settings):
+    pieces, asked, whole = list[Any](), list[int](), False
+    first, start = 0.0, time.perf_counter()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked or not pieces:
+            signal.default_int_handler(number, frame)
+        asked.append(number)
+
+    with suppress(KeyboardInterrupt), _interrupts(ask):
+        stream = pipe.model.stream(**batch, **settings)
+        for piece in stream:
             first = first or time.perf_counter() - start
             pieces.append(piece)
             if show is not None:
-                show(piece.text)
+                show(piece)
+            if asked:
+                stream.close()
+                break
+        whole = True
     new = [token for piece in pieces for token in piece.ids]
-    stats = Stats(len(ids), len(new), first, time.perf_counter() - start)
-    return "".join(piece.text for piece in pieces), new, stats, pieces[-1].finish_reason if pieces else None
+    stats = Stats(int(batch["input_ids"].shape[1]), len(new), first, time.perf_counter() - start)
+    reason = pieces[-1].finish_reason if pieces else None
+    return Written("".join(piece.text for piece in pieces), new, stats, reason, whole)
+
+
+@contextmanager
+def _interrupts(ask: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Meanwhile Ctrl-C calls ``ask``; only the main thread hears of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def describe_speed(stats: Any) -> str:
@@ -140,15 +192,16 @@ def write_on(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     pipe, settings = load_writer(args)
     lead = iter([Style(sys.stdout)(prompt, "dim")])  # stands before the first piece, and before no error
-    show = None if args.json else lambda text: print(next(lead, "") + text, end="", flush=True)
-    text, _, stats, reason = write(pipe, pipe.row(prompt).inputs["input_ids"], settings, show)
+    show = None if args.json else lambda piece: print(next(lead, "") + visible(piece), end="", flush=True)
+    made = write(pipe, {"input_ids": pipe.tensor(pipe.row(prompt).inputs["input_ids"])}, settings, show)
+    stats = made.stats
     if args.json:
-        answer = {"prompt": prompt, "text": text, "finish_reason": reason, "new_tokens": stats.new_tokens}
+        answer = {"prompt": prompt, "text": made.text, "finish_reason": made.reason, "new_tokens": stats.new_tokens}
         answer["tokens_per_second"] = round(stats.tokens_per_second, 2)
         answer["seconds_to_first_token"] = round(stats.seconds_to_first_token, 4)
         print(json.dumps(answer, ensure_ascii=False))
     else:
         print(next(lead, ""))
         if sys.stderr.isatty():
-            complain(f"{'stopped: ' if reason is None else ''}{describe_speed(stats)}", "note")
-    return 130 if reason is None else 0
+            complain(f"{'stopped: ' if made.reason is None else ''}{describe_speed(stats)}", "note")
+    return 130 if made.reason is None else 0

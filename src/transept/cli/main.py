@@ -37,16 +37,17 @@ Each verb has a help of its own: `transept VERB --help`. What to begin with depe
     a folder of photographs      transept run image-classification --file photos --model PATH --output classes.csv
     one photograph               transept run object-detection photo.jpg --model PATH --draw boxes.png
     recordings                   transept transcribe talk.mp3 --model PATH --srt talk.srt
-    a model's folder             transept inspect PATH; transept chat --model PATH
-    a .gguf file                 transept chat --model FILE.gguf
+    a model's folder             transept inspect PATH; transept chat PATH
+    a .gguf file                 transept chat FILE.gguf
     a model that is too large    transept convert PATH model.gguf --to gguf:q4_k_m
+    no model yet                 transept chat
 """
 # What can be done with a file that was given in the place of a verb, by its ending.
 _TABLES = "`transept run TASK --file {0} --column NAME` answers its rows, and `transept train TASK --data {0}` learns from them"
 _PICTURES = "`transept run TASK {0} --model PATH --draw found.png` shows what a model sees in it"
 _SOUNDS = "`transept transcribe {0} --model PATH` writes down what is said in it"
 _TEXTS = "`transept embed {0} --output vectors.npy` turns its lines into vectors"
-_GGUF = "`transept chat --model {0}` talks with the model, and `transept inspect {0}` examines it"
+_GGUF = "`transept chat {0}` talks with the model, and `transept inspect {0}` examines it"
 _FOLDER = "`transept run TASK --file {0} --model PATH` answers the files in it, and `transept inspect {0}` examines a model"
 ADVICE = ((".gguf", _GGUF), *((ending, _TABLES) for ending in ENDINGS if ending != ".txt"), (".txt", _TEXTS))
 ADVICE += (*((ending, _PICTURES) for ending in IMAGES), *((ending, _SOUNDS) for ending in SOUNDS))

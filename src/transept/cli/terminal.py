@@ -20,6 +20,8 @@ COLOURS = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "blue": 34
 KINDS = {"error": "red", "warning": "yellow", "note": "dim"}
 BLOCKS = " ▏▎▍▌▋▊▉█"
 _COLOUR = re.compile(r"\x1b\[\d+m")
+# What moves a terminal's cursor or asks it for more, and what turns the direction of the text around it.
+_CONTROL = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 class Style:
@@ -57,6 +59,11 @@ def explained(error: BaseException) -> str:
     if isinstance(error, OSError):
         return cleaned(f"{error.filename or 'standard input or output'}: {reason(error)}.")
     return cleaned(f"unexpected {type(error).__name__}: {error}. Run it again with --debug to see where it comes from.")
+
+
+def harmless(text: str) -> str:
+    """A text that others wrote, to be shown on a terminal: lines and tabs stay, and other control characters are spelt out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r", ""))
 
 
 def columns(text: str) -> int:
