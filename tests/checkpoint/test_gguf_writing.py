@@ -27,6 +27,12 @@ USUAL: dict[str, dict[str, Any]] = {
     "Qwen2ForCausalLM": {"use_sliding_window": False, "sliding_window": None},
     "Qwen3ForCausalLM": {"use_sliding_window": False, "sliding_window": None},
     "Qwen3MoeForCausalLM": {"norm_topk_prob": True, "mlp_only_layers": None},
+    "Qwen2MoeForCausalLM": {"mlp_only_layers": None},
+    "Dots1ForCausalLM": {"layer_types": None, "max_window_layers": None},
+    "Cohere2ForCausalLM": {"layer_types": None, "sliding_window_pattern": None},
+    "StableLmForCausalLM": {"qk_layernorm": False},
+    "MiniCPM3ForCausalLM": dict.fromkeys(("v_head_dim", "scale_emb", "scale_depth", "dim_model_base")),
+    "FalconMambaForCausalLM": {"mixer_rms_eps": None},
     "Gemma2ForCausalLM": {"query_pre_attn_scalar": 12},
     "Gemma3ForCausalLM": {
         "query_pre_attn_scalar": 12,
@@ -42,8 +48,9 @@ WRITERS = {
     for cls in classes(family)
     if cls.__name__.endswith(("ForCausalLM", "LMHeadModel")) and "gguf" in vars(getattr(cls, "backbone_class", cls))
 }
-# OLMo 3's files are OLMo 2's, EXAONE 4's do not say which layers of a small model slide, and those of BERT have no head.
-OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel"}
+# OLMo 3's files are OLMo 2's, EXAONE 4's do not say which layers of a small model slide, those of BERT have
+# no head, and those of LFM2 have the inner size that others are computed to.
+OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel", "Lfm2ForCausalLM"}
 
 
 def tiny(**more: Any) -> transept.LlamaForCausalLM:

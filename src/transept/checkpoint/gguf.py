@@ -35,6 +35,13 @@ LAYER: Table = {
     "attn_v": "self_attn.v_proj",
     "attn_qkv": "self_attn.qkv_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_sinks.weight": "self_attn.sinks",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_norm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj",
+    "attn_kv_a_norm": "self_attn.kv_a_norm",
+    "attn_kv_b": "self_attn.kv_b_proj",
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "post_attention_norm": "self_attn_post_norm",
@@ -44,6 +51,11 @@ LAYER: Table = {
     "ffn_down": "mlp.down_proj",
     "post_ffw_norm": "mlp_post_norm",
     "ffn_gate_inp": "mlp.router",
+    "ffn_gate_inp_shexp": "mlp.shared.share",
+    "ffn_gate_shexp": "mlp.shared.gate_proj",
+    "ffn_up_shexp": "mlp.shared.up_proj",
+    "ffn_down_shexp": "mlp.shared.down_proj",
+    "exp_probs_b.bias": "mlp.router.correction_bias",
     "ffn_gate_exps.*.weight": Stacked("mlp.experts.gate_up_proj", 0, 2),
     "ffn_up_exps.*.weight": Stacked("mlp.experts.gate_up_proj", 1, 2),
     "ffn_down_exps.*.weight": Stacked("mlp.experts.down_proj"),
@@ -116,6 +128,13 @@ def _swapped(tensor: Tensor, sizes: tuple[int, int, int], axis: int) -> Tensor:
     return tensor.reshape(*sizes, *tensor.shape[1:]).transpose(axis, axis + 1).reshape(tensor.shape)
 
 
+FLAT_CONV = Change(lambda tensor, config: tensor.unsqueeze(1), lambda tensor, config: tensor.squeeze(1))
+"""The file has no axis for the one input of each channel of a convolution."""
+STATES = {
+    "ssm_a": Change(lambda tensor, config: (-tensor).log(), lambda tensor, config: -tensor.exp()),
+    "ssm_conv1d.weight": FLAT_CONV,
+}
+"""Decays of state spaces are stored as they are, where ours are logarithms of their absolute values."""
 NORMS = tuple(
     f"{name}.weight"
     for name in ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm", "attn_q_norm", "attn_k_norm", "output_norm")
@@ -181,15 +200,19 @@ class GGUFStore(Mapping[str, Tensor]):
             hint = "Load the safetensors that the file was made of."
             raise UnsupportedError(f"{what} {type(model.body).__name__}.", path=str(self.files[0]), hint=hint)
         self._changes, self._config = model.body.gguf.changes, model.body.config
-        return names
+        # Layers behind the last one predict more tokens at a time.
+        count = self.gguf.settings.get(f"{self.gguf.architecture}.block_count", 0)
+        more = range(getattr(self._config, "num_hidden_layers", count), count)
+        return replace(names, ignore=(*names.ignore, *(f"blk.{layer}" for layer in more)))
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file where its type is one of PyTorch's, else one without memory."""
         stored, row = self._rows[name]
         shape = stored.shape if row is None else stored.shape[1:]
-        kind = _PLAIN.get(stored.encoding.name)
-        if kind is None or change_of(self._changes, name) is not None:
-            return torch.empty(shape, dtype=kind or torch.float32, device="meta")
+        kind, change = _PLAIN.get(stored.encoding.name), change_of(self._changes, name)
+        if kind is None or change is not None:
+            like = torch.empty(shape, dtype=kind or torch.float32, device="meta")
+            return like if change is None else change.read(like, self._config)
         return self._bytes(stored, row).view(kind).view(shape)
 
     def passing(self, name: str) -> Tensor:

@@ -22,8 +22,8 @@ from transept.storage.gguf import ENCODINGS, Encoding
 
 _STEP = 2**20  # numbers that are rounded at a time
 _EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
-# Matrices that stay float32: products by them are small, and choices hang on those of routers.
-_WIDE = re.compile(r"(position_embd|token_types|blk\.\d+\.ffn_gate_inp)\.weight")
+# Matrices that stay float32: they are small, and choices hang on those of routers.
+_WIDE = re.compile(r"(position_embd|token_types|blk\.\d+\.(ffn_gate_inp(_shexp)?|ssm_conv1d|ssm_norm|shortconv\.conv))\.weight")
 _MORE_BITS = re.compile(r"blk\.(?P<layer>\d+)\.(attn_v|ffn_down|ffn_down_exps)\.weight")
 _BY_NAME = {encoding.name: encoding for encoding in ENCODINGS.values()}
 
@@ -46,7 +46,7 @@ class Mix:
 
     def encoding(self, name: str, shape: Sequence[int], layers: int, *, is_output: bool) -> Encoding:
         """The encoding of a tensor, of whose blocks its rows are a multiple."""
-        if len(shape) < 2 or _WIDE.fullmatch(name):
+        if len(shape) < 2 or not name.endswith(".weight") or _WIDE.fullmatch(name):
             return _BY_NAME["F32"]
         chosen = self.output if is_output else self.most
         if (found := _MORE_BITS.fullmatch(name)) and _has_more_bits(int(found["layer"]), layers):
@@ -111,9 +111,10 @@ def entries_of(model: Any, mix: Mix) -> dict[str, Entry]:
     output = "output.weight" if "output.weight" in stored else "token_embd.weight"
     entries = {}
     for name, (shape, parts) in stored.items():
-        kind = mix.encoding(name, shape, layers, is_output=name == output)
         if (change := change_of(model.body.gguf.changes, name)) is not None:
             parts = tuple(partial(_changed, part, change.write, config) for part in parts)
+            shape = tuple(change.write(torch.empty(shape, device="meta"), config).shape)
+        kind = mix.encoding(name, shape, layers, is_output=name == output)
         entries[name] = Entry(shape, kind, parts)
     return entries
 

@@ -33,11 +33,21 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
+    "expert_weights_scale": ("routed_scaling_factor",),
+    "expert_weights_norm": ("norm_topk_prob",),
+    "leading_dense_block_count": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
+    "attention.q_lora_rank": ("q_lora_rank",),
+    "attention.kv_lora_rank": ("kv_lora_rank",),
     "ssm.conv_kernel": ("conv_kernel",),
     "ssm.state_size": ("state_size",),
     "ssm.time_step_rank": ("time_step_rank",),
     "ssm.inner_size": ("intermediate_size",),
 }
+SIGMOID = 2  # the format's number for routers that choose by sigmoids
 SLIDING, FULL = "sliding_attention", "full_attention"
 _TOKENS = {"bos": "bos", "padding": "pad"}
 _ENDS = ("eos", "eot", "eom")
@@ -125,11 +135,18 @@ def values_of(config: Any) -> dict[str, Any]:
     return values | own
 
 
+def has_attention(gguf: GGUF) -> list[bool] | None:
+    """Which layers have attention, of a file whose heads are stated by layers; ``None`` where they are not."""
+    counts = gguf.settings.get(f"{gguf.architecture}.attention.head_count_kv")
+    return [bool(count) for count in counts] if isinstance(counts, np.ndarray) else None
+
+
 def _own(gguf: GGUF, key: str) -> Any:
-    """A setting of the architecture; where each layer has one, they must be alike."""
+    """A setting of the architecture; where each layer has one, those that are not 0 must be alike."""
     value = gguf.settings.get(f"{gguf.architecture}.{key}")
     if not isinstance(value, np.ndarray):
         return value
+    value = value[value != 0] if value.any() else value
     if not value.size or (value != value[0]).any():
         raise FormatError(f"has `{gguf.architecture}.{key}` by layers, {value[:8].tolist()} ..., which is not read.")
     return value[0].item()

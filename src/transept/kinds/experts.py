@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from transept.config.fields import Experts
+from transept.config.gguf import SIGMOID
 from transept.kinds.decoder import DecoderConfig
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, moe
@@ -80,6 +81,9 @@ class SharedExpertsConfig(SparseConfig):
     n_group: int | None = 1
     topk_group: int | None = 1
     num_nextn_predict_layers = 0
+
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"expert_gating_func": SIGMOID}
 
     def is_sparse(self, layer: int) -> bool:
         return layer >= self.first_k_dense_replace

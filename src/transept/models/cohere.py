@@ -28,6 +28,8 @@ from transept.storage.gguf import GGUF
 class CommandConfig(GroupedConfig):
     """What all of the Command models set; the defaults are those of the first one."""
 
+    gguf_keys = {"logit_scale": "logit_scale"}
+
     vocab_size: int = 256000
     hidden_size: int = 8192
     intermediate_size: int = 22528
@@ -51,7 +53,6 @@ class CohereConfig(CommandConfig):
     """
 
     model_type = "cohere"
-    gguf_keys = {"logit_scale": "logit_scale"}
     default_theta = 5e5
 
     use_qk_norm: bool | None = False

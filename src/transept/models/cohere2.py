@@ -28,6 +28,7 @@ class Cohere2Config(CommandConfig, LayeredConfig):
 
 class Cohere2Model(CohereModel):
     config_class = Cohere2Config
+    gguf = CohereModel.gguf
 
 
 class Cohere2ForCausalLM(CohereForCausalLM, ForCausalLM[Cohere2Model]): ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Experts, Layers
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import LayeredConfig
@@ -38,6 +39,7 @@ class Dots1Config(SharedExpertsConfig, LayeredConfig):
 class Dots1Model(DeepseekV3Model):
     config_class = Dots1Config
     names = sparse_names(SHARED_EXPERTS, exact=("correction_bias",))
+    gguf = Layout()
     qk_norm_class = RMSNorm
 
     def attention(self, layer: int, **more: Any) -> Attention:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.config.model import Config
@@ -45,6 +46,11 @@ class Ernie4_5_MoeConfig(Ernie4_5Config, BalancedConfig):  # noqa: N801 (the ref
     moe_layer_end_index: int = derived(lambda c: c.num_hidden_layers - 1, absent=-1)
     moe_layer_interval: Count = 1
     moe_norm_min: float = 1e-12
+    gguf_keys = {"interleave_moe_layer_step": "moe_layer_interval"}
+
+    def to_gguf(self) -> dict[str, Any]:
+        inner = self.moe_intermediate_size * self.moe_num_shared_experts
+        return super().to_gguf() | {"expert_shared_feed_forward_length": inner}
 
     def is_sparse(self, layer: int) -> bool:
         inside = self.moe_layer_start_index <= layer <= self.moe_layer_end_index
@@ -92,6 +98,7 @@ class Ernie4_5_MoeModel(MixtralModel):  # noqa: N801
         ignore=("mtp_block", "mtp_emb_norm", "mtp_hidden_norm", "mtp_linear_proj"),  # layers that predict more tokens
         exact=("router",),
     )
+    gguf = Layout()
     attention_class = InterleavedAttention
     config: Ernie4_5_MoeConfig
 

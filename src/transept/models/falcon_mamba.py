@@ -18,6 +18,9 @@ class FalconMambaConfig(MambaConfig):
 
     mixer_rms_eps: float = 1e-6
 
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"ssm.dt_b_c_rms": True}
+
 
 class NormedMixer(MambaMixer):
     """A mixer with norms without weights, of this epsilon, behind the projection that selects."""
@@ -30,6 +33,7 @@ class NormedMixer(MambaMixer):
 
 class FalconMambaModel(MambaModel):
     config_class = FalconMambaConfig
+    gguf = MambaModel.gguf
     mixer_class = NormedMixer
 
     def mixer(self, layer: int) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import SharedExpertsConfig
@@ -11,6 +12,7 @@ from transept.layers import Attention, RMSNorm
 from transept.models.deepseek_v3 import SHARED_EXPERTS, DeepseekV3Model
 from transept.models.llama import LlamaModel
 from transept.models.mixtral import sparse_names
+from transept.storage.gguf import GGUF
 
 
 class Glm4MoeConfig(SharedExpertsConfig):
@@ -35,10 +37,19 @@ class Glm4MoeConfig(SharedExpertsConfig):
     first_k_dense_replace: int = 1
     num_nextn_predict_layers: int = 1
 
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        parts = {"use_qk_norm": "attn_q_norm.weight", "attention_bias": "attn_q.bias"}
+        found = {name: f"blk.0.{part}" in gguf.tensors for name, part in parts.items()}
+        more = gguf.get(f"{gguf.architecture}.nextn_predict_layers", int, 0)
+        count = values.get("num_hidden_layers")
+        return values | found | ({"num_hidden_layers": count - more} if isinstance(count, int) else {})
+
 
 class Glm4MoeModel(DeepseekV3Model):
     config_class = Glm4MoeConfig
     names = sparse_names(SHARED_EXPERTS, exact=("correction_bias",))
+    gguf = Layout({"ffn_norm": None, "post_attention_norm": "mlp_norm"})
     config: Glm4MoeConfig
 
     def attention(self, layer: int, **more: Any) -> Attention:

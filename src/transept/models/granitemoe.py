@@ -43,6 +43,7 @@ class GraniteMoeModel(GraniteModel, MixtralModel):
         {"layers.*": ("layers.*", SPARSE_BLOCK)},
         files={"layers.*.block_sparse_moe": ("layers.*.block_sparse_moe", FILES)},
     )
+    gguf = LlamaModel.gguf
     config: GraniteMoeConfig
 
     def experts(self) -> nn.Module:

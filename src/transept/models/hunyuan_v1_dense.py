@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
@@ -59,6 +60,7 @@ HUNYUAN_BLOCK: Table = {**llama.LLAMA_BLOCK, "self_attn": ("self_attn", HUNYUAN_
 class HunYuanDenseV1Model(llama.LlamaModel):
     config_class = HunYuanDenseV1Config
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", HUNYUAN_BLOCK)})
+    gguf = Layout()
     attention_class, qk_norm_class = LateNormAttention, RMSNorm
 
 

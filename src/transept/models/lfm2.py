@@ -6,9 +6,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import FLAT_CONV, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, derived
+from transept.config.gguf import has_attention
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL, GroupedConfig
 from transept.kinds.hybrid import CONV, HybridBackbone, KindsConfig
@@ -17,6 +19,7 @@ from transept.layers.layer_cache import States
 from transept.layers.links import Linked
 from transept.layers.recurrent import causal_conv, real_positions
 from transept.models.llama import LlamaModel
+from transept.storage.gguf import GGUF
 
 
 class ConvConfig(GroupedConfig, KindsConfig):
@@ -37,6 +40,16 @@ class ConvConfig(GroupedConfig, KindsConfig):
     tie_word_embeddings: bool = True
     conv_bias: bool = False
     conv_L_cache: Count = 3  # noqa: N815 (the reference's name)
+    gguf_keys = {"shortconv.l_cache": "conv_L_cache"}
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        kinds = [FULL if has else CONV for has in has_attention(gguf) or ()]
+        return values | ({"layer_types": kinds} if kinds else {})
+
+    def to_gguf(self) -> dict[str, Any]:
+        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
+        return super().to_gguf() | {"attention.head_count_kv": counts}
 
 
 class Lfm2Config(ConvConfig):
@@ -58,6 +71,10 @@ class Lfm2Config(ConvConfig):
     layer_types: list[str] = derived(
         lambda c: [FULL if c.full_attn_idxs is None or i in c.full_attn_idxs else CONV for i in range(c.num_hidden_layers)]
     )
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return super().from_gguf(gguf, values) | {"block_auto_adjust_ff_dim": False}  # files have the inner size itself
 
     @property
     def inner_size(self) -> int:
@@ -105,9 +122,17 @@ CONV_BLOCK: Table = {
 }
 
 
+CONV_FILES = Layout(
+    {f"shortconv.{name}": f"mixer.{name}" for name in ("conv", "in_proj", "out_proj")},
+    {"output_norm": None, "token_embd_norm": "norm"},
+    {"shortconv.conv.weight": FLAT_CONV},
+)
+
+
 class Lfm2Model(HybridBackbone, LlamaModel):
     config_class: ClassVar[type[ConvConfig]] = Lfm2Config
     names = LlamaModel.names | Names({"layers.*": ("layers.*", CONV_BLOCK), "embedding_norm": "norm"})
+    gguf = CONV_FILES
     qk_norm_class = RMSNorm
     config: ConvConfig
 

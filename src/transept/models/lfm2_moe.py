@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Experts, derived
+from transept.config.gguf import SIGMOID
 from transept.config.model import Config
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL
@@ -43,6 +44,9 @@ class Lfm2MoeConfig(ConvConfig, SparseConfig):
     norm_topk_prob: bool = True
     layer_types: list[str] = derived(lambda c: [FULL] * c.num_hidden_layers)
     rms_norm_eps: float = derived(lambda c: c.norm_eps, fixed=True)
+
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"expert_gating_func": SIGMOID}
 
     def is_sparse(self, layer: int) -> bool:
         return layer >= self.num_dense_layers
@@ -89,6 +93,7 @@ FILES: Table = {
 class Lfm2MoeModel(Lfm2Model, MixtralModel):
     config_class = Lfm2MoeConfig
     names = Lfm2Model.names | Names({"layers.*": ("layers.*", SPARSE_BLOCK)}, files=FILES)
+    gguf = Lfm2Model.gguf
     balances = False
     config: Lfm2MoeConfig
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import STATES, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, PaddingId, derived
@@ -139,6 +140,12 @@ MAMBA_BLOCK: Table = {
 }
 
 
+_PARTS = {"a": "A_log", "d": "D", "conv1d": "conv1d", "in": "in_proj", "x": "x_proj", "dt": "dt_proj", "out": "out_proj"}
+STATE_FILES = Layout(
+    {f"ssm_{stored}": f"mixer.{ours}" for stored, ours in _PARTS.items()} | {"attn_norm": "mixer_norm"}, changes=STATES
+)
+
+
 class MambaModel(HybridBackbone):
     config_class: ClassVar[type[StateSpaceConfig]] = MambaConfig
     base_model_prefix = "backbone"
@@ -146,6 +153,7 @@ class MambaModel(HybridBackbone):
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", MAMBA_BLOCK), "norm_f": "norm"},
         legacy={"embedding": "embeddings"},
     )
+    gguf = STATE_FILES
     keeps = (States,)
     mixer_class: ClassVar[type[MambaMixer]] = MambaMixer
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")

@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import nn
 
+from transept.checkpoint.gguf import Change, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId
 from transept.kinds.hybrid import LimitedSteps, spread_steps
 from transept.layers.recurrent import STATE_SPACE, StateSizes, StateSpaceMixer
 from transept.models.mamba import MambaForCausalLM, MambaModel, StateSpaceConfig
+from transept.storage.gguf import GGUF
 
 
 class Mamba2Config(StateSpaceConfig, LimitedSteps):
@@ -36,6 +38,22 @@ class Mamba2Config(StateSpaceConfig, LimitedSteps):
     chunk_size: Count = 256
     tie_word_embeddings: bool = False
 
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        heads, groups, inner = (
+            gguf.get(f"mamba2.ssm.{key}", int, 0) for key in ("time_step_rank", "group_count", "inner_size")
+        )
+        size = values.get("hidden_size")
+        if not heads or not groups or not inner or not isinstance(size, int) or size < 1:
+            return values
+        del values["time_step_rank"]  # where files say how many heads there are
+        return values | {"num_heads": heads, "n_groups": groups, "head_dim": inner // heads, "expand": inner // size}
+
+    def to_gguf(self) -> dict[str, Any]:
+        inner = self.num_heads * self.head_dim
+        own = {"ssm.time_step_rank": self.num_heads, "ssm.group_count": self.n_groups, "ssm.inner_size": inner}
+        return super().to_gguf() | own
+
     def validate(self) -> None:
         super().validate()
         if self.num_heads * self.head_dim != self.expand * self.hidden_size:
@@ -46,9 +64,21 @@ class Mamba2Config(StateSpaceConfig, LimitedSteps):
 MIXER: Table = {"mixer": ("mixer", STATE_SPACE)}
 
 
+# Files have an axis more for what each head has one of, and for the groups of norms.
+_BY_HEADS = {
+    "ssm_a": Change(lambda tensor, config: (-tensor.flatten()).log(), lambda tensor, config: -tensor.exp()[:, None]),
+    "ssm_d": Change(lambda tensor, config: tensor.flatten(), lambda tensor, config: tensor[:, None]),
+    "ssm_norm.weight": Change(lambda tensor, config: tensor.flatten(), lambda tensor, config: tensor.view(config.n_groups, -1)),
+}
+
+
 class Mamba2Model(MambaModel):
     config_class = Mamba2Config
     names = MambaModel.names | Names({"layers.*": ("layers.*", {"norm": "mixer_norm", **MIXER})})
+    gguf = Layout(
+        {**MambaModel.gguf.layer, "ssm_dt": None, "ssm_x": None, "ssm_dt.bias": "mixer.dt_bias", "ssm_norm": "mixer.norm"},
+        changes={**MambaModel.gguf.changes, **_BY_HEADS},
+    )
 
     def mixer(self, layer: int) -> nn.Module:
         c = self.config

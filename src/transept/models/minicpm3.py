@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers, derived
 from transept.heads.language import ForCausalLM
@@ -16,6 +17,7 @@ from transept.layers import Attention, Block
 from transept.models.deepseek_v3 import LATENT_BLOCK
 from transept.models.granite import Multiplier
 from transept.models.llama import LlamaForSequenceClassification, LlamaModel
+from transept.storage.gguf import GGUF
 
 
 class MiniCPM3Config(LatentConfig):
@@ -51,6 +53,17 @@ class MiniCPM3Config(LatentConfig):
     scale_depth: float | None = 1.4
     dim_model_base: int | None = 256
 
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        turning, whole = (gguf.get(f"minicpm3.{key}", int, 0) for key in ("rope.dimension_count", "attention.key_length"))
+        rest = {"qk_rope_head_dim": turning, "qk_nope_head_dim": whole - turning} if 0 < turning < whole else {}
+        return {name: value for name, value in values.items() if name != "partial_rotary_factor"} | rest
+
+    def to_gguf(self) -> dict[str, Any]:
+        turning, whole = self.qk_rope_head_dim, self.qk_rope_head_dim + self.qk_nope_head_dim
+        sizes = {"attention.key_length": whole, "attention.value_length": self.v_head_dim, "rope.dimension_count": turning}
+        return super().to_gguf() | sizes
+
     @property
     def logits_scaling(self) -> float:
         return self.hidden_size / (self.dim_model_base or self.hidden_size)
@@ -69,6 +82,7 @@ class MiniCPM3Model(LlamaModel):
     config_class = MiniCPM3Config
     embedding_class = FactorEmbedding
     names = LlamaModel.names | Names({"layers.*": ("layers.*", LATENT_BLOCK)})
+    gguf = Layout()
     embed_tokens: FactorEmbedding
     config: MiniCPM3Config
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
 from transept.heads.span import ForQuestionAnswering
@@ -70,6 +71,7 @@ class Qwen2MoeModel(MixtralModel):
     names = sparse_names(
         {"gate": "router", "experts": "experts", "shared_expert": "shared", "shared_expert_gate": "shared.share"}
     )
+    gguf = Layout()
     config: Qwen2MoeConfig
 
     def attention(self, layer: int, **more: Any) -> Attention:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers, Share
@@ -31,6 +32,7 @@ class StableLmConfig(GroupedConfig):
 
     model_type = "stablelm"
     default_share = 0.25
+    gguf_keys = {"use_parallel_residual": "use_parallel_residual"}
 
     vocab_size: int = 50304
     intermediate_size: int = 6912
@@ -77,6 +79,7 @@ STABLELM_BLOCK: Table = {**llama.LLAMA_BLOCK, "self_attn": ("self_attn", STABLEL
 class StableLmModel(llama.LlamaModel):
     config_class = StableLmConfig
     names = llama.LlamaModel.names | Names({"layers.*": ("layers.*", STABLELM_BLOCK)})
+    gguf = Layout()
     attention_class = PerHeadAttention
     config: StableLmConfig
 
