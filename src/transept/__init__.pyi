@@ -1236,6 +1236,11 @@ from transept.models.roformer import (
     RoFormerForTokenClassification as RoFormerForTokenClassification,
     RoFormerModel as RoFormerModel,
 )
+from transept.models.rwkv import (
+    RwkvConfig as RwkvConfig,
+    RwkvForCausalLM as RwkvForCausalLM,
+    RwkvModel as RwkvModel,
+)
 from transept.models.seed_oss import (
     SeedOssConfig as SeedOssConfig,
     SeedOssForCausalLM as SeedOssForCausalLM,
@@ -1468,6 +1473,8 @@ from transept.outputs import (
     Seq2SeqQuestionAnsweringOutput as Seq2SeqQuestionAnsweringOutput,
     SparseLogitsOutput as SparseLogitsOutput,
     SparseOutput as SparseOutput,
+    StateLogitsOutput as StateLogitsOutput,
+    StateOutput as StateOutput,
     XVectorOutput as XVectorOutput,
 )
 from transept.parallel.mesh import DistributedConfig as DistributedConfig

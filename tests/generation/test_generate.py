@@ -25,7 +25,7 @@ WRITERS = [case for case in TASKS if hasattr(case.values[1], "generate") and cas
 BEHIND_PADDING = ("roberta", "xlm_roberta", "roberta_prelayernorm", "xlm_roberta_xl", "xmod")
 COUNTED = [case for case in WRITERS if case.values[0].model_type in BEHIND_PADDING]
 # Of these the reference reads padding as if it were text.
-READING_PADDING = ("reformer", "xlnet", "recurrent_gemma")
+READING_PADDING = ("reformer", "xlnet", "recurrent_gemma", "rwkv")
 # With hashed attention, the reference lets all rows read what it keeps of the first.
 ALONE = {"reformer": {"attn_layers": ["local", "local"]}}
 COMPARED = [case for case in WRITERS if case not in COUNTED]
@@ -120,13 +120,14 @@ def test_embeddings_and_caches_go_on_like_ids(family: Family, cls: type[Model]) 
     ids = given["input_ids"]
     whole = written(ours, given)
     embeds = ours.get_input_embeddings()(ids)
-    assert torch.equal(written(ours, {"inputs_embeds": embeds}), whole[:, ids.shape[1] :])
-    both = written(ours, {"input_ids": ids, "inputs_embeds": embeds})
+    cached = {"use_cache": True}
+    assert torch.equal(written(ours, {"inputs_embeds": embeds}, **cached), whole[:, ids.shape[1] :])
+    both = written(ours, {"input_ids": ids, "inputs_embeds": embeds}, **cached)
     assert torch.equal(both, whole)
-    first = written(ours, given, max_new_tokens=3, return_dict_in_generate=True)
+    first = written(ours, given, max_new_tokens=3, return_dict_in_generate=True, **cached)
     # Without a mask what looks like padding would be taken for it, and a model may write that.
     go_on = {"input_ids": first.sequences, "attention_mask": torch.ones_like(first.sequences)}
-    more = written(ours, go_on | {"past_key_values": first.past_key_values}, max_new_tokens=NEW - 3)
+    more = written(ours, go_on | {"past_key_values": first.past_key_values}, max_new_tokens=NEW - 3, **cached)
     ended = torch.isin(first.sequences[:, ids.shape[1] :], torch.tensor([2, 50])).any(dim=1)
     assert not bool(ended.all())
     width = min(more.shape[1], whole.shape[1])

@@ -123,7 +123,8 @@ def shallow(settings: dict[str, Any]) -> dict[str, Any]:
     inner = {name: value | shallow(value) for name, value in settings.items() if name in parts}
     kinds = {"layer_types": settings["layer_types"][-1:]} if settings.get("layer_types") else {}
     sharing = {name: 0 for name in settings if name == "num_kv_shared_layers"}
-    return {name: 1 for name in settings if name in DEPTHS} | kinds | sharing | inner
+    least = 2 if "rescale_every" in settings else 1  # of which the reference's RWKV cannot have one
+    return {name: least for name in settings if name in DEPTHS} | kinds | sharing | inner
 
 
 def reference_model(family: Family, cls: type[Model], **more: Any) -> Any:

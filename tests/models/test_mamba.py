@@ -15,6 +15,7 @@ from transept.errors import ConfigError, InputError, InputTypeError
 from transept.layers.cache import DynamicCache
 from transept.layers.layer_cache import States
 from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
+from transept.models.rwkv import RwkvConfig, RwkvForCausalLM, RwkvModel
 
 from .families import FAMILIES
 from .harness import SINGLE, batch, check_config_file, error, pair
@@ -205,3 +206,46 @@ def test_sizes_follow_from_others() -> None:
 def test_impossible_settings_are_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         MambaConfig(**TINY | wrong)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("every", [1, 2])
+def test_rwkv_is_scaled_down_and_goes_on_as_in_the_reference(every: int) -> None:
+    """The reference scales its weights in place outside training, and gives five states of all layers by name, for one row."""
+    family = next(family for family in FAMILIES if family.model_type == "rwkv")
+    ours, theirs = pair(family, RwkvForCausalLM, rescale_every=every)
+    before, ids = {name: value.clone() for name, value in ours.state_dict().items()}, IDS[:1].repeat(1, 8)
+    for training in (True, False):
+        for model in (ours, theirs):
+            model.train(training)
+        with torch.no_grad():
+            mine, other = (model(ids, output_hidden_states=True, use_cache=False) for model in (ours, theirs))
+        assert error(mine.logits, other.logits) <= SINGLE
+        assert error(mine.hidden_states, other.hidden_states) <= SINGLE
+    assert all(torch.equal(before[name], value) for name, value in ours.state_dict().items())
+    state: Any = None
+    states: Any = None
+    for start, end in ((0, 5), (5, 6), (6, 40), (40, 72)):
+        with torch.no_grad():
+            mine = ours(ids[:, start:end], state=state, use_cache=True)
+            other = theirs(ids[:, start:end], state=states, use_cache=True)
+        assert error(mine.logits, other.logits) <= SINGLE
+        state, states = mine.state, other.state
+    kept = [state.part(layer, States) for layer in range(3)]
+    last = (torch.stack([part.get(name) for part in kept], dim=-1) for name in ("feed_forward", "attention"))
+    scale, total, weight = torch.stack([part.get("recurrent") for part in kept], dim=-1).unbind(1)
+    assert error((*last, total, weight, scale), tuple(states)) <= SINGLE
+
+
+@pytest.mark.reference
+def test_rwkv_begins_as_in_the_reference() -> None:
+    import transformers
+
+    tiny = TINY | {"num_hidden_layers": 3, "attention_hidden_size": 24}
+    theirs, ours = transformers.RwkvModel(transformers.RwkvConfig(**tiny)), RwkvModel(RwkvConfig(**tiny))
+    other = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        if "time_" in name:
+            assert error(parameter, other[name]) <= SINGLE, name
+        else:
+            assert float(parameter.detach().norm()) == pytest.approx(float(other[name].detach().norm()), rel=1e-4), name

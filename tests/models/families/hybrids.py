@@ -22,6 +22,17 @@ DELTA |= {"initializer_range": 0.08, "linear_key_head_dim": 6, "linear_value_hea
 
 HYBRIDS = [
     Family(
+        # The reference halves weights in place outside training, and gives states by name: see test_mamba.py.
+        "rwkv",
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 37, "rescale_every": 0}
+        | {"use_cache": False},
+        left_padded_alone=True,
+        rounded=ALL,
+        reads_padding=True,
+        averages_heads=True,
+        variants={"tied": {"tie_word_embeddings": True, "intermediate_size": 60, "layer_norm_epsilon": 1e-3}},
+    ),
+    Family(
         "mamba",
         MAMBA | {"time_step_scale": 4.0},
         left_padded_alone=True,
