@@ -1473,8 +1473,6 @@ from transept.outputs import (
     Seq2SeqQuestionAnsweringOutput as Seq2SeqQuestionAnsweringOutput,
     SparseLogitsOutput as SparseLogitsOutput,
     SparseOutput as SparseOutput,
-    StateLogitsOutput as StateLogitsOutput,
-    StateOutput as StateOutput,
     XVectorOutput as XVectorOutput,
 )
 from transept.parallel.mesh import DistributedConfig as DistributedConfig

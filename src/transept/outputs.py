@@ -243,14 +243,6 @@ class RecurrentLogitsOutput(LogitsOutput, cache="cache_params"):
     """Logits where layers keep a state of their own."""
 
 
-class StateOutput(BackboneOutput, cache="state"):
-    """A backbone's states where layers keep one of their own, by another name."""
-
-
-class StateLogitsOutput(LogitsOutput, cache="state"):
-    """Logits where layers keep a state of their own, by another name."""
-
-
 class HashedOutput(BackboneOutput, cache="past_buckets_states"):
     """A backbone's states where layers keep the buckets of keys."""
 

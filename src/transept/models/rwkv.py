@@ -25,7 +25,7 @@ from transept.layers.layer_cache import States
 from transept.layers.links import Layer, Linked
 from transept.layers.moe import wide
 from transept.layers.recurrent import real_positions
-from transept.outputs import ModelOutput, StateLogitsOutput, StateOutput
+from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
 
 NOTHING = -1e38  # a key that weighs nothing
 
@@ -213,6 +213,14 @@ RWKV_BLOCK: Table = {
 }
 
 
+class RwkvOutput(BackboneOutput, cache="state"):
+    """A backbone's states, whose cache is ``state``."""
+
+
+class RwkvCausalLMOutput(LogitsOutput, cache="state"):
+    """Logits, beside a cache that is ``state``."""
+
+
 class RwkvModel(HybridBackbone):
     """RWKV without a head; ``state`` is the cache, as ``past_key_values`` is elsewhere."""
 
@@ -254,10 +262,10 @@ class RwkvModel(HybridBackbone):
         if ctx.hidden_states is not None:
             ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
         x = self.finalize(x)
-        return self.recorded(StateOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
+        return self.recorded(RwkvOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
 class RwkvForCausalLM(ForCausalLM[RwkvModel]):
-    output_class = StateLogitsOutput
+    output_class = RwkvCausalLMOutput
     names = Names({"head": "lm_head"}, ties={"lm_head.weight": "backbone.embed_tokens.weight"})
     reads: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "inputs_embeds", "state", "labels", "use_cache")
