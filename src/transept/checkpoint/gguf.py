@@ -7,10 +7,10 @@ family states only what it has otherwise: another name, or numbers in another or
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from transept.errors import FileError, UnsupportedError
 from transept.quantized.weights import GroupedWeight
 from transept.storage.files import open_regular
 from transept.storage.gguf import GGUF, Stored
+
+T = TypeVar("T")
 
 # Numbers that are unpacked at a time: few enough for what stands between to stay in a core's caches.
 _STEP = 2**17
@@ -79,6 +81,20 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A tensor of ours that a file has as several: their names, of a layer, and a function for each direction."""
+
+    parts: tuple[str, ...]
+    read: Callable[[Sequence[Tensor], Any], Tensor]
+    write: Callable[[Tensor, Any], Sequence[Tensor]]
+
+
+def side_by_side(*parts: str) -> Joined:
+    """A matrix whose rows a file has in as many equal tensors."""
+    return Joined(parts, lambda tensors, config: torch.cat([*tensors]), lambda tensor, config: tensor.chunk(len(parts)))
+
+
+@dataclass(frozen=True)
 class Layout:
     """What a family has otherwise than most in GGUF files.
 
@@ -86,11 +102,13 @@ class Layout:
         layer: names of the parts of a layer -> ours, in place of the usual ones; ``None`` for one that the family lacks.
         whole: the same for what stands beside the layers.
         changes: names of tensors, of a layer without its number -> how their numbers differ.
+        joined: names that no file has, which ``layer`` gives ours for -> what stands for such a tensor in files.
     """
 
     layer: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
+    joined: Mapping[str, Joined] = field(default_factory=dict)
 
     def table(self) -> Table:
         """The names in a file -> ours, of the network without its head."""
@@ -168,10 +186,10 @@ def file_names(model: Any) -> Names | None:
     return found
 
 
-def change_of(changes: Mapping[str, Change], name: str) -> Change | None:
-    """How the numbers of a tensor of a file differ, where they do."""
+def stated_for(name: str, stated: Mapping[str, T]) -> T | None:
+    """What a layout states for a tensor of a file, by its name without the number of its layer."""
     head, _, rest = name.partition(".")
-    return changes.get(rest.partition(".")[2] if head == "blk" else name)
+    return stated.get(rest.partition(".")[2] if head == "blk" else name)
 
 
 class GGUFStore(Mapping[str, Tensor]):
@@ -184,6 +202,7 @@ class GGUFStore(Mapping[str, Tensor]):
         self.gguf, self.files = gguf, gguf.paths
         self._maps: dict[Path, Tensor] = {}
         self._rows: dict[str, tuple[Stored, int | None]] = {}
+        self._joined: dict[str, tuple[Joined, tuple[Stored, ...]]] = {}
         self._changes: Mapping[str, Change] = {}
         self._config: Any = None
         for name, stored in gguf.tensors.items():
@@ -203,13 +222,22 @@ class GGUFStore(Mapping[str, Tensor]):
         # Layers behind the last one predict more tokens at a time.
         count = self.gguf.settings.get(f"{self.gguf.architecture}.block_count", 0)
         more = range(getattr(self._config, "num_hidden_layers", count), count)
+        for layer in range(count):
+            for name, joined in model.body.gguf.joined.items():
+                if {*(parts := [f"blk.{layer}.{part}" for part in joined.parts])} <= self.gguf.tensors.keys():
+                    self._joined[f"blk.{layer}.{name}"] = joined, tuple(self.gguf.tensors[part] for part in parts)
+        apart = {id(stored) for _, parts in self._joined.values() for stored in parts}
+        self._rows = {name: place for name, place in self._rows.items() if id(place[0]) not in apart}
         return replace(names, ignore=(*names.ignore, *(f"blk.{layer}" for layer in more)))
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file where its type is one of PyTorch's, else one without memory."""
+        if name in self._joined:
+            joined, parts = self._joined[name]
+            return joined.read([torch.empty(part.shape, device="meta") for part in parts], self._config)
         stored, row = self._rows[name]
         shape = stored.shape if row is None else stored.shape[1:]
-        kind, change = _PLAIN.get(stored.encoding.name), change_of(self._changes, name)
+        kind, change = _PLAIN.get(stored.encoding.name), stated_for(name, self._changes)
         if kind is None or change is not None:
             like = torch.empty(shape, dtype=kind or torch.float32, device="meta")
             return like if change is None else change.read(like, self._config)
@@ -217,20 +245,24 @@ class GGUFStore(Mapping[str, Tensor]):
 
     def passing(self, name: str) -> Tensor:
         """The numbers of a tensor."""
-        stored, row = self._rows[name]
+        if name in self._joined:
+            joined, parts = self._joined[name]
+            return joined.read([self._numbers(part, None) for part in parts], self._config)
+        tensor, change = self._numbers(*self._rows[name]), stated_for(name, self._changes)
+        return tensor if change is None else change.read(tensor, self._config)
+
+    def _numbers(self, stored: Stored, row: int | None) -> Tensor:
         data, kind = self._bytes(stored, row), _PLAIN.get(stored.encoding.name)
         shape = stored.shape if row is None else stored.shape[1:]
-        tensor = data.view(kind).view(shape) if kind is not None else _unpacked(stored.encoding.name, data, stored, shape)
-        change = change_of(self._changes, name)
-        return tensor if change is None else change.read(tensor, self._config)
+        return data.view(kind).view(shape) if kind is not None else _unpacked(stored.encoding.name, data, stored, shape)
 
     def grouped(self, name: str) -> GroupedWeight | None:
         """A matrix in its bits, where there are products by such; ``None`` for others."""
-        stored, row = self._rows[name]
-        if row is not None or len(stored.shape) != 2:
+        stored, row = self._rows.get(name, (None, None))
+        if stored is None or row is not None or len(stored.shape) != 2:
             return None
         blocks = self._bytes(stored, None).view(-1, stored.encoding.size)
-        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), change_of(self._changes, name)
+        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), stated_for(name, self._changes)
         if weight is None or change is None:
             return weight
         return weight.map_rows(lambda part: change.read(part, self._config))
@@ -238,19 +270,18 @@ class GGUFStore(Mapping[str, Tensor]):
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by their places in the file."""
         order = {path: number for number, path in enumerate(self.files)}
-        return sorted(
-            names, key=lambda name: (order[self._rows[name][0].path], self._rows[name][0].start, self._rows[name][1] or 0)
-        )
+        places = self._rows | {name: (parts[0], None) for name, (_, parts) in self._joined.items()}
+        return sorted(names, key=lambda name: (order[places[name][0].path], places[name][0].start, places[name][1] or 0))
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Nothing: what the file says beside its tensors is in its settings."""
         return {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter([*self._rows, *self._joined])
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows) + len(self._joined)
 
     def _bytes(self, stored: Stored, row: int | None) -> Tensor:
         """The bytes of a tensor or of one row of it, in the mapped file."""

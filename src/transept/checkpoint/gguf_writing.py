@@ -14,11 +14,14 @@ from torch import Tensor
 
 from transept.checkpoint.block_writing import encode
 from transept.checkpoint.few_bits import oriented
-from transept.checkpoint.gguf import change_of, file_names
+from transept.checkpoint.gguf import Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
 from transept.quantized.linear import few_bits, names_alone
 from transept.storage.gguf import ENCODINGS, Encoding
+
+Shape = tuple[int, ...]
+Parts = tuple[Callable[[], Tensor], ...]
 
 _STEP = 2**20  # numbers that are rounded at a time
 _EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
@@ -76,9 +79,9 @@ MIXES = {
 class Entry:
     """A tensor of a file: its shape, its encoding, and its numbers, in parts that stand below each other."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     encoding: Encoding
-    parts: tuple[Callable[[], Tensor], ...]
+    parts: Parts
 
     @property
     def size(self) -> int:
@@ -110,20 +113,35 @@ def entries_of(model: Any, mix: Mix) -> dict[str, Entry]:
     layers, config = getattr(model.config, "num_hidden_layers", 0), model.body.config
     output = "output.weight" if "output.weight" in stored else "token_embd.weight"
     entries = {}
-    for name, (shape, parts) in stored.items():
-        if (change := change_of(model.body.gguf.changes, name)) is not None:
-            parts = tuple(partial(_changed, part, change.write, config) for part in parts)
-            shape = tuple(change.write(torch.empty(shape, device="meta"), config).shape)
-        kind = mix.encoding(name, shape, layers, is_output=name == output)
-        entries[name] = Entry(shape, kind, parts)
+    for ours, (whole, reads) in stored.items():
+        for name, shape, parts in _in_file(ours, whole, reads, model.body.gguf, config):
+            entries[name] = Entry(shape, mix.encoding(name, shape, layers, is_output=name == output), parts)
     return entries
+
+
+def _in_file(name: str, shape: Shape, parts: Parts, layout: Layout, config: Any) -> Iterator[tuple[str, Shape, Parts]]:
+    """What stands for a tensor in a file, as the layout has it."""
+    like = torch.empty(shape, device="meta")
+    if (joined := stated_for(name, layout.joined)) is not None:
+        for place, (part, piece) in enumerate(zip(joined.parts, joined.write(like, config), strict=True)):
+            read = partial(_piece, parts[0], joined.write, config, place)
+            yield ".".join([*name.split(".")[:2], part]), tuple(piece.shape), (read,)
+    elif (change := stated_for(name, layout.changes)) is not None:
+        changed = tuple(partial(_changed, part, change.write, config) for part in parts)
+        yield name, tuple(change.write(like, config).shape), changed
+    else:
+        yield name, shape, parts
 
 
 def _changed(part: Callable[[], Tensor], write: Callable[[Tensor, Any], Tensor], config: Any) -> Tensor:
     return write(part(), config)
 
 
-def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
+def _piece(part: Callable[[], Tensor], write: Callable[[Tensor, Any], Sequence[Tensor]], config: Any, place: int) -> Tensor:
+    return write(part(), config)[place]
+
+
+def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tuple[Shape, Parts]]:
     """Shapes and parts of tensors by name; what has few bits is unpacked when it is asked for."""
     weights, slots = few_bits(model), keys.slots(state)
     shapes, parts = dict[str, tuple[int, ...]](), dict[str, list[Any]]()

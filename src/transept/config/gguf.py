@@ -62,6 +62,8 @@ _FACTORS = {
     "factor": "factor",
     "original_context_length": "original_max_position_embeddings",
     "attn_factor": "attention_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
 }
 
 

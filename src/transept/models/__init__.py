@@ -44,11 +44,14 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "phi2": lambda gguf: "phi",
     "starcoder": lambda gguf: "gpt_bigcode",
     "mamba": lambda gguf: "falcon_mamba" if gguf.settings.get("mamba.ssm.dt_b_c_rms") else "mamba",
+    "granitemoe": lambda gguf: (
+        "granitemoe" + ("shared" if gguf.settings.get("granitemoe.expert_shared_feed_forward_length") else "")
+    ),
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }
 """Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""
-GGUF_NAMES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba"}
+GGUF_NAMES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "granitemoeshared": "granitemoe"}
 """Model types -> architectures of GGUF files that are written for them, where those are read as another type at first."""
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 ALIASES = {

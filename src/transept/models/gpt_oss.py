@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Joined, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers
@@ -26,6 +27,7 @@ from transept.layers.moe import SortedExperts, SparseMLP, TopRouter, grouped_lin
 from transept.layers.norm import WideRMSNorm
 from transept.models.llama import ATTENTION, NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.models.mixtral import MixtralModel
+from transept.storage.gguf import GGUF
 
 _YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
 
@@ -60,6 +62,14 @@ class GptOssConfig(BalancedConfig, LayeredConfig):
     @classmethod
     def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
         return super().complete(rope or {**_YARN, "original_max_position_embeddings": 4096})
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        rope = values.get("rope_scaling")
+        return values | ({"rope_scaling": rope | {"truncate": False}} if rope else {})  # which files do not say
+
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"expert_feed_forward_length": self.intermediate_size}
 
     def slides(self, layer: int) -> bool:
         return layer % 2 == 0
@@ -138,9 +148,35 @@ GPT_OSS_BLOCK: Table = {
 }
 
 
+def _taking_turns(end: str) -> Joined:
+    """Gates and what they gate, which take turns in ours; matrices are stored (G, out, in)."""
+    return Joined(
+        (f"ffn_gate_exps.{end}", f"ffn_up_exps.{end}"),
+        lambda parts, config: _turned(torch.stack([*parts], dim=2).flatten(1, 2)),
+        lambda tensor, config: (_turned(tensor)[:, ::2], _turned(tensor)[:, 1::2]),
+    )
+
+
+def _turned(tensor: Tensor) -> Tensor:
+    return tensor.mT if tensor.ndim == 3 else tensor
+
+
+_ENDS = {"weight": "", "bias": "_bias"}
+_FILES: dict[str, Any] = {f"ffn_{name}_exps.*.weight": None for name in ("gate", "up", "down")} | {"ffn_norm": None}
+_FILES |= {
+    f"ffn_{name}_exps.{end}": f"mlp.experts.{name}_proj{more}" for name in ("gate_up", "down") for end, more in _ENDS.items()
+}
+_FILES |= {"post_attention_norm": "mlp_norm"}
+_JOINED = {f"ffn_gate_up_exps.{end}": _taking_turns(end) for end in _ENDS}
+_JOINED["ffn_down_exps.weight"] = Joined(
+    ("ffn_down_exps.weight",), lambda parts, config: parts[0].mT, lambda tensor, config: (tensor.mT,)
+)
+
+
 class GptOssModel(MixtralModel):
     config_class = GptOssConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", GPT_OSS_BLOCK)}, wide=("self_attn_norm", "mlp_norm", "norm"))
+    gguf = Layout(_FILES, joined=_JOINED)
     infers_texts = False
     norm_class = WideRMSNorm
     config: GptOssConfig

@@ -6,12 +6,14 @@ from typing import ClassVar
 
 from torch import nn
 
+from transept.checkpoint.gguf import Layout, side_by_side
 from transept.checkpoint.names import Names
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import sparse_mlp
 from transept.layers import FusedGatedMLP
 from transept.layers.moe import TopRouter
 from transept.models.granitemoe import GraniteMoeConfig, GraniteMoeForCausalLM, GraniteMoeModel
+from transept.models.llama import LlamaModel
 
 
 class GraniteMoeSharedConfig(GraniteMoeConfig):
@@ -20,12 +22,18 @@ class GraniteMoeSharedConfig(GraniteMoeConfig):
     model_type = "granitemoeshared"
 
     shared_intermediate_size: int = 0
+    gguf_keys = GraniteMoeConfig.gguf_keys | {"expert_shared_feed_forward_length": "shared_intermediate_size"}
 
 
 class GraniteMoeSharedModel(GraniteMoeModel):
     config_class: ClassVar[type[GraniteMoeSharedConfig]] = GraniteMoeSharedConfig
     names = GraniteMoeModel.names | Names(
         {"layers.*.shared_mlp": ("layers.*.mlp.shared", {"input_linear": "gate_up_proj", "output_linear": "down_proj"})}
+    )
+    gguf = Layout(
+        {"ffn_gate_shexp": None, "ffn_up_shexp": None, "ffn_gate_up_shexp": "mlp.shared.gate_up_proj"},
+        changes=LlamaModel.gguf.changes,
+        joined={"ffn_gate_up_shexp.weight": side_by_side("ffn_gate_shexp.weight", "ffn_up_shexp.weight")},
     )
     config: GraniteMoeSharedConfig
 
