@@ -20,7 +20,7 @@ from transept.cli.chat.console import History, history_path, joined, typed
 from transept.cli.chat.conversation import Conversation
 from transept.cli.generate import SAMPLING, Show, Written, add_settings, describe_speed, load_writer, visible
 from transept.cli.terminal import Style, complain, explained
-from transept.environment.units import count
+from transept.environment.units import count, size
 from transept.errors import InputError, TranseptError
 from transept.storage.files import dump_json, write_text
 
@@ -164,7 +164,8 @@ class Chat(Conversation):
         """Say what the model is, and how to go on."""
         model, label = self.pipe.model, os.path.basename(os.path.abspath(name)) if os.path.exists(name) else name
         kind = dtype if dtype in ("int8", "int4") else str(model.dtype).removeprefix("torch.")
-        about = [cleaned(label), f"{count(model.num_parameters())} parameters", kind, str(model.device)]
+        many, much = f"{count(model.num_parameters())} parameters", size(model.get_memory_footprint())
+        about = [cleaned(label), many, f"{kind}, {much}", str(model.device)]
         about += [] if self.context is None else [f"{self.context:,} tokens of context"]
         _dim([*about, *["reads pictures"] * (self.sees is not None)])
         _dim(["/help lists commands; Ctrl-D leaves."])
