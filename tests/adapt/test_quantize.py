@@ -73,6 +73,18 @@ def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost(make: type[Q
 
 
 @KINDS
+@pytest.mark.parametrize("size", [1e-8, 1e-5, 1e-3, 1e4])
+def test_inputs_of_any_size_are_rounded_alike(make: type[QuantizedLinear], size: float) -> None:
+    """Also one row alone, as a model that writes has it at each step."""
+    torch.manual_seed(0)
+    layer, row = torch.nn.Linear(256, 64, bias=False), torch.randn(1, 256)
+    made = make(layer)
+    for rows in (row, row.repeat(3, 1)):
+        found, expected = made(rows * size).float(), layer(rows * size)
+        assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+@KINDS
 def test_a_row_of_zeros_in_a_weight(make: type[QuantizedLinear]) -> None:
     plain = layer()
     plain.weight[7] = 0

@@ -26,6 +26,9 @@ _STEP = 64
 # A float32 that is added to this one is rounded to an integer, which the lowest bits of the sum are.
 _ROUNDS = 1.5 * 2**23
 _TINY = torch.finfo(torch.float32).tiny
+# FBGEMM's operator rounds inputs by steps of 6e-5 or more. Inputs are so many times as large for it, and scales as small, which
+# changes no bit of any product but those of smaller inputs.
+_ENLARGED = 2.0**40
 
 
 def can_quantize() -> bool:
@@ -94,7 +97,7 @@ class QuantizedForOneRow(EightBitLinear):
             # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
             warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
             zeros = torch.zeros(len(rounded), dtype=torch.long)
-            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double(), zeros, 0)
+            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double() / _ENLARGED, zeros, 0)
         return torch.ops.quantized.linear_prepack(tensor, None)
 
     def rounded(self) -> Tensor:
@@ -104,11 +107,11 @@ class QuantizedForOneRow(EightBitLinear):
     def multiply(self, x: Tensor) -> Tensor:
         x, narrow = x.float(), not torch.cpu._is_vnni_supported()
         if len(x) == 1:
-            out: Tensor = torch.ops.quantized.linear_dynamic(x, self.packed, narrow)
+            out: Tensor = torch.ops.quantized.linear_dynamic(x * _ENLARGED, self.packed, narrow)
         else:
             # The operator has one step for all rows: those of small values would be lost beside others.
-            size = x.abs().amax(dim=-1, keepdim=True).clamp(min=_TINY)
-            out = torch.ops.quantized.linear_dynamic(x / size, self.packed, narrow) * size
+            size = x.abs().amax(dim=-1, keepdim=True).clamp(min=_ENLARGED * _TINY)
+            out = torch.ops.quantized.linear_dynamic(x / (size / _ENLARGED), self.packed, narrow) * size
         return out if self.bias is None else out + self.bias
 
 
