@@ -47,7 +47,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "ssm.time_step_rank": ("time_step_rank",),
     "ssm.inner_size": ("intermediate_size",),
 }
-SIGMOID = 2  # the format's number for routers that choose by sigmoids
+SOFTMAX, SIGMOID = 1, 2  # the format's numbers for how routers choose
 SLIDING, FULL = "sliding_attention", "full_attention"
 _TOKENS = {"bos": "bos", "padding": "pad"}
 _ENDS = ("eos", "eot", "eom")

@@ -47,11 +47,13 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "granitemoe": lambda gguf: (
         "granitemoe" + ("shared" if gguf.settings.get("granitemoe.expert_shared_feed_forward_length") else "")
     ),
+    "deepseek2": lambda gguf: "deepseek_v3" if any("exp_probs_b" in name for name in gguf.tensors) else "deepseek_v2",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }
 """Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""
 GGUF_NAMES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "granitemoeshared": "granitemoe"}
+GGUF_NAMES |= {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
 """Model types -> architectures of GGUF files that are written for them, where those are read as another type at first."""
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}
 ALIASES = {

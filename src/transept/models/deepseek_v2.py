@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.config.fields import Experts
+from transept.config.gguf import SOFTMAX
 from transept.heads.language import ForSparseCausalLM
-from transept.kinds.decoder import LatentConfig
-from transept.kinds.experts import SharedExpertsConfig
 from transept.layers.moe import Router, in_best_groups, wide
-from transept.models.deepseek_v3 import DeepseekV3Model
+from transept.models.deepseek_v3 import DeepseekConfig, DeepseekV3Model
 from transept.models.llama import LlamaForSequenceClassification
+from transept.storage.gguf import GGUF
 
 
-class DeepseekV2Config(LatentConfig, SharedExpertsConfig):
+class DeepseekV2Config(DeepseekConfig):
     """Settings of DeepSeek-V2; the defaults are those of the reference, and of no checkpoint.
 
     ``topk_method`` is ``greedy``, or ``group_limited_greedy``: experts are chosen from the ``topk_group`` groups with the best
@@ -28,6 +28,8 @@ class DeepseekV2Config(LatentConfig, SharedExpertsConfig):
 
     model_type = "deepseek_v2"
     rope_interleave = True
+    gating, ungrouped = SOFTMAX, None
+    grouped = {160: (8, 3)}
     aliases = {"num_experts": "n_routed_experts"}
 
     vocab_size: int = 102400
@@ -44,6 +46,11 @@ class DeepseekV2Config(LatentConfig, SharedExpertsConfig):
     n_group: int | None = None
     topk_group: int | None = None
     topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        found = super().from_gguf(gguf, values)
+        return found | {"topk_method": "greedy" if found["n_group"] in (None, 1) else "group_limited_greedy"}
 
 
 class GroupRouter(Router):
@@ -64,6 +71,7 @@ class GroupRouter(Router):
 
 class DeepseekV2Model(DeepseekV3Model):
     config_class = DeepseekV2Config
+    gguf = DeepseekV3Model.gguf
     config: DeepseekV2Config
 
     def router(self) -> Callable[..., Router]:

@@ -5,15 +5,18 @@ Experts are balanced by a bias that is added to their scores when they are chose
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Joined, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers
+from transept.config.gguf import SIGMOID
 from transept.config.model import Config
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import LatentConfig, latent_attention
@@ -22,9 +25,44 @@ from transept.layers import Attention, GatedMLP
 from transept.layers.moe import Router, SigmoidRouter
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaForTokenClassification
 from transept.models.mixtral import MixtralModel, sparse_names
+from transept.storage.gguf import GGUF
 
 
-class DeepseekV3Config(LatentConfig, SharedExpertsConfig):
+class DeepseekConfig(LatentConfig, SharedExpertsConfig):
+    """What DeepSeek-V2 and V3 have in common: the settings that GGUF files have for both."""
+
+    gguf_keys = {"attention.value_length_mla": "v_head_dim"}
+    gating: ClassVar[int] = SIGMOID
+    ungrouped: ClassVar[int | None] = 1  # how many groups there are of experts that are chosen from all
+    grouped: ClassVar[Mapping[int, tuple[Any, Any]]] = {256: (8, 4)}  # numbers of experts whose files leave out their groups
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        count: Any = values.get("n_routed_experts")
+        sizes = ("rope.dimension_count", "attention.key_length_mla")
+        turning, whole = (gguf.get(f"deepseek2.{key}", int, 0) for key in sizes)
+        others: dict[str, Any] = {"q_lora_rank": None, "norm_topk_prob": False}
+        others |= dict(zip(("n_group", "topk_group"), cls.grouped.get(count, (cls.ungrouped, cls.ungrouped)), strict=True))
+        found = others | {name: value for name, value in values.items() if name not in ("head_dim", "partial_rotary_factor")}
+        found |= {"num_key_value_heads": values.get("num_attention_heads"), "num_nextn_predict_layers": 0}
+        if 0 < turning < whole:
+            found |= {"qk_rope_head_dim": turning, "qk_nope_head_dim": whole - turning}
+        weight = gguf.get("deepseek2.rope.scaling.yarn_log_multiplier", float)
+        if weight and (rope := values.get("rope_scaling")):
+            found["rope_scaling"] = rope | dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * weight, 4))
+        return found
+
+    def to_gguf(self) -> dict[str, Any]:
+        whole, rank = self.qk_nope_head_dim + self.qk_rope_head_dim, self.kv_lora_rank
+        keys = {"key_length": rank + self.qk_rope_head_dim, "value_length": rank, "key_length_mla": whole, "head_count_kv": 1}
+        own = {f"attention.{key}": value for key, value in keys.items()} | {"rope.dimension_count": self.qk_rope_head_dim}
+        rope = self.rope_parameters or {}
+        if weight := rope.get("mscale_all_dim"):
+            own["rope.scaling.yarn_log_multiplier"] = 0.1 * weight
+        return super().to_gguf() | own | {"expert_gating_func": self.gating}
+
+
+class DeepseekV3Config(DeepseekConfig):
     """Settings of DeepSeek-V3; the defaults are those of its checkpoint with 671 billion parameters.
 
     With ``rope_interleave`` elements of a head that are neighbours turn together.
@@ -69,9 +107,28 @@ SHARED_EXPERTS: Table = {
 }
 
 
+# What expands latents to keys is stored apart from what expands them to values, transposed and by heads.
+LATENT_FILES = Layout(
+    joined={
+        "attn_kv_b.weight": Joined(
+            ("attn_k_b.weight", "attn_v_b.weight"),
+            lambda parts, config: torch.cat([parts[0].mT, parts[1]], dim=1).flatten(0, 1),
+            lambda tensor, config: _keys_and_values(tensor, config),
+        )
+    }
+)
+
+
+def _keys_and_values(tensor: Tensor, config: Any) -> tuple[Tensor, Tensor]:
+    by_head = tensor.unflatten(0, (config.num_attention_heads, -1))  # type: ignore[no-untyped-call]
+    keys, values = torch.split(by_head, [config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    return keys.mT, values
+
+
 class DeepseekV3Model(MixtralModel):
     config_class: ClassVar[type[SharedExpertsConfig]] = DeepseekV3Config
     names = sparse_names(SHARED_EXPERTS, LATENT_BLOCK, exact=("correction_bias",))
+    gguf = LATENT_FILES
     config: SharedExpertsConfig
 
     @classmethod
