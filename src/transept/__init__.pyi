@@ -1438,6 +1438,12 @@ from transept.models.xmod import (
     XmodForTokenClassification as XmodForTokenClassification,
     XmodModel as XmodModel,
 )
+from transept.models.zamba2 import (
+    Zamba2Config as Zamba2Config,
+    Zamba2ForCausalLM as Zamba2ForCausalLM,
+    Zamba2ForSequenceClassification as Zamba2ForSequenceClassification,
+    Zamba2Model as Zamba2Model,
+)
 from transept.objectives.clustering import KMeans as KMeans
 from transept.objectives.terms import LossTerm as LossTerm
 from transept.outputs import (

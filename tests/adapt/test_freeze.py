@@ -40,10 +40,12 @@ def test_every_parameter_is_in_one_group(family: Family, cls: type[Model]) -> No
     depths = [len({*stack.layers}) for stack in model.stacks]  # several steps may share a layer
     assert len(groups) == 2 + sum(depths)
     assert all(groups[1:-1])
+    seen = set[int]()  # what layers share is with the first of them
     for number, (stack, depth) in enumerate(zip(model.stacks, depths, strict=True)):
         first = 1 + sum(depths[:number])
         for index, layer in enumerate(dict.fromkeys(stack.layers)):
-            own = {id(parameter) for part in (layer, *parts(layer).values()) for parameter in part.parameters()}
+            own = {id(parameter) for part in (layer, *parts(layer).values()) for parameter in part.parameters()} - seen
+            seen |= own
             found = {id(model.get_parameter(name)) for name in groups[first + index]}
             assert own <= found
             assert index == depth - 1 or own == found

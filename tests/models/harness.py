@@ -121,7 +121,7 @@ def shallow(settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     parts = ("encoder", "decoder", "text_config", "vision_config")
     inner = {name: value | shallow(value) for name, value in settings.items() if name in parts}
-    kinds = {"layer_types": settings["layer_types"][-1:]} if settings.get("layer_types") else {}
+    kinds = {name: settings[name][-1:] for name in ("layer_types", "layers_block_type") if settings.get(name)}
     sharing = {name: 0 for name in settings if name == "num_kv_shared_layers"}
     least = 2 if "rescale_every" in settings else 1  # of which the reference's RWKV cannot have one
     return {name: least for name in settings if name in DEPTHS} | kinds | sharing | inner

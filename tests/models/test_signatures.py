@@ -29,6 +29,7 @@ LAST = (
 # What only the reference's own models pass to their parts.
 INNER = {
     "BioGptForSequenceClassification": ("logits_to_keep",),  # which have no meaning for one answer
+    "Zamba2ForSequenceClassification": ("logits_to_keep",),
     "Gemma4TextModel": ("logits_to_keep",),
     "BlipTextModel": ("encoder_embeds", "is_decoder"),
     "BlipTextLMHeadModel": ("return_logits", "is_decoder", "reduction"),

@@ -16,6 +16,7 @@ MILD = {"initializer_range": 0.15}
 MIXERS: dict[str, Any] = {"mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 6, "mamba_chunk_size": 4}
 GRANITE = {"num_local_experts": 5, "num_experts_per_tok": 3, "attention_multiplier": 0.3, "embedding_multiplier": 3.0}
 GRANITE |= {"residual_multiplier": 0.4, "logits_scaling": 2.5, "shared_intermediate_size": 23}
+LINEAR = "linear_attention"
 KINDS = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 DELTA: dict[str, Any] = KINDS | {"head_dim": 12, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
 DELTA |= {"initializer_range": 0.08, "linear_key_head_dim": 6, "linear_value_head_dim": 7}
@@ -83,6 +84,21 @@ HYBRIDS = [
             "routed": {"output_router_logits": True, "position_embedding_type": "rope", "attention_bias": True},
             "dense": {"num_local_experts": 0, "num_experts_per_tok": 0, "tie_word_embeddings": True},
             "older": {"layer_types": ["attention", "mamba", "mamba"], "mamba_proj_bias": True},
+        },
+    ),
+    Family(
+        "zamba2",
+        HYBRID
+        | {"initializer_range": 0.1, "num_hidden_layers": 6, "num_mem_blocks": 2, "adapter_rank": 5, "num_key_value_heads": 4}
+        | {"layers_block_type": [LINEAR, "hybrid", LINEAR, "hybrid", "hybrid", LINEAR], "n_mamba_heads": 8, "mamba_ngroups": 2}
+        | {"mamba_d_state": 6, "time_step_min": 0.5, "time_step_max": 2.0},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "adapted": {"use_shared_attention_adapter": True, "num_mem_blocks": 1, "hidden_act": "silu"},
+            "turned": {"use_mem_rope": True, "add_bias_linear": True, "mamba_expand": 3, "n_mamba_heads": 6},
+            "untied": {"tie_word_embeddings": False},
+            "grouped": {"num_key_value_heads": 2, "num_mem_blocks": 4, "layers_block_type": ["mamba", "hybrid", "hybrid"] * 2},
         },
     ),
     Family(
