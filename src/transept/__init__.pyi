@@ -979,6 +979,11 @@ from transept.models.nemotron_h import (
     NemotronHForCausalLM as NemotronHForCausalLM,
     NemotronHModel as NemotronHModel,
 )
+from transept.models.nllb_moe import (
+    NllbMoeConfig as NllbMoeConfig,
+    NllbMoeForConditionalGeneration as NllbMoeForConditionalGeneration,
+    NllbMoeModel as NllbMoeModel,
+)
 from transept.models.nomic_bert import (
     NomicBertConfig as NomicBertConfig,
     NomicBertForMaskedLM as NomicBertForMaskedLM,

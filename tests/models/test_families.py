@@ -354,6 +354,7 @@ def test_padded_equals_alone(family: Family, cls: type[Backbone], pad: str) -> N
 
 
 COUNTED = ("roberta", "xlm_roberta", "mpnet", "roberta_prelayernorm", "xlm_roberta_xl", "xmod", "m2m_100", "longformer", "luke")
+COUNTED += ("nllb-moe",)
 
 
 @pytest.mark.parametrize(("family", "cls"), in_turn(READERS, 60, whole=USED))

@@ -13,7 +13,7 @@ from .harness import ROUNDED, SINGLE, batch, classes, compare, error, labels, pa
 WRITERS = [
     pytest.param(family, cls, id=family.model_type)
     for family in FAMILIES
-    if family.model_type in ("switch_transformers",)
+    if family.model_type in ("switch_transformers", "nllb-moe")
     for cls in classes(family)
     if cls.__name__.endswith("ForConditionalGeneration")
 ]
@@ -48,10 +48,27 @@ def test_padding_takes_no_place_and_counts_nowhere(family: Any, cls: Any, more: 
     inputs = batch(family, cls, pad="none", rows=1)
     given = {"labels": inputs["decoder_input_ids"], "output_router_logits": True, "use_cache": False}
     alone = ours(**inputs, **given)
-    padded = {name: torch.nn.functional.pad(value, (3, 0) if side == "left" else (0, 3)) for name, value in inputs.items()}
+    fill, places = {"input_ids": ours.config.pad_token_id}, (3, 0) if side == "left" else (0, 3)
+    padded = {name: torch.nn.functional.pad(value, places, value=fill.get(name, 0)) for name, value in inputs.items()}
     padded |= {name: inputs[name] for name in ("decoder_input_ids", "decoder_attention_mask")}
     together = ours(**padded, **given)
     for name in ("loss", "logits", "encoder_aux_loss", "decoder_aux_loss"):
         assert error(together[name], alone[name]) <= 10 * SINGLE, name
     if "encoder_z_loss" in alone:
         assert error(together.encoder_z_loss, alone.encoder_z_loss) <= ROUNDED * 10
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("fraction", [0.2, -1.0])
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("family", "cls"), [case for case in WRITERS if case.id == "nllb-moe"])
+def test_full_experts_leave_out_the_tokens_that_the_reference_leaves_out(
+    family: Any, cls: Any, first: bool, prioritized: bool, fraction: float
+) -> None:
+    more = {"normalize_router_prob_before_dropping": first, "batch_prioritized_routing": prioritized, "expert_capacity": 3}
+    ours, theirs = pair(family, cls, moe_eval_capacity_token_fraction=fraction, **more)
+    inputs = batch(family, cls, pad="none") | {"output_hidden_states": True}
+    compare(ours(**inputs), theirs(**inputs), SINGLE)
+    roomy = pair(family, cls)[0]
+    assert error(roomy(**inputs).logits, theirs(**inputs).logits) > 1e-2

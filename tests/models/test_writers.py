@@ -17,7 +17,7 @@ from .harness import batch, classes, pair
 
 # Those of `families/seq2seq.py` that have no tests of generation of their own.
 NAMES = ("bigbird_pegasus", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "mvp", "pegasus", "plbart")
-NAMES += ("umt5", "switch_transformers")
+NAMES += ("umt5", "switch_transformers", "nllb-moe")
 WRITERS = [
     pytest.param(family, cls, id=family.model_type)
     for family in FAMILIES

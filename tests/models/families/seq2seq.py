@@ -86,6 +86,19 @@ SEQ2SEQ = [
         left_padded_alone=True,
         variants=SWITCHES,
     ),
+    Family(
+        "nllb-moe",
+        STACKS
+        | {"init_std": SHARP, "scale_embedding": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+        | {"num_experts": 3, "encoder_sparse_step": 2, "decoder_sparse_step": 2},
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,  # the reference routes in float32
+        variants={
+            **SWITCHES,
+            "sparse": {"encoder_sparse_step": 1, "decoder_sparse_step": 0, "router_bias": True, "moe_token_dropout": 0.0},
+        },
+    ),
     Family("blenderbot", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
     Family("blenderbot-small", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
     Family("plbart", STACKS | {"init_std": SHARP, "scale_embedding": False}, modality="seq2seq", variants=SWITCHES),
