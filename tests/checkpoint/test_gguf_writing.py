@@ -33,6 +33,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "StableLmForCausalLM": {"qk_layernorm": False},
     "GptOssForCausalLM": dict.fromkeys(("swiglu_limit", "sliding_window", "layer_types")),
     "DeepseekV2ForCausalLM": {"n_group": None, "topk_group": None},
+    "GraniteMoeHybridForCausalLM": {"position_embedding_type": "nope"},
     "MiniCPM3ForCausalLM": dict.fromkeys(("v_head_dim", "scale_emb", "scale_depth", "dim_model_base")),
     "FalconMambaForCausalLM": {"mixer_rms_eps": None},
     "Gemma2ForCausalLM": {"query_pre_attn_scalar": 12},

@@ -33,7 +33,7 @@ _NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 _CHANGES_NOTHING = re.compile(
     r".*(dropout|_pdrop|layerdrop|initializer|aux_loss|z_loss|router_logits|jitter|label).*|use_cache|dtype|architectures"
     r"|return_dict|.*_token_id|problem_type|pretraining_tp|output_.*|chunk_size_feed_forward|attn_implementation|rope_parameters"
-    r"|num_nextn_predict_layers|head_dim|chunk_size|time_step_(min|max|floor|init_scheme|scale)|max_window_layers|summary_.*|classifier_.*"
+    r"|num_nextn_predict_layers|head_dim|(mamba_)?chunk_size|time_step_(min|max|floor|init_scheme|scale)|max_window_layers|summary_.*|classifier_.*"
 )
 # Texts of many scripts, by which tokenizers are compared beside those of their own tokens.
 _SAMPLES = (

@@ -220,7 +220,8 @@ class GGUFStore(Mapping[str, Tensor]):
             raise UnsupportedError(f"{what} {type(model.body).__name__}.", path=str(self.files[0]), hint=hint)
         self._changes, self._config = model.body.gguf.changes, model.body.config
         # Layers behind the last one predict more tokens at a time.
-        count = self.gguf.settings.get(f"{self.gguf.architecture}.block_count", 0)
+        stated = self.gguf.get(f"{self.gguf.architecture}.block_count", int, 0)
+        count = min(stated, len(self.gguf.tensors))
         more = range(getattr(self._config, "num_hidden_layers", count), count)
         for layer in range(count):
             for name, joined in model.body.gguf.joined.items():

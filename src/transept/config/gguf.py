@@ -74,10 +74,12 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
         FormatError: the file lacks a setting or has one of another type.
     """
     values: dict[str, Any] = {}
-    for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
+    for key, names in _keys(kind).items():
         value, name = _own(gguf, key), next((name for name in names if _has(kind, name)), None)
         if value is not None and name is not None:
-            usual = (name == "n_inner" and value == 4 * values["hidden_size"]) or (value == 0 and name == "sliding_window")
+            usual = (name == "n_inner" and value == 4 * values.get("hidden_size", 0)) or (
+                value == 0 and name == "sliding_window"
+            )
             values[name] = None if usual else value
     pattern = gguf.settings.get(f"{gguf.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, np.ndarray) and pattern.dtype == bool and _has(kind, "layer_types"):
@@ -110,11 +112,9 @@ def values_of(config: Any) -> dict[str, Any]:
     What such files have no key for is left out; who writes one reads it again and compares.
     """
     kind, values = type(config), dict[str, Any]()
-    for key, names in (_KEYS | {key: (name,) for key, name in kind.gguf_keys.items()}).items():
+    for key, names in _keys(kind).items():
         name = next((name for name in names if _has(kind, name)), None)
         value = None if name is None else getattr(config, name, None)
-        if key.startswith("ssm.") and not _has(kind, "state_size"):
-            continue
         if isinstance(value, int | float):
             values[key] = value
         elif name == "sliding_window" and name in specs(kind) and specs(kind)[name].default() is not None:
@@ -137,6 +137,13 @@ def values_of(config: Any) -> dict[str, Any]:
     return values | own
 
 
+def _keys(kind: Any) -> dict[str, tuple[str, ...]]:
+    """Keys -> names of settings, of a class of configs."""
+    keeps_states = _has(kind, "state_size")
+    usual = {key: names for key, names in _KEYS.items() if keeps_states or not key.startswith("ssm.")}
+    return usual | {key: (name,) for key, name in kind.gguf_keys.items()}
+
+
 def has_attention(gguf: GGUF) -> list[bool] | None:
     """Which layers have attention, of a file whose heads are stated by layers; ``None`` where they are not."""
     counts = gguf.settings.get(f"{gguf.architecture}.attention.head_count_kv")
@@ -148,7 +155,8 @@ def _own(gguf: GGUF, key: str) -> Any:
     value = gguf.settings.get(f"{gguf.architecture}.{key}")
     if not isinstance(value, np.ndarray):
         return value
-    value = value[value != 0] if value.any() else value
+    if value.size and not (value := value[value != 0]).size:
+        return None
     if not value.size or (value != value[0]).any():
         raise FormatError(f"has `{gguf.architecture}.{key}` by layers, {value[:8].tolist()} ..., which is not read.")
     return value[0].item()

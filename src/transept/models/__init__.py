@@ -48,6 +48,7 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
         "granitemoe" + ("shared" if gguf.settings.get("granitemoe.expert_shared_feed_forward_length") else "")
     ),
     "deepseek2": lambda gguf: "deepseek_v3" if any("exp_probs_b" in name for name in gguf.tensors) else "deepseek_v2",
+    "granitehybrid": lambda gguf: "granitemoehybrid",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }

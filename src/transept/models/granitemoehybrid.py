@@ -7,10 +7,13 @@ from typing import Any
 
 from torch import nn
 
+from transept.checkpoint.gguf import Layout, side_by_side
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import derived
+from transept.config.gguf import has_attention
 from transept.heads.language import ForSparseCausalLM
+from transept.kinds.decoder import FULL
 from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, StateSpaceSettings, state_space
 from transept.layers import FusedGatedMLP
 from transept.layers.recurrent import STATE_SPACE
@@ -19,6 +22,8 @@ from transept.models.granitemoe import FILES, GraniteMoeForCausalLM
 from transept.models.granitemoeshared import GraniteMoeSharedConfig, GraniteMoeSharedModel
 from transept.models.llama import ATTENTION, NORMS, LlamaModel
 from transept.models.mamba import OLDER_KINDS
+from transept.models.mamba2 import Mamba2Model
+from transept.storage.gguf import GGUF
 
 
 class GraniteMoeHybridConfig(GraniteMoeSharedConfig, KindsConfig, StateSpaceSettings):
@@ -34,6 +39,31 @@ class GraniteMoeHybridConfig(GraniteMoeSharedConfig, KindsConfig, StateSpaceSett
     shared_intermediate_size: int = 1024
     position_embedding_type: str | None = None
     layer_types: list[str] = derived(lambda c: [LINEAR] * c.num_hidden_layers)
+
+    gguf_keys = GraniteMoeSharedConfig.gguf_keys | {
+        "ssm.conv_kernel": "mamba_d_conv",
+        "ssm.state_size": "mamba_d_state",
+        "ssm.group_count": "mamba_n_groups",
+        "ssm.time_step_rank": "mamba_n_heads",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        kinds = [FULL if has else LINEAR for has in has_attention(gguf) or ()]
+        turns = gguf.get("granitehybrid.rope.scaling.finetuned", bool, False)
+        inner, size = gguf.get("granitehybrid.ssm.inner_size", int, 0), values.get("hidden_size")
+        more: dict[str, Any] = {"layer_types": kinds} if kinds else {}
+        if isinstance(size, int) and size > 0 and inner:
+            more["mamba_expand"] = inner // size
+        found = values | more | {"position_embedding_type": "rope" if turns else "nope"}
+        return {"num_local_experts": 0} | found
+
+    def to_gguf(self) -> dict[str, Any]:
+        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
+        own = {"attention.head_count_kv": counts, "ssm.inner_size": self.mamba_inner}
+        if not self.num_local_experts:
+            own["feed_forward_length"] = self.shared_intermediate_size
+        return super().to_gguf() | own | {"rope.scaling.finetuned": self.position_embedding_type == "rope"}
 
     def rope_kind(self, layer: int) -> str | None:
         return super().rope_kind(layer) if self.position_embedding_type == "rope" else None
@@ -55,6 +85,15 @@ class GraniteMoeHybridModel(HybridBackbone, GraniteMoeSharedModel):
     config_class = GraniteMoeHybridConfig
     names = LlamaModel.names | Names(
         {"layers.*": hybrid_block}, files={"layers.*.block_sparse_moe": ("layers.*.block_sparse_moe", FILES)}
+    )
+    gguf = Layout(
+        {
+            **{name: ours for name, ours in Mamba2Model.gguf.layer.items() if name != "attn_norm"},
+            **GraniteMoeSharedModel.gguf.layer,
+            "ffn_gate_up": "mlp.gate_up_proj",
+        },
+        changes={**Mamba2Model.gguf.changes, **LlamaModel.gguf.changes},
+        joined={**GraniteMoeSharedModel.gguf.joined, "ffn_gate_up.weight": side_by_side("ffn_gate.weight", "ffn_up.weight")},
     )
     config: GraniteMoeHybridConfig
 

@@ -46,7 +46,7 @@ class Mamba2Config(StateSpaceConfig, LimitedSteps):
         size = values.get("hidden_size")
         if not heads or not groups or not inner or not isinstance(size, int) or size < 1:
             return values
-        del values["time_step_rank"]  # where files say how many heads there are
+        values.pop("time_step_rank", None)  # where files say how many heads there are
         return values | {"num_heads": heads, "n_groups": groups, "head_dim": inner // heads, "expand": inner // size}
 
     def to_gguf(self) -> dict[str, Any]:
@@ -64,11 +64,19 @@ class Mamba2Config(StateSpaceConfig, LimitedSteps):
 MIXER: Table = {"mixer": ("mixer", STATE_SPACE)}
 
 
+def _groups(config: Any) -> int:
+    groups: int = getattr(config, "n_groups", None) or config.mamba_n_groups
+    return groups
+
+
 # Files have an axis more for what each head has one of, and for the groups of norms.
 _BY_HEADS = {
     "ssm_a": Change(lambda tensor, config: (-tensor.flatten()).log(), lambda tensor, config: -tensor.exp()[:, None]),
     "ssm_d": Change(lambda tensor, config: tensor.flatten(), lambda tensor, config: tensor[:, None]),
-    "ssm_norm.weight": Change(lambda tensor, config: tensor.flatten(), lambda tensor, config: tensor.view(config.n_groups, -1)),
+    "ssm_norm.weight": Change(
+        lambda tensor, config: tensor.flatten(),
+        lambda tensor, config: tensor.view(_groups(config), -1),
+    ),
 }
 
 
