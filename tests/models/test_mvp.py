@@ -11,7 +11,7 @@ from transept.errors import InputError
 from transept.models.mvp import MvpConfig, MvpForConditionalGeneration
 
 from .families import FAMILIES
-from .harness import SINGLE, batch, compare
+from .harness import SINGLE, batch, classes, compare
 
 FAMILY = next(family for family in FAMILIES if family.model_type == "mvp")
 
@@ -48,10 +48,11 @@ def test_prompts_equal_the_reference(models: tuple[Any, Any], kernel: str) -> No
 
 
 def test_prompts_alone_are_tuned(models: tuple[Any, Any]) -> None:
-    ours = MvpForConditionalGeneration(models[0].config)
-    ours.backbone.set_lightweight_tuning()
-    trained = {name for name, parameter in ours.named_parameters() if parameter.requires_grad}
-    assert trained == {name for name, _ in ours.named_parameters() if "_prompt." in name}
-    assert len(trained) == 15
-    with pytest.raises(InputError, match="no prompts"):
-        MvpForConditionalGeneration(MvpConfig(**FAMILY.tiny)).backbone.set_lightweight_tuning()
+    for kind in classes(FAMILY):
+        ours: Any = kind(models[0].config)
+        ours.set_lightweight_tuning()
+        trained = {name for name, parameter in ours.named_parameters() if parameter.requires_grad}
+        assert trained == {name for name, _ in ours.named_parameters() if "_prompt." in name}
+        assert len(trained) == (10 if kind.__name__ == "MvpForCausalLM" else 15)
+        with pytest.raises(InputError, match="no prompts"):
+            kind(MvpConfig(**FAMILY.tiny)).set_lightweight_tuning()  # type: ignore[attr-defined]

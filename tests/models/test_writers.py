@@ -13,7 +13,7 @@ import transept
 from transept.core.model import Model
 
 from .families import FAMILIES, Family
-from .harness import batch, classes, pair
+from .harness import SINGLE, batch, classes, compare, pair
 
 # Those of `families/seq2seq.py` that have no tests of generation of their own.
 NAMES = ("bigbird_pegasus", "blenderbot", "blenderbot-small", "longt5", "m2m_100", "mvp", "pegasus", "plbart")
@@ -70,3 +70,27 @@ def test_translates_as_the_reference(name: str, tmp_path: Path) -> None:
     for text, answer in zip(texts, found, strict=False):
         ids = theirs.generate(**other(text, return_tensors="pt"), forced_bos_token_id=start, max_new_tokens=8)
         assert answer[0]["translation_text"] == other.decode(ids[0], skip_special_tokens=True)
+
+
+RESIZED = [
+    pytest.param(family, cls, id=cls.__name__)
+    for family in FAMILIES
+    if family.model_type in ("pegasus", "pegasus_x")
+    for cls in classes(family)
+]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("family", "cls"), RESIZED)
+def test_positions_are_resized_as_the_references(family: Family, cls: type[Model]) -> None:
+    ours, theirs = pair(family, cls)
+    for size in (70, 7):
+        ours.resize_position_embeddings(size)
+        if family.model_type == "pegasus":  # the other's decoder has no such method there, and no table
+            theirs.resize_position_embeddings(size)
+        assert ours.config.max_position_embeddings == size
+        inputs = batch(family, cls, pad="none", length=min(size, 68))
+        with torch.no_grad():
+            compare(ours(**inputs), theirs(**inputs), SINGLE)
+    state = theirs.state_dict()
+    assert {name: value.shape for name, value in ours.state_dict().items()} == {name: state[name].shape for name in state}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transept.checkpoint.names import Names
 from transept.config.fields import Count
 from transept.config.model import Config
+from transept.core.model import Model
 from transept.errors import InputError, refuse
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.layers import Attention, Context
@@ -79,6 +80,15 @@ class MvpStack(BartStack):
         return super().embed(x, types, positions, ctx)
 
 
+def tune_prompts(model: Model) -> None:
+    """Train the prompts alone, and no head (``InputError``: there are no prompts)."""
+    refuse(not model.config.use_prompt, "there are no prompts to be tuned.", "Set `use_prompt` in the config.", InputError)
+    model.requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, MvpPrompt):
+            module.requires_grad_(True)
+
+
 class MvpEncoder(MvpStack, BartEncoder): ...
 
 
@@ -89,23 +99,20 @@ class MvpDecoder(MvpStack, BartDecoder):
 class MvpModel(BartModel):
     config_class = MvpConfig
     encoder_class, decoder_class = MvpEncoder, MvpDecoder
-
-    def set_lightweight_tuning(self) -> None:
-        """Train the prompts alone (``InputError``: there are none)."""
-        refuse(not self.config.use_prompt, "there are no prompts to be tuned.", "Set `use_prompt` in the config.", InputError)
-        self.requires_grad_(False)
-        for module in self.modules():
-            if isinstance(module, MvpPrompt):
-                module.requires_grad_(True)
+    set_lightweight_tuning = tune_prompts
 
 
-class MvpForConditionalGeneration(ForBiasedGeneration[MvpModel]): ...
+class MvpForConditionalGeneration(ForBiasedGeneration[MvpModel]):
+    set_lightweight_tuning = tune_prompts
 
 
-class MvpForSequenceClassification(ForSequenceClassification[MvpModel]): ...
+class MvpForSequenceClassification(ForSequenceClassification[MvpModel]):
+    set_lightweight_tuning = tune_prompts
 
 
-class MvpForQuestionAnswering(ForQuestionAnswering[MvpModel]): ...
+class MvpForQuestionAnswering(ForQuestionAnswering[MvpModel]):
+    set_lightweight_tuning = tune_prompts
 
 
-class MvpForCausalLM(StackForCausalLM[MvpDecoder]): ...
+class MvpForCausalLM(StackForCausalLM[MvpDecoder]):
+    set_lightweight_tuning = tune_prompts

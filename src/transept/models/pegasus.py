@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
 from transept.config.model import Config
+from transept.core.model import Model
 from transept.heads.seq2seq import ForBiasedGeneration, StackForCausalLM
 from transept.kinds.seq2seq import Seq2SeqBackbone
 from transept.layers import PreNorm
@@ -43,13 +45,28 @@ class PegasusDecoder(PegasusStack, BartDecoder):
     names = BartDecoder.names | PegasusStack.names
 
 
+def resize_positions(model: Model, new_num_position_embeddings: int) -> None:
+    """Let both stacks read so many positions."""
+    for stack in model.stacks:
+        if isinstance(table := stack.embed_positions, SinusoidalPositions):
+            size = new_num_position_embeddings, table.weight.shape[1]
+            with torch.no_grad():
+                table.weight = nn.Parameter(table.weight.new_empty(size), requires_grad=False)
+                table.reset_parameters()
+    for part in (model, model.body, *model.stacks):
+        part.config.max_position_embeddings = new_num_position_embeddings
+
+
 class PegasusModel(Seq2SeqBackbone):
     config_class = PegasusConfig
     encoder_class, decoder_class = PegasusEncoder, PegasusDecoder
     base_model_prefix = "model"
+    resize_position_embeddings = resize_positions
 
 
-class PegasusForConditionalGeneration(ForBiasedGeneration[PegasusModel]): ...
+class PegasusForConditionalGeneration(ForBiasedGeneration[PegasusModel]):
+    resize_position_embeddings = resize_positions
 
 
-class PegasusForCausalLM(StackForCausalLM[PegasusDecoder]): ...
+class PegasusForCausalLM(StackForCausalLM[PegasusDecoder]):
+    resize_position_embeddings = resize_positions

@@ -23,6 +23,7 @@ from transept.layers.context import Attended
 from transept.layers.local_attention import for_blocks, in_blocks, out_of_blocks
 from transept.layers.positions import waves
 from transept.models.bart import BART_BLOCK, BartConfig, BartDecoder, BartEncoder, BartStack
+from transept.models.pegasus import resize_positions
 
 
 class PegasusXConfig(BartConfig):
@@ -161,6 +162,8 @@ class PegasusXModel(Seq2SeqBackbone):
     config_class = PegasusXConfig
     encoder_class, decoder_class = PegasusXEncoder, PegasusXDecoder
     base_model_prefix = "model"
+    resize_position_embeddings = resize_positions
 
 
-class PegasusXForConditionalGeneration(ForConditionalGeneration[PegasusXModel]): ...
+class PegasusXForConditionalGeneration(ForConditionalGeneration[PegasusXModel]):
+    resize_position_embeddings = resize_positions
