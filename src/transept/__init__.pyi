@@ -1640,6 +1640,8 @@ from transept.preprocess.text.classes import (
     PreTrainedTokenizerBase as PreTrainedTokenizerBase,
     PreTrainedTokenizerFast as PreTrainedTokenizerFast,
     PythonBackend as PythonBackend,
+    RoFormerTokenizer as RoFormerTokenizer,
+    RoFormerTokenizerFast as RoFormerTokenizerFast,
     TokenizersBackend as TokenizersBackend,
     XLMTokenizer as XLMTokenizer,
 )
@@ -1716,6 +1718,7 @@ from transept.preprocess.text.classes.sentencepiece import (
 from transept.preprocess.text.classes.tables import (
     Place as Place,
     TapasTokenizer as TapasTokenizer,
+    TapasTokenizerFast as TapasTokenizerFast,
 )
 from transept.preprocess.text.classes.wordpiece import (
     BertTokenizer as BertTokenizer,

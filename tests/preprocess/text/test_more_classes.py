@@ -215,3 +215,25 @@ def test_moses_is_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(ImportError, match="pip install sacremoses"):
         transept.BioGptTokenizer({"<unk>": 0}, [])
+
+
+@pytest.mark.reference
+def test_chinese_words_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] 今 天 气 非常 好 。 天气 hello world ##s ##ing play , ! 我 们 我们 北京 北 京 大 学 大学"
+    vocab = {word: index for index, word in enumerate(words.split())}
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n", encoding="utf-8")
+    theirs, ours = transformers.RoFormerTokenizer(vocab), transept.RoFormerTokenizer(str(tmp_path / "vocab.txt"))
+    texts = ["今天天气非常好。", "Hello worlds, playing!  我们在北京大学 [MASK] 好", "", " ", "我们\t好 naïve", "北京大学hello"]
+    ours.save_pretrained(tmp_path)
+    again = transept.AutoTokenizer.from_pretrained(tmp_path)
+    for text in texts:
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        for options in ({}, {"text_pair": "今天"}, {"padding": "max_length", "truncation": True, "max_length": 5}):
+            expected = dict(theirs(text, **options))
+            assert dict(ours(text, **options)) == dict(again(text, **options)) == expected
+        assert ours.decode(expected["input_ids"]) == theirs.decode(expected["input_ids"])
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    with pytest.raises(ImportError, match="pip install rjieba"):
+        transept.RoFormerTokenizer(str(tmp_path / "vocab.txt"))

@@ -75,7 +75,7 @@ from transept.preprocess.text.classes.sentencepiece import (
     XLNetTokenizer,
     XLNetTokenizerFast,
 )
-from transept.preprocess.text.classes.tables import TapasTokenizer
+from transept.preprocess.text.classes.tables import TapasTokenizer, TapasTokenizerFast
 from transept.preprocess.text.classes.wordpiece import (
     BertTokenizer,
     BertTokenizerFast,
@@ -98,7 +98,7 @@ from transept.preprocess.text.classes.wordpiece import (
     SplinterTokenizer,
     SplinterTokenizerFast,
 )
-from transept.preprocess.text.python import marian, moses, slow, words
+from transept.preprocess.text.python import jieba, marian, moses, slow, words
 
 AddedToken = tokenizers.AddedToken
 PreTrainedTokenizerFast = PreTrainedTokenizerBase = TokenizersBackend = tokenizer.Tokenizer
@@ -109,6 +109,7 @@ BlenderbotSmallTokenizer = words.BlenderbotSmallTokenizer
 XLMTokenizer = moses.XLMTokenizer
 FlaubertTokenizer = moses.FlaubertTokenizer
 BioGptTokenizer = moses.BioGptTokenizer
+RoFormerTokenizer = RoFormerTokenizerFast = jieba.RoFormerTokenizer
 CanineTokenizer = words.CanineTokenizer
 MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
@@ -204,6 +205,8 @@ __all__ = [
     "ReformerTokenizerFast",
     "RemBertTokenizer",
     "RemBertTokenizerFast",
+    "RoFormerTokenizer",
+    "RoFormerTokenizerFast",
     "RobertaTokenizer",
     "RobertaTokenizerFast",
     "SiglipTokenizer",
@@ -213,6 +216,7 @@ __all__ = [
     "T5Tokenizer",
     "T5TokenizerFast",
     "TapasTokenizer",
+    "TapasTokenizerFast",
     "TokenizersBackend",
     "XGLMTokenizer",
     "XGLMTokenizerFast",

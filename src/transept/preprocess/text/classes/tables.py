@@ -285,3 +285,6 @@ class TapasTokenizer(
                     cells.setdefault((line - 1, column - 1), []).append(share)
             found.append(sorted(place for place, each in cells.items() if np.mean(each) > cell_classification_threshold))
         return (found,) if logits_agg is None else (found, np.asarray(logits_agg).argmax(axis=-1).tolist())
+
+
+TapasTokenizerFast = TapasTokenizer
