@@ -14,6 +14,7 @@ import transept
 from tests.models.families import FAMILIES
 from tests.models.harness import classes, settings
 from tests.preprocess.text.conftest import DATA
+from tests.thorough import in_turn
 from transept.adapt.gguf import save_gguf
 from transept.checkpoint.block_writing import encode
 from transept.checkpoint.blocks import decode
@@ -45,6 +46,7 @@ USUAL: dict[str, dict[str, Any]] = {
     },
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 1], "no_rope_layer_interval": None},
 }
+USED = ("LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel")
 WRITERS = {
     cls.__name__: (family, cls)
     for family in FAMILIES
@@ -87,7 +89,7 @@ def test_blocks_are_of_the_format_and_near_the_numbers(name: str) -> None:
     assert (found[0] == 0).all()
 
 
-@pytest.mark.parametrize("name", sorted(WRITERS.keys() - OTHERS))
+@pytest.mark.parametrize("name", in_turn(sorted(WRITERS.keys() - OTHERS), 15, whole=USED))
 def test_models_are_read_as_they_were(name: str, tmp_path: Path) -> None:
     family, cls = WRITERS[name]
     torch.manual_seed(0)
