@@ -137,3 +137,32 @@ def test_m2m_100_beside_the_reference(codes: str, sentence_pieces: SentencePiece
         assert dict(twin(texts, text_target=texts)) == dict(ours(texts, text_target=texts))
     with pytest.raises(InputError, match="'en_XX' is no language"):
         ours.src_lang = "en_XX"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("codes", ["base", "multi"])
+def test_plbart_beside_the_reference(codes: str, sentence_pieces: SentencePieces, tmp_path: Path) -> None:
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(sentence_pieces().read_bytes())
+    (tmp_path / "config.json").write_text('{"model_type": "plbart"}')
+    ours: Any = AutoTokenizer.from_pretrained(tmp_path, language_codes=codes)
+    assert type(ours) is classes.PLBartTokenizer
+    theirs = transformers.PLBartTokenizer.from_pretrained(tmp_path, language_codes=codes)
+    assert ours.lang_code_to_id == theirs.lang_code_to_id
+    assert ours.src_lang == theirs.src_lang
+    if codes == "base":
+        assert len(ours) == len(theirs)
+        assert ours.mask_token_id == theirs.mask_token_id
+    texts = [*TEXTS[:3], "the of 日本", ""]
+    assert dict(ours(texts, padding=True)) == dict(theirs(texts, padding=True))  # no language, or English
+    pairs = [("python", "en_XX"), ("__java__", "python")] + [("ruby", "__go__")] * (codes == "multi")
+    _agree(ours, theirs, pairs, texts)
+    assert ours.src_lang == theirs.src_lang
+    row = ours(texts[2])["input_ids"]
+    assert ours.decode(row) == theirs.decode(row)
+    assert ours.decode(row, skip_special_tokens=True) == theirs.decode(row, skip_special_tokens=True)
+    ours.save_pretrained(tmp_path / "saved")
+    for twin in (AutoTokenizer.from_pretrained(tmp_path / "saved"), pickle.loads(pickle.dumps(ours)), copy.deepcopy(ours)):
+        assert type(twin) is type(ours)
+        assert dict(twin(texts, text_target=texts)) == dict(ours(texts, text_target=texts))
+    with pytest.raises(InputError, match="is no language"):
+        ours.src_lang = "perl"

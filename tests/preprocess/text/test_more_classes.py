@@ -211,6 +211,41 @@ def test_words_by_the_rules_of_moses(name: str, tmp_path: Path) -> None:
     assert dict(pickle.loads(pickle.dumps(ours))(texts)) == dict(ours(texts))
 
 
+@pytest.mark.reference
+@pytest.mark.usefixtures("moses")
+@pytest.mark.parametrize("lower", [False, True])
+def test_fsmt_reads_one_vocabulary_and_writes_another(lower: bool, tmp_path: Path) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,-@"
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", *letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>"]
+    written = [*tokens[:4], *tokens[:3:-1], "да</w>"]
+    for name, table in (("vocab-src.json", tokens), ("vocab-tgt.json", written)):
+        (tmp_path / name).write_text(json.dumps({token: place for place, token in enumerate(table)}), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("t h 9\nth e</w> 8\n", encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "fsmt"}')
+    given = {"langs": ["en", "ru"], "do_lower_case": lower}
+    ours: Any = transept.AutoTokenizer.from_pretrained(tmp_path, **given)
+    theirs = transformers.FSMTTokenizer.from_pretrained(tmp_path, **given)
+    assert type(ours) is transept.FSMTTokenizer
+    texts = ["The book, the Zoo-book.", "“É” ３…。x\u200b ``a''", "</s> book"]
+    for text in texts:
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        row = ours(text)["input_ids"]
+        assert ours.decode(row) == theirs.decode(row)
+        assert ours.decode(row, skip_special_tokens=True) == theirs.decode(row, skip_special_tokens=True)
+    assert ours.decode([len(written) - 1]) == theirs.decode([len(written) - 1]) == "да"
+    same(ours, theirs, texts, padding=True)
+    same(ours, theirs, texts[0], texts[2])
+    assert ours.get_special_tokens_mask([5, 6], [7]) == theirs.get_special_tokens_mask([5, 6], [7])
+    assert (ours.vocab_size, ours.get_vocab()) == (theirs.vocab_size, theirs.get_vocab())
+    ours.save_pretrained(tmp_path / "saved")
+    for twin in (transept.AutoTokenizer.from_pretrained(tmp_path / "saved"), pickle.loads(pickle.dumps(ours))):
+        assert type(twin) is type(ours)
+        assert dict(twin(texts)) == dict(ours(texts))
+        assert twin.decode(row) == ours.decode(row)
+    with pytest.raises(ValueError, match="needs two languages"):
+        transept.FSMTTokenizer(["en"], tmp_path / "vocab-src.json", tmp_path / "vocab-tgt.json", tmp_path / "merges.txt")
+
+
 def test_moses_is_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(ImportError, match="pip install sacremoses"):

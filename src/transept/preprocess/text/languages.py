@@ -224,3 +224,61 @@ class M2M100Tokenizer(
     def _files(self) -> dict[str, str | bytes]:
         names = self.family.files
         return {names["spm_file"]: self._segmenters[0].data, names["vocab_file"]: dump_json(self._source_vocab)}
+
+
+_CODES_OF_PROGRAMS: dict[str, tuple[str, ...]] = {"base": ("__java__", "__python__", "__en_XX__")}
+_CODES_OF_PROGRAMS["multi"] = (*_CODES_OF_PROGRAMS["base"], "__javascript__", "__php__", "__ruby__", "__go__")
+
+
+def _program_backend(files: build.VocabularyFiles, tokens: build.Tokens, options: build.Options) -> tokenizers.Tokenizer:
+    codes = options["language_codes"]
+    kept = tokens if codes == "base" else {name: token for name, token in tokens.items() if name != "mask_token"}
+    return build.fairseq_backend(files, kept, options, between=_CODES_OF_PROGRAMS[codes])
+
+
+class PLBartTokenizer(
+    Multilingual,
+    files={"vocab_file": "sentencepiece.bpe.model", "tokenizer_file": "tokenizer.json"},
+    tokens={"bos_token": "<s>"} | _TOKENS,
+    build=_program_backend,
+    options={"src_lang": None, "tgt_lang": None, "language_codes": "base", "sp_model_kwargs": None},
+    template=None,
+    extra_tokens=lambda options: _CODES_OF_PROGRAMS[options["language_codes"]],
+    applied=True,
+    model_types=("plbart",),
+):
+    """PLBART's tokenizer: the end of a text follows it, and then the language, of programs or English, where one is set.
+
+    Languages are such as ``"python"`` or ``"__python__"``; ``language_codes`` are ``"base"``, three of them and a mask, or
+    ``"multi"``, seven, where texts without one are English. Other options are as for mBART.
+    """
+
+    clean_up_tokenization_spaces = True
+
+    @property
+    def languages(self) -> tuple[str, ...]:  # type: ignore[override]
+        return _CODES_OF_PROGRAMS[self._options["language_codes"]]
+
+    def token_of(self, code: str) -> str:
+        return code if code.startswith("__") else f"__{code}__"
+
+    @property  # type: ignore[override]
+    def src_lang(self) -> str | None:
+        """The language of texts, as its token."""
+        code = self._options["src_lang"] or (None if self._options["language_codes"] == "base" else self.first_language)
+        return None if code is None else self.token_of(code)
+
+    @src_lang.setter
+    def src_lang(self, code: str | None) -> None:
+        Multilingual.src_lang.fset(self, code)  # type: ignore[attr-defined]
+
+    def _speak(self, backend: tokenizers.Tokenizer, code: str | None) -> None:
+        if code is None:
+            ends = ("A", "eos"), ("A", "B", "eos")
+            backend.post_processor = build.template_processor(ends, self.special_tokens_map, backend)
+        else:
+            super()._speak(backend, self.token_of(code))
+
+    @property
+    def spoken(self) -> Template:
+        return ("A", "eos", "lang"), ("A", "B", "eos", "lang")

@@ -115,6 +115,8 @@ MBartTokenizer = MBartTokenizerFast = languages.MBartTokenizer
 MBart50Tokenizer = MBart50TokenizerFast = languages.MBart50Tokenizer
 NllbTokenizer = NllbTokenizerFast = languages.NllbTokenizer
 M2M100Tokenizer = languages.M2M100Tokenizer
+PLBartTokenizer = languages.PLBartTokenizer
+FSMTTokenizer = moses.FSMTTokenizer
 
 __all__ = [
     "AddedToken",
@@ -162,6 +164,7 @@ __all__ = [
     "EsmTokenizerFast",
     "FNetTokenizer",
     "FNetTokenizerFast",
+    "FSMTTokenizer",
     "FlaubertTokenizer",
     "FunnelTokenizer",
     "FunnelTokenizerFast",
@@ -191,6 +194,7 @@ __all__ = [
     "NllbTokenizerFast",
     "OpenAIGPTTokenizer",
     "OpenAIGPTTokenizerFast",
+    "PLBartTokenizer",
     "PegasusTokenizer",
     "PegasusTokenizerFast",
     "PreTrainedTokenizer",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 from transept.errors import FormatError, UnsupportedError, VersionError, refuse
 from transept.preprocess.text.build import VocabularyFiles
 from transept.preprocess.text.python.words import BytePairTokenizer
-from transept.storage.files import read_text
+from transept.storage.files import dump_json, read_text, write_file
 
 _STOP = re.compile(r"[。．]\s*")
 _MARKS = str.maketrans(
@@ -163,3 +164,55 @@ class BioGptTokenizer(MosesTokenizer, model_types=("biogpt",)):
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         words = "".join(token.replace(" ", "").replace("</w>", " ") for token in tokens).split()
         return str(self.rules("Detokenizer", self.lang).detokenize(words))
+
+
+class FSMTTokenizer(
+    MosesTokenizer,
+    files={"src_vocab_file": "vocab-src.json", "tgt_vocab_file": "vocab-tgt.json", "merges_file": "merges.txt"},
+    model_types=("fsmt",),
+):
+    """FSMT's: Moses' words of the first of two ``langs``. Texts have ids of one vocabulary, and ids are read by the other.
+
+    Args:
+        langs: the languages of texts and of what is decoded, such as ``["en", "ru"]``.
+        src_vocab_file: the path of ``vocab-src.json``, piece -> id, or its content.
+        tgt_vocab_file: the same for what is decoded.
+        merges_file: the path of ``merges.txt``, or pairs.
+        settings: ``do_lower_case``, special tokens, and all else that a :class:`Tokenizer` takes.
+    """
+
+    around = ("A sep", "A sep B sep")
+
+    def __init__(
+        self,
+        langs: Any = None,
+        src_vocab_file: Any = None,
+        tgt_vocab_file: Any = None,
+        merges_file: Any = None,
+        **settings: Any,
+    ) -> None:
+        wrong = not isinstance(langs, list | tuple) or len(langs) != 2
+        refuse(wrong, f"langs is {langs!r:.80}, but FSMTTokenizer needs two languages.", 'Pass langs=["en", "ru"].')
+        self.langs, self.do_lower_case = list(langs), bool(settings.get("do_lower_case", False))
+        self.src_lang, self.tgt_lang = self.lang, _ = langs
+        written = VocabularyFiles(tgt_vocab_file).read_vocab()
+        own = {"langs": self.langs, "do_lower_case": self.do_lower_case}
+        super().__init__(src_vocab_file, merges_file, **_names() | settings | own)
+        self._written = {index: token for token, index in written.items()}
+
+    def words(self, text: str, lang: str) -> list[str]:
+        cleaned = self.cleaned(text.lower() if self.do_lower_case else text, lang)
+        return list(self.rules("Tokenizer", lang).tokenize(cleaned, aggressive_dash_splits=True, return_str=False, escape=True))
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        words = "".join(token.replace(" ", "").replace("</w>", " ") for token in tokens).split()
+        return str(self.rules("Detokenizer", self.tgt_lang).detokenize(words))
+
+    def save_vocabulary(self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None) -> tuple[str, ...]:
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        tables = {"vocab-src.json": self.encoder, "vocab-tgt.json": {token: index for index, token in self._written.items()}}
+        merges = "".join(" ".join(pair) + "\n" for pair in sorted(self.bpe_ranks, key=self.bpe_ranks.__getitem__))
+        files = {name: dump_json(table) for name, table in tables.items()} | {"merges.txt": merges}
+        for name, content in files.items():
+            write_file(Path(save_directory, prefix + name), content)
+        return tuple(str(Path(save_directory, prefix + name)) for name in files)
