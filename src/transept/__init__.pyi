@@ -755,6 +755,11 @@ from transept.models.jina_embeddings_v3 import (
     JinaEmbeddingsV3ForTokenClassification as JinaEmbeddingsV3ForTokenClassification,
     JinaEmbeddingsV3Model as JinaEmbeddingsV3Model,
 )
+from transept.models.kimi_linear import (
+    KimiLinearConfig as KimiLinearConfig,
+    KimiLinearForCausalLM as KimiLinearForCausalLM,
+    KimiLinearModel as KimiLinearModel,
+)
 from transept.models.layoutlm import (
     LayoutLMConfig as LayoutLMConfig,
     LayoutLMForMaskedLM as LayoutLMForMaskedLM,

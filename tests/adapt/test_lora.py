@@ -82,7 +82,8 @@ LIMITS = {
     "Jamba": "the reference reads the weights of its step projections past the layers",
     "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
     **dict.fromkeys(
-        ("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "Qwen2Moe", "Qwen3Next", "Qwen3_5Moe"), "as Qwen3Moe"
+        ("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "KimiLinear", "Qwen2Moe", "Qwen3Next", "Qwen3_5Moe"),
+        "as Qwen3Moe",
     ),
     "XLNet": "its projections are no layers in the reference",
     "BeitBackbone": "its modules have another prefix than its files",

@@ -26,6 +26,7 @@ KINDS = [
     for name, more in (("tiny", {}), *family.variants.items())
     if (family.model_type, name)
     in {("bamba", "tiny"), ("jamba", "tiny"), ("lfm2", "tiny"), ("qwen3_next", "tiny"), ("falcon_h1", "tiny")}
+    | {("kimi_linear", "tiny")}
     | {("nemotron_h", "first"), ("recurrent_gemma", "tiny")}
 ]
 IDS = torch.randint(5, 99, (2, 7), generator=torch.Generator().manual_seed(0))

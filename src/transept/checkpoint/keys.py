@@ -21,8 +21,9 @@ class Recipe:
     """How some of our tensors are stored as one, ``stored``; ``part`` says which of ``targets`` is meant.
 
     ``axis`` is the one that several are joined along, ``groups`` how many pieces each is cut into before. ``row`` tells that it
-    is a row of a stacked tensor, or one of so many equal ``pieces`` of a row, ``piece``; ``heads``, where not zero, that
-    the stored one has its last axis as two, the first of so many.
+    is a row of a stacked tensor, or one of so many equal ``pieces`` of a row, ``piece``; ``cut``, where not zero, that
+    the rows are so many equal parts of our tensor, and ``heads``, where not zero, that the stored one has its last axis as two,
+    the first of so many.
     """
 
     targets: tuple[str, ...]
@@ -32,6 +33,7 @@ class Recipe:
     row: bool = False
     piece: int = 0
     pieces: int = 1
+    cut: int = 0
     heads: int = 0
     stored: str = ""
     part: int = 0
@@ -106,6 +108,16 @@ def Stacked(target: str, piece: int = 0, pieces: int = 1) -> Recipe:  # noqa: N8
     return Recipe((target,), row=True, piece=piece, pieces=pieces)
 
 
+def Cut(target: str, part: int, parts: int) -> Recipe:  # noqa: N802
+    """One of our tensors is stored in equal parts of its first axis, each under a name of its own, which has a rule."""
+    return Recipe((target,), row=True, part=part, cut=parts)
+
+
+def rows_of(tensor: Tensor, cut: int) -> Tensor:
+    """The rows of a stacked tensor, which are equal parts where it is ``cut``."""
+    return tensor.view(cut, -1, *tensor.shape[1:]) if cut else tensor
+
+
 def slot_name(name: str, row: int | str, piece: int, pieces: int) -> str:
     """What a row of a stacked tensor is called, or one of several pieces of it."""
     return f"{name}.{row}.{piece}" if pieces > 1 else f"{name}.{row}"
@@ -148,15 +160,18 @@ class KeyMap:
         self._recipes: dict[str, Recipe] = {}
         self._levels: dict[Path, int] = {}  # numbers at the end of a slot's name
         self._pieces: dict[Path, int] = {}
+        self._cuts: dict[Path, int] = {}
         for stored, rule in flattened(table).items():
             self.stored.add(tuple(stored.split(".")) if stored else (), rule.targets)
             for part, target in enumerate(rule.targets):
-                ours = slot_name(target, "*", rule.piece, rule.pieces) if rule.row else target
+                row = f"{rule.part}" if rule.cut else "*"
+                ours = slot_name(target, row, rule.piece, rule.pieces) if rule.row else target
                 if before := self.rules.add(tuple(ours.split(".")) if ours else (), replace(rule, part=part) if part else rule):
                     raise ValueError(f"{stored!r} and {before.stored!r} both map to {ours!r}")
                 if rule.row:
                     self._levels[path_of(ours)] = 2 if rule.pieces > 1 else 1
                     self._pieces[path_of(target)] = rule.pieces
+                    self._cuts[path_of(target)] = rule.cut
 
     def ours(self, stored: str) -> tuple[str, ...]:
         """The path or paths of ours that a stored path, of a module or a tensor, stands for; of a list that of its elements.
@@ -199,7 +214,7 @@ class KeyMap:
             if (pieces := self._pieces.get(path_of(name))) is None or self.recipe(name).stored in stored:
                 slots[name] = tensor
                 continue
-            for row, whole in enumerate(tensor):
+            for row, whole in enumerate(rows_of(tensor, self._cuts[path_of(name)])):
                 cut = whole.chunk(pieces) if pieces > 1 else (whole,)
                 slots |= {slot_name(name, row, piece, pieces): part for piece, part in enumerate(cut)}
         return slots
@@ -216,6 +231,8 @@ class KeyMap:
         return {name: tensors[0] if name in slots else self._stacked(name, tensors) for name, tensors in rows.items()}
 
     def _stacked(self, name: str, tensors: list[Tensor]) -> Tensor:
+        if self._cuts[path_of(name)]:
+            return torch.cat(tensors)
         pieces = self._pieces[path_of(name)]
         rows = torch.stack(tensors)
         return rows.view(-1, pieces * rows.shape[1], *rows.shape[2:])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.checkpoint.few_bits import Replace, keep
-from transept.checkpoint.keys import Recipe
+from transept.checkpoint.keys import Recipe, rows_of
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import Store
 from transept.environment.memory import check_memory
@@ -260,7 +260,8 @@ def fill(
                 if replace is not None:
                     replace(model, name)
             else:
-                row = model.get_parameter(owner).data[int(name.removeprefix(f"{owner}.").partition(".")[0])]
+                rows = rows_of(model.get_parameter(owner).data, recipe.cut)
+                row = rows[int(name.removeprefix(f"{owner}.").partition(".")[0])]
                 row.chunk(recipe.pieces)[recipe.piece].copy_(piece)
     for name, source in ties.items():
         if keeps_bits and source in report.filled:  # the embeddings have the weight unpacked

@@ -106,9 +106,9 @@ def _grouped(x: Tensor, groups: int) -> Tensor:
     return x.view(x.shape[0], groups, -1, *x.shape[2:])
 
 
-def _chunks(x: Tensor) -> Tensor:
-    """(B, H, T, ...) -> (B, H, chunks, L, ...), filled up with zeros."""
-    size = min(x.shape[2], _CHUNK)
+def _chunks(x: Tensor, *, whole: bool = False) -> Tensor:
+    """(B, H, T, ...) -> (B, H, chunks, L, ...), filled up with zeros; one chunk may be short where they need not be whole."""
+    size = _CHUNK if whole else min(x.shape[2], _CHUNK)
     rest = -x.shape[2] % size
     x = F.pad(x, (0, 0) * (x.ndim - 3) + (0, rest))
     return x.reshape(*x.shape[:2], -1, size, *x.shape[3:])
@@ -121,6 +121,26 @@ def _decays(logs: Tensor) -> Tensor:
     # Sums of what lies between, and not differences of sums, which would round away small factors beside large ones.
     between = logs[..., None].expand(*logs.shape, size).masked_fill(~later.tril(-1), 0).cumsum(-2)
     return between.masked_fill(~later, -torch.inf).exp()
+
+
+def _behind(logs: Tensor) -> Tensor:
+    """(..., L, N) logarithms of factors -> the product of those behind each position."""
+    return F.pad(logs[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2).exp()
+
+
+def _compared(query: Tensor, key: Tensor, logs: Tensor) -> Tensor:
+    """Products (..., L, L) of queries with keys (..., L, N) that have decayed since, each channel by itself; 0 backwards.
+
+    Two halves are compared over what lies on both sides of their border, so that no factor is above one; the halves are
+    compared alike. L is a power of two.
+    """
+    blocks = (query * key).sum(-1)[..., None, None]
+    while blocks.shape[-3] > 1:
+        q, k, log = (part.reshape(*part.shape[:-2], -1, 2, blocks.shape[-1], part.shape[-1]) for part in (query, key, logs))
+        across = (q[..., 1, :, :] * log[..., 1, :, :].cumsum(-2).exp()) @ (k[..., 0, :, :] * _behind(log[..., 0, :, :])).mT
+        above = torch.cat([blocks[..., ::2, :, :], torch.zeros_like(across)], dim=-1)
+        blocks = torch.cat([above, torch.cat([across, blocks[..., 1::2, :, :]], dim=-1)], dim=-2)
+    return blocks[..., 0, :, :]
 
 
 def _carried(made: Tensor, logs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -244,28 +264,35 @@ def gated_delta_scan(
 
     ``state[t] = exp(logs[t]) * state[t - 1]``, to which ``share[t] * key[t]`` times how much ``value[t]`` differs from
     ``key[t] @ state[t]`` is added, and ``y[t] = query[t] @ state[t]``. ``query`` and ``key`` are (B, T, G, N), each for H / G
-    heads, ``value`` (B, T, H, P), the others (B, T, H). Returns (B, T, H, P) and the last state (B, H, N, P), in float32 at
-    least. Within a chunk the differences are the solution of a system of equations.
+    heads, ``value`` (B, T, H, P), the others (B, T, H); ``logs`` may be (B, T, H, N), one for each channel of keys (Kimi Team
+    2025). Returns (B, T, H, P) and the last state (B, H, N, P), in float32 at least. Within a chunk the differences are the
+    solution of a system of equations.
     """
-    times, length = value.shape[2] // key.shape[2], key.shape[1]
+    times, length, by_channel = value.shape[2] // key.shape[2], key.shape[1], logs.ndim == 4
+    share, logs = share[..., None], logs if by_channel else logs[..., None]
     query, key, value, logs, share = (wide(part).transpose(1, 2) for part in (query, key, value, logs, share))
     query, key = (part.repeat_interleave(times, dim=1) if times > 1 else part for part in (query, key))
     state = value.new_zeros(*key.shape[:2], key.shape[3], value.shape[3]) if state is None else state
     if length == 1:
-        state = state * logs.exp()[..., None]
-        state = state + key.mT @ ((value - key @ state) * share[..., None])
+        state = state * logs.exp().mT
+        state = state + key.mT @ ((value - key @ state) * share)
         return (query @ state).transpose(1, 2), state
-    query, key, value, logs, share = (_chunks(part) for part in (query, key, value, logs, share))
-    decays, total, learned = _decays(logs), logs.cumsum(-1).exp()[..., None], key * share[..., None]
-    given = torch.cat([value * share[..., None], learned * total], dim=-1)
-    solved = torch.linalg.solve_triangular(learned @ key.mT * decays, given, upper=False, unitriangular=True)
+    query, key, value, logs, share = (_chunks(part, whole=by_channel) for part in (query, key, value, logs, share))
+    total, learned = logs.cumsum(-2).exp(), key * share
+    if by_channel:
+        among, within = _compared(learned, key, logs), _compared(query, key, logs)
+    else:
+        decays = _decays(logs[..., 0])
+        among, within = learned @ key.mT * decays, query @ key.mT * decays
+    given = torch.cat([value * share, learned * total], dim=-1)
+    solved = torch.linalg.solve_triangular(among, given, upper=False, unitriangular=True)
     made, seen = torch.split(solved, [value.shape[-1], key.shape[-1]], dim=-1)
-    within, reads, writes = query @ key.mT * decays, query * total, (key * decays[..., -1, :, None]).mT
+    reads, writes = query * total, (key * _behind(logs)).mT
     outputs = []
     for chunk in range(value.shape[2]):
         new = made[:, :, chunk] - seen[:, :, chunk] @ state
         outputs.append(reads[:, :, chunk] @ state + within[:, :, chunk] @ new)
-        state = state * total[:, :, chunk, -1:] + writes[:, :, chunk] @ new
+        state = state * total[:, :, chunk, -1, :, None] + writes[:, :, chunk] @ new
     return torch.cat(outputs, dim=2).transpose(1, 2)[:, :length], state
 
 

@@ -167,6 +167,28 @@ HYBRIDS = [
         variants={"routed": {"output_router_logits": True, "tie_word_embeddings": True}},
     ),
     Family(
+        "kimi_linear",
+        HYBRID
+        | KINDS
+        | {"num_key_value_heads": 4, "linear_num_heads": 4, "linear_head_dim": 6, "kv_lora_rank": 10, "qk_rope_head_dim": 4}
+        | {
+            "qk_nope_head_dim": 6,
+            "v_head_dim": 7,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 21,
+        }
+        | {"initializer_range": 0.03, "bos_token_id": 1, "eos_token_id": 2},
+        left_padded_alone=True,
+        rounded=ALL,
+        variants={
+            "routed": {"output_router_logits": True, "n_group": 3, "topk_group": 2, "q_lora_rank": 9},
+            "dense": {"mlp_layer_types": ["dense"] * 3, "attention_bias": True, "linear_conv_kernel_dim": 2},
+            "sparse": {"mlp_layer_types": ["sparse", "dense", "sparse"], "norm_topk_prob": False, "n_shared_experts": 2},
+            "usual": {"layer_types": None, "num_hidden_layers": 5},
+        },
+    ),
+    Family(
         "falcon_h1",
         HYBRID | MIXERS | MILD | {"num_hidden_layers": 2, "mamba_d_ssm": 24},
         left_padded_alone=True,
