@@ -213,7 +213,12 @@ def test_settings_are_changed_and_checked(model, capsys):
     chat.hear("/set parameter max-new-tokens 2")
     chat.hear("Hello")
     assert chat.stats.new_tokens == 2
-    for line in ("/set temperatur 1", "/set temperature -1", "/set max_new_tokens many", "/set temperature"):
+    for line in (
+        "/set temperatur 1",
+        "/set temperature -1",
+        "/set max_new_tokens many",
+        "/set temperature",
+    ):  # codespell:ignore
         before = dict(chat.settings)
         with pytest.raises((ConfigError, InputError)):
             chat.hear(line)
