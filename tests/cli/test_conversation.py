@@ -214,7 +214,7 @@ def test_settings_are_changed_and_checked(model, capsys):
     chat.hear("Hello")
     assert chat.stats.new_tokens == 2
     for line in (
-        "/set temperatur 1",
+        "/set temperatur 1",  # codespell:ignore
         "/set temperature -1",
         "/set max_new_tokens many",
         "/set temperature",

@@ -26,9 +26,7 @@ _STEP = 64
 # A float32 that is added to this one is rounded to an integer, which the lowest bits of the sum are.
 _ROUNDS = 1.5 * 2**23
 _TINY = torch.finfo(torch.float32).tiny
-# FBGEMM's operator rounds inputs by steps of 6e-5 or more. Inputs are so many times as large for it, and scales as small, which
-# changes no bit of any product but those of smaller inputs.
-_ENLARGED = 2.0**40
+_ENDS = torch.tensor([-1.0, 1.0])  # between which a row is that is divided by its largest value
 
 
 def can_quantize() -> bool:
@@ -90,29 +88,30 @@ class EightBitLinear(QuantizedLinear):
 
 
 class QuantizedForOneRow(EightBitLinear):
-    """Multiplies by FBGEMM's operator, which rounds inputs by itself and is fastest for a single row."""
+    """Multiplies by FBGEMM's operator, which rounds inputs by itself and is fastest for a single row.
+
+    It has one step for all inputs of a product, from the lowest to the highest. Each row is divided by its largest value, and
+    two more columns, whose weights are zero, hold the ends, so that a row is rounded in company as it is alone.
+    """
 
     def pack(self, rounded: Tensor) -> Any:
         with warnings.catch_warnings():
             # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
             warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
-            zeros = torch.zeros(len(rounded), dtype=torch.long)
-            tensor = torch._make_per_channel_quantized_tensor(rounded, self.scale.double() / _ENLARGED, zeros, 0)
+            zeros, rows = torch.zeros(len(rounded), dtype=torch.long), F.pad(rounded, (0, len(_ENDS)))
+            tensor = torch._make_per_channel_quantized_tensor(rows, self.scale.double(), zeros, 0)
         return torch.ops.quantized.linear_prepack(tensor, None)
 
     def rounded(self) -> Tensor:
         whole: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
-        return whole
+        return whole[:, : -len(_ENDS)].contiguous()
 
     def multiply(self, x: Tensor) -> Tensor:
-        x, narrow = x.float(), not torch.cpu._is_vnni_supported()
-        if len(x) == 1:
-            out: Tensor = torch.ops.quantized.linear_dynamic(x * _ENLARGED, self.packed, narrow)
-        else:
-            # The operator has one step for all rows: those of small values would be lost beside others.
-            size = x.abs().amax(dim=-1, keepdim=True).clamp(min=_ENLARGED * _TINY)
-            out = torch.ops.quantized.linear_dynamic(x / (size / _ENLARGED), self.packed, narrow) * size
-        return out if self.bias is None else out + self.bias
+        x = x.float()
+        size = x.abs().amax(dim=-1, keepdim=True).clamp_(min=_TINY)
+        rows = torch.cat([x / size, _ENDS.expand(len(x), -1)], dim=1)
+        out: Tensor = torch.ops.quantized.linear_dynamic(rows, self.packed, not torch.cpu._is_vnni_supported())
+        return out.mul_(size) if self.bias is None else torch.addcmul(self.bias, out, size)
 
 
 class QuantizedForManyRows(EightBitLinear):
