@@ -51,6 +51,13 @@ def test_answers_are_nearly_the_same(name: str) -> None:
     assert 0 < relative(output(rounded), output(plain)) < 0.1  # weights of 0.2 make these small models sensitive
 
 
+@pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows])
+def test_rows_in_company_are_those_alone(make: type[QuantizedLinear]) -> None:
+    """Whatever the sizes of the others: their sums are of integers, so that they are equal to the last bit."""
+    rounded, x = make(layer()), torch.randn(9, 64) * torch.logspace(-8, 4, 9)[:, None]
+    assert torch.equal(rounded(x), torch.cat([rounded(row[None]) for row in x]))
+
+
 @KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64), (5, 64), (2, 3, 64), (0, 64)], ids=str)

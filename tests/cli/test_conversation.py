@@ -218,7 +218,7 @@ def test_settings_are_changed_and_checked(model, capsys):
         "/set temperature -1",
         "/set max_new_tokens many",
         "/set temperature",
-    ):  # codespell:ignore
+    ):
         before = dict(chat.settings)
         with pytest.raises((ConfigError, InputError)):
             chat.hear(line)
