@@ -78,6 +78,12 @@ def kinds() -> str:
     )
 
 
+def gguf() -> str:
+    """Families whose GGUF files are read."""
+    bases = {name: {getattr(cls, "backbone_class", cls) for cls in classes} for name, classes in described().items()}
+    return ", ".join(name for name, found in bases.items() if any("gguf" in vars(base) for base in found))
+
+
 def written(path: Path, marker: str, table: str) -> str:
     """The document with the table between its markers."""
     text = path.read_text(encoding="utf-8")
@@ -89,7 +95,11 @@ def written(path: Path, marker: str, table: str) -> str:
     )
 
 
-TABLES: dict[tuple[str, str], Callable[[], str]] = {("README.md", "kinds"): kinds, ("docs/families.md", "families"): families}
+TABLES: dict[tuple[str, str], Callable[[], str]] = {
+    ("README.md", "kinds"): kinds,
+    ("docs/families.md", "families"): families,
+    ("docs/how-to/load-and-save.md", "gguf"): gguf,
+}
 
 
 if __name__ == "__main__":
