@@ -74,10 +74,14 @@ _NEVER_READ = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 @dataclass(frozen=True)
 class Change:
-    """How the numbers of a tensor in a file differ from ours: a function of the tensor and the config for each direction."""
+    """How the numbers of a tensor in a file differ from ours: a function of the tensor and the config for each direction.
+
+    ``by_rows`` tells that rows are put in another order at most, so that a matrix of few bits may be changed as it is stored.
+    """
 
     read: Callable[[Tensor, Any], Tensor]
     write: Callable[[Tensor, Any], Tensor]
+    by_rows: bool = True
 
 
 @dataclass(frozen=True)
@@ -260,10 +264,11 @@ class GGUFStore(Mapping[str, Tensor]):
     def grouped(self, name: str) -> GroupedWeight | None:
         """A matrix in its bits, where there are products by such; ``None`` for others."""
         stored, row = self._rows.get(name, (None, None))
-        if stored is None or row is not None or len(stored.shape) != 2:
+        change = stated_for(name, self._changes)
+        if stored is None or row is not None or len(stored.shape) != 2 or not (change is None or change.by_rows):
             return None
         blocks = self._bytes(stored, None).view(-1, stored.encoding.size)
-        weight, change = encodings.grouped(stored.encoding.name, blocks, stored.shape[0]), stated_for(name, self._changes)
+        weight = encodings.grouped(stored.encoding.name, blocks, stored.shape[0])
         if weight is None or change is None:
             return weight
         return weight.map_rows(lambda part: change.read(part, self._config))

@@ -144,10 +144,10 @@ def _keys(kind: Any) -> dict[str, tuple[str, ...]]:
     return usual | {key: (name,) for key, name in kind.gguf_keys.items()}
 
 
-def has_attention(gguf: GGUF) -> list[bool] | None:
-    """Which layers have attention, of a file whose heads are stated by layers; ``None`` where they are not."""
-    counts = gguf.settings.get(f"{gguf.architecture}.attention.head_count_kv")
-    return [bool(count) for count in counts] if isinstance(counts, np.ndarray) else None
+def by_layers(gguf: GGUF, key: str) -> list[bool] | None:
+    """Which layers have something, such as heads of keys; ``None`` where a file says it of all or not at all."""
+    values = gguf.settings.get(f"{gguf.architecture}.{key}")
+    return [bool(value) for value in values] if isinstance(values, np.ndarray) else None
 
 
 def _own(gguf: GGUF, key: str) -> Any:

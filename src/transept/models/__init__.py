@@ -49,6 +49,8 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     ),
     "deepseek2": lambda gguf: "deepseek_v3" if any("exp_probs_b" in name for name in gguf.tensors) else "deepseek_v2",
     "granitehybrid": lambda gguf: "granitemoehybrid",
+    "qwen35": lambda gguf: "qwen3_5_text",
+    "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }

@@ -11,7 +11,7 @@ from transept.checkpoint.gguf import Layout, side_by_side
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import derived
-from transept.config.gguf import has_attention
+from transept.config.gguf import by_layers
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL
 from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, StateSpaceSettings, state_space
@@ -49,7 +49,7 @@ class GraniteMoeHybridConfig(GraniteMoeSharedConfig, KindsConfig, StateSpaceSett
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        kinds = [FULL if has else LINEAR for has in has_attention(gguf) or ()]
+        kinds = [FULL if has else LINEAR for has in by_layers(gguf, "attention.head_count_kv") or ()]
         turns = gguf.get("granitehybrid.rope.scaling.finetuned", bool, False)
         inner, size = gguf.get("granitehybrid.ssm.inner_size", int, 0), values.get("hidden_size")
         more: dict[str, Any] = {"layer_types": kinds} if kinds else {}

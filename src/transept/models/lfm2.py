@@ -10,7 +10,7 @@ from transept.checkpoint.gguf import FLAT_CONV, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, derived
-from transept.config.gguf import has_attention
+from transept.config.gguf import by_layers
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL, GroupedConfig
 from transept.kinds.hybrid import CONV, HybridBackbone, KindsConfig
@@ -44,7 +44,7 @@ class ConvConfig(GroupedConfig, KindsConfig):
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        kinds = [FULL if has else CONV for has in has_attention(gguf) or ()]
+        kinds = [FULL if has else CONV for has in by_layers(gguf, "attention.head_count_kv") or ()]
         return values | ({"layer_types": kinds} if kinds else {})
 
     def to_gguf(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from transept.config.fields import Experts, Layers
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import BalancedConfig
 from transept.models.mixtral import sparse_names
-from transept.models.qwen3_5_text import SplitDeltaMixer
+from transept.models.qwen3_5_text import DELTA_FILES, SplitDeltaMixer
 from transept.models.qwen3_next import DELTA_BLOCK, SHARED, DeltaConfig, Qwen3NextModel
 
 
@@ -28,6 +28,7 @@ class Qwen3_5MoeTextConfig(DeltaConfig, BalancedConfig):
 class Qwen3_5MoeTextModel(Qwen3NextModel):
     config_class = Qwen3_5MoeTextConfig
     names = sparse_names(SHARED, DELTA_BLOCK, legacy={"language_model": ""}, ignore=("mtp", "visual"))
+    gguf = DELTA_FILES
     mixer_class = SplitDeltaMixer
 
 

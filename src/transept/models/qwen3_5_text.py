@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import FLAT_CONV, NORMS, PLUS_ONE, STATES, Change, Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Layers
 from transept.heads.language import ForCausalLM
@@ -41,11 +43,67 @@ class SplitDeltaMixer(DeltaMixer):
         return self.in_proj_qkv(x), self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x)
 
 
+def _swapped(tensor: Tensor, config: DeltaConfig, axis: int, size: int, *, tiled: bool) -> Tensor:
+    """Heads of values by the heads of keys that they belong to, or ``tiled``: the first ones of all, then the second ones."""
+    groups, each = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    order = (each, groups, size) if tiled else (groups, each, size)
+    return tensor.unflatten(axis, order).transpose(axis, axis + 1).flatten(axis, axis + 2)  # type: ignore[no-untyped-call]
+
+
+def _tiled(axis: int = 0, *, whole: bool = True, mixed: bool = False, before: Change | None = None) -> Change:
+    """The file has heads of values in another order; ``whole`` with all numbers of each, ``mixed`` behind queries and keys.
+
+    ``before`` is what it changes besides.
+    """
+
+    def change(tensor: Tensor, config: DeltaConfig, *, tiled: bool) -> Tensor:
+        size = config.linear_value_head_dim if whole else 1
+        others = 2 * config.linear_num_key_heads * config.linear_key_head_dim if mixed else 0
+        first, values = torch.split(tensor, [others, tensor.shape[axis] - others], dim=axis)
+        return torch.cat([first, _swapped(values, config, axis, size, tiled=tiled)], dim=axis)
+
+    def read(tensor: Tensor, config: DeltaConfig) -> Tensor:
+        return change(tensor if before is None else before.read(tensor, config), config, tiled=True)
+
+    def write(tensor: Tensor, config: DeltaConfig) -> Tensor:
+        tensor = change(tensor, config, tiled=False)
+        return tensor if before is None else before.write(tensor, config)
+
+    return Change(read, write, by_rows=axis == 0)
+
+
+DELTA_FILES = Layout(
+    {
+        "ffn_norm": None,
+        "post_attention_norm": "mlp_norm",
+        "attn_qkv": "mixer.in_proj_qkv",
+        "attn_gate": "mixer.in_proj_z",
+        "ssm_beta": "mixer.in_proj_b",
+        "ssm_alpha": "mixer.in_proj_a",
+        "ssm_conv1d": "mixer.conv1d",
+        "ssm_a": "mixer.A_log",
+        "ssm_dt.bias": "mixer.dt_bias",
+        "ssm_norm": "mixer.norm",
+        "ssm_out": "mixer.out_proj",
+    },
+    changes={
+        **dict.fromkeys(NORMS, PLUS_ONE),
+        "attn_qkv.weight": _tiled(mixed=True),
+        "attn_gate.weight": _tiled(),
+        "ssm_out.weight": _tiled(1),
+        **dict.fromkeys(("ssm_beta.weight", "ssm_alpha.weight", "ssm_dt.bias"), _tiled(whole=False)),
+        "ssm_a": _tiled(whole=False, before=STATES["ssm_a"]),
+        "ssm_conv1d.weight": _tiled(mixed=True, before=FLAT_CONV),
+    },
+)
+
+
 class Qwen3_5TextModel(DeltaLayers, HybridBackbone, LlamaModel):
     config_class = Qwen3_5TextConfig
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", DELTA_BLOCK)}, legacy={"language_model": ""}, ignore=("mtp", "visual")
     )
+    gguf = DELTA_FILES
     mixer_class = SplitDeltaMixer
 
 

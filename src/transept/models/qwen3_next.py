@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from transept.checkpoint.keys import Table
 from transept.config.fields import Count, Experts, Layers, derived
+from transept.config.gguf import by_layers
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL, DecoderConfig
 from transept.kinds.experts import BalancedConfig, sparse_mlp
@@ -34,6 +35,7 @@ from transept.models.llama import (
 )
 from transept.models.mixtral import MixtralModel, sparse_names
 from transept.models.qwen2_moe import SharedExpert
+from transept.storage.gguf import GGUF
 
 
 class DeltaConfig(DecoderConfig, KindsConfig):
@@ -60,6 +62,34 @@ class DeltaConfig(DecoderConfig, KindsConfig):
     layer_types: list[str] = derived(
         lambda c: [LINEAR if (i + 1) % c.full_attention_interval else FULL for i in range(c.num_hidden_layers)]
     )
+
+    gguf_keys = {
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads",
+        "ssm.time_step_rank": "linear_num_value_heads",
+        "full_attention_interval": "full_attention_interval",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        inner, more = (gguf.get(f"{gguf.architecture}.{key}", int, 0) for key in ("ssm.inner_size", "nextn_predict_layers"))
+        heads, count = values.get("linear_num_value_heads"), values.get("num_hidden_layers")
+        found: dict[str, Any] = {}
+        if isinstance(heads, int) and heads > 0 < inner:
+            found["linear_value_head_dim"] = inner // heads
+        kinds = by_layers(gguf, "attention.recurrent_layers")
+        if isinstance(count, int) and more >= 0:
+            found["num_hidden_layers"] = count - more
+            if kinds is not None and len(kinds) >= count - more:
+                found["layer_types"] = [LINEAR if kind else FULL for kind in kinds[: count - more]]
+        return values | found
+
+    def to_gguf(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"ssm.inner_size": self.linear_num_value_heads * self.linear_value_head_dim}
+        own["attention.recurrent_layers"] = [kind == LINEAR for kind in self.layer_types]
+        own["rope.dimension_sections"] = [11, 11, 10, 0]  # of pictures, which programs ask for
+        return super().to_gguf() | own
 
     def validate(self) -> None:
         super().validate()
