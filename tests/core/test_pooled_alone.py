@@ -31,6 +31,7 @@ FIRST |= {
     "MobileBertModel",
     "BigBirdModel",
     "LongformerModel",
+    "TapasModel",
 }
 
 

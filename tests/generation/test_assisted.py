@@ -19,9 +19,9 @@ from transept.generation.prompt import Prompt
 
 pytestmark = pytest.mark.reference
 
-CASES = [
-    case for case in COMPARED if not case.values[1]._is_stateful and case.values[0].model_type not in ("reformer", "xlnet")
-]
+# Experts of NLLB take as many tokens of a pass as they have places for, so that guesses that are checked together have others.
+OTHERS = ("reformer", "xlnet", "nllb-moe")
+CASES = [case for case in COMPARED if not case.values[1]._is_stateful and case.values[0].model_type not in OTHERS]
 GPT2 = next(case for case in WRITERS if case.values[1].__name__ == "GPT2LMHeadModel")
 BART = next(case for case in WRITERS if case.values[1].__name__ == "BartForConditionalGeneration")
 MAMBA = next(case for case in WRITERS if case.values[1].__name__ == "MambaForCausalLM")

@@ -233,9 +233,9 @@ class Backbone(Model):
     pooling: ClassVar[str] = "first"
     head_dropouts: ClassVar[tuple[str | float, ...]] = ()
     head_names: ClassVar[set[str]] = set()
+    stored_prefix: ClassVar[str | None] = None  # where files of task models keep it, if the tree has another name for it
     table_name: ClassVar[str] = "embed_tokens"
-    # Whether matrices whose output is added to the residual stream begin smaller, the more the deeper (Radford et al. 2019).
-    scales_residual: ClassVar[bool] = False
+    scales_residual: ClassVar[bool] = False  # whether what adds to the stream begins smaller the deeper (Radford et al. 2019)
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
 

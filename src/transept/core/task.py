@@ -135,7 +135,8 @@ class TaskModel(Composed, Generic[B]):
     def backbone_part(cls, config: Config) -> Part:
         """What the backbone is; tasks whose config chooses it override it."""
         place, options = cls.base_model_prefix, cls.backbone_options
-        return Part("backbone", cls.backbone_class, place=place, loose=True, options=options)
+        stored = cls.backbone_class.stored_prefix or place
+        return Part("backbone", cls.backbone_class, place=place, stored=stored, loose=True, options=options)
 
     @classmethod
     def names_of(cls, config: Config) -> Names:

@@ -183,10 +183,10 @@ class NemotronHModel(HybridBackbone, MixtralModel):
     names = Names(
         {"embeddings": "embed_tokens", "layers.*": ("layers.*", {"norm": "part_norm", "mixer": ("", PARTS)}), "norm_f": "norm"},
         files={"layers.*.mixer": ("layers.*.mixer", {**STACKED, **KEPT})},
-        legacy={"backbone": "model"},
         ignore=("mtp",),
         exact=("correction_bias",),
     )
+    stored_prefix = "backbone"
     norm_class = WideRMSNorm
     reads = ("input_ids", "inputs_embeds", "position_ids", "past_key_values", "use_cache", "labels", "attention_mask")
     adapter_targets = ("q_proj", "k_proj", "v_proj", "o_proj")  # peft's

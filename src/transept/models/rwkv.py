@@ -226,6 +226,7 @@ class RwkvModel(HybridBackbone):
 
     config_class = RwkvConfig
     keeps = (States,)
+    adapter_targets = ("key", "value", "receptance", "output")  # peft's
     reads: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "inputs_embeds", "state", "use_cache", "labels")
     names = Names(
         {"embeddings": "embed_tokens", "blocks.*": ("layers.*", RWKV_BLOCK), "ln_out": "norm"},

@@ -136,6 +136,7 @@ class SwitchTransformersDecoder(SwitchTransformersStack, T5Decoder): ...
 class SwitchTransformersModel(SparseSeq2SeqBackbone, T5Model):
     config_class = SwitchTransformersConfig
     encoder_class, decoder_class = SwitchTransformersEncoder, SwitchTransformersDecoder
+    base_model_prefix = "switch_transformers"
     initialize_module = start
 
     @classmethod

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from transept.errors import InputError, TranseptWarning, refuse
 from transept.preprocess.features import check_tensor_type, choice
 from transept.preprocess.settings import need
@@ -53,6 +51,8 @@ class _Table:
 
     def cost(self, rows: int) -> list[int]:
         """How many tokens there are in that many rows, of cells that are cut after 1, 2, ... tokens."""
+        import numpy as np  # not at the top: other tokenizers need none of it
+
         counts = np.bincount([token.word for token in self.tokens if token.row <= rows], minlength=1)
         return list(accumulate(counts.tolist()))
 
@@ -213,6 +213,8 @@ class TapasTokenizer(
 
     def row(self, query: Any, table: _Table, answer: Any, before: Any, how: tuple[bool, int | None, bool]) -> dict[str, Any]:
         """The columns of one question."""
+        import numpy as np  # not at the top: other tokenizers need none of it
+
         cut, length, special = how
         query, ids = self.question(query)
         cells = self.fitting(table, len(ids), cut, length)
@@ -274,6 +276,8 @@ class TapasTokenizer(
             logits: (N, T), of tokens.
             cell_classification_threshold: how likely, on average over its tokens, a cell is that answers.
         """
+        import numpy as np  # not at the top: other tokenizers need none of it
+
         shares = 1 / (1 + np.exp(-np.clip(np.asarray(logits), -88.7, None))) * np.asarray(data["attention_mask"])
         found = []
         for row, kinds in zip(shares, np.asarray(data["token_type_ids"]), strict=True):
