@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -233,6 +234,7 @@ class NemotronHModel(HybridBackbone, MixtralModel):
 
 
 class NemotronHForCausalLM(ForSparseCausalLM[NemotronHModel]):
+    names = replace(ForSparseCausalLM.names, ties={})  # whatever the config says
     reads = MixtralModel.reads
 
     def score(self, hidden: Tensor) -> Tensor:
