@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.generation.test_generate import COMPARED, NEW, WRITERS, inputs, ready, written
+from tests.generation.test_generate import COMPARED, NEW, USED, WRITERS, inputs, ready, written
 from tests.models.families import Family
+from tests.thorough import in_turn
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.generation.assisted import Draft, ForeignDraft, PromptLookup
@@ -65,7 +66,7 @@ class Counted:
         self.handle.remove()
 
 
-@pytest.mark.parametrize(("family", "cls"), CASES)
+@pytest.mark.parametrize(("family", "cls"), in_turn(CASES, 30, whole=USED))
 def test_greedy_equals_greedy(family: Family, cls: type[Model]) -> None:
     ours, _ = ready(family, cls)
     given = inputs(family, cls)

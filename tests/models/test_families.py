@@ -321,7 +321,7 @@ OF_ITS_OWN = [
 ]
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, 5))
+@pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, 3))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
     inputs = batch(family, cls)

@@ -97,7 +97,7 @@ EVERY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "step"), crossed(EVERY, [2, 6], 12))
+@pytest.mark.parametrize(("case", "step"), crossed(EVERY, [2, 6], 8))
 def test_settings(case: str, step: int, tmp_path: Path) -> None:
     check(Run(), tmp_path, step, **EVERY[case])
 
@@ -120,7 +120,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:`save_pretrained` of peft")
-@pytest.mark.parametrize(("case", "place"), crossed(KINDS, ["middle", "end"], 12))
+@pytest.mark.parametrize(("case", "place"), crossed(KINDS, ["middle", "end"], 8))
 def test_models_and_their_states(case: str, place: str, tmp_path: Path) -> None:
     kind, settings = KINDS[case]
     whole = check(
