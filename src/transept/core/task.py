@@ -135,7 +135,7 @@ class TaskModel(Composed, Generic[B]):
     def backbone_part(cls, config: Config) -> Part:
         """What the backbone is; tasks whose config chooses it override it."""
         place, options = cls.base_model_prefix, cls.backbone_options
-        stored = cls.backbone_class.stored_prefix or place
+        stored = cls.backbone_class.stored_prefix
         return Part("backbone", cls.backbone_class, place=place, stored=stored, loose=True, options=options)
 
     @classmethod
