@@ -40,7 +40,7 @@ class RegisterEmbeddings(MaskedPatchEmbeddings):
 
     @property
     def prefix_tokens(self) -> int:
-        return super().prefix_tokens + self.registers.shape[1]
+        return 1 + self.registers.shape[1]  # and the class token
 
     def embed(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         x = super().embed(x, grid)
