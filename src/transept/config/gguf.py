@@ -81,6 +81,8 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
                 value == 0 and name == "sliding_window"
             )
             values[name] = None if usual else value
+    if isinstance(count := values.get("num_hidden_layers"), int):  # behind these stand layers that predict more tokens
+        values["num_hidden_layers"] = count - gguf.get(f"{gguf.architecture}.nextn_predict_layers", int, 0)
     pattern = gguf.settings.get(f"{gguf.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, np.ndarray) and pattern.dtype == bool and _has(kind, "layer_types"):
         values["layer_types"] = [SLIDING if slides else FULL for slides in pattern]

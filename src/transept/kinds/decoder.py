@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from transept.config.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.config.rotary import RotaryConfig
 from transept.layers import MLP, Attention, GatedMLP, Pattern, RMSNorm
 from transept.layers.latent import LatentAttention, LatentSizes
+from transept.storage.gguf import GGUF
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 CAUSAL_ONLY = "must be false or null: this family's masks are causal"
@@ -129,6 +130,19 @@ class LatentConfig(DecoderConfig):
     v_head_dim: int = 128
     qk_head_dim: int = derived(lambda c: c.qk_nope_head_dim + c.qk_rope_head_dim, fixed=True)
     head_dim: int = derived(lambda c: c.qk_rope_head_dim, fixed=True)
+    gguf_head: ClassVar[str] = "attention.key_length"  # the key of the size of a head in GGUF files
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        keys = ("rope.dimension_count", cls.gguf_head)
+        turning, whole = (gguf.get(f"{gguf.architecture}.{key}", int, 0) for key in keys)
+        found = {"qk_rope_head_dim": turning, "qk_nope_head_dim": whole - turning} if 0 < turning < whole else {}
+        rest = {name: value for name, value in values.items() if name not in ("head_dim", "partial_rotary_factor")}
+        return super().from_gguf(gguf, rest | found)
+
+    def to_gguf(self) -> dict[str, Any]:
+        sizes = {"attention.value_length": self.v_head_dim, self.gguf_head: self.qk_head_dim}
+        return super().to_gguf() | sizes | {"rope.dimension_count": self.qk_rope_head_dim}
 
 
 def latent_attention(c: LatentConfig, layer: int, *, interleaved: bool = True) -> LatentAttention:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from transept.checkpoint.keys import Table
 from transept.config.fields import Experts
 from transept.config.gguf import SIGMOID
 from transept.kinds.decoder import DecoderConfig
@@ -95,6 +96,11 @@ class SharedExpertsConfig(SparseConfig):
             self.fail("n_routed_experts", f"must be a multiple of `n_group` ({groups})")
         if kept > groups:
             self.fail("topk_group", f"must not be greater than `n_group` ({groups})")
+
+
+def named_experts(count: int, parts: Table) -> Table:
+    """The names of what experts that are modules of a :class:`~transept.layers.moe.CapacityMLP` have."""
+    return {f"experts.expert_{number}": (f"experts.expert_{number}", parts) for number in range(count)}
 
 
 class RoutedBackbone(TextBackbone):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transept.config.fields import Count, Layers, derived
+from transept.config.gguf import by_layers
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.kinds.decoder import FULL, SLIDING
@@ -19,6 +20,8 @@ from transept.layers.cache import Kinds
 from transept.layers.context import Context
 from transept.layers.layer_cache import KeyValues, LayerCache, States
 from transept.layers.recurrent import StateSizes, StateSpaceMixer
+from transept.outputs import BackboneOutput, ModelOutput
+from transept.storage.gguf import GGUF
 
 LINEAR, CONV, BOTH = "linear_attention", "conv", "hybrid"
 _KEPT: dict[str, tuple[type[LayerCache], ...]] = {FULL: (KeyValues,), SLIDING: (KeyValues,), LINEAR: (States,)}
@@ -40,6 +43,21 @@ class KindsConfig(Config):
         super().validate()
         if len(self.layer_types) != self.num_hidden_layers or set(self.layer_types) - {*self.kinds}:
             self.fail("layer_types", f"must name {' or '.join(self.kinds)} for each of {self.num_hidden_layers} layers")
+
+
+class HeadsByLayer(KindsConfig):
+    """The same, where GGUF files tell layers of attention by their heads of keys, of which others have none."""
+
+    num_key_value_heads: int
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        kinds = [FULL if has else cls.kinds[0] for has in by_layers(gguf, "attention.head_count_kv") or ()]
+        return super().from_gguf(gguf, values | ({"layer_types": kinds} if kinds else {}))
+
+    def to_gguf(self) -> dict[str, Any]:
+        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
+        return super().to_gguf() | {"attention.head_count_kv": counts}
 
 
 class LimitedSteps(Config):
@@ -91,6 +109,27 @@ class HybridBackbone(CausalBackbone):
         if ctx.full_mask is not None:
             raise InputError("`attention_mask` must be (batch, positions): a state has no pairs of positions.")
         return x, ctx
+
+
+class StateBackbone(HybridBackbone):
+    """A network without attention; ``cache_name`` is what it calls its cache, as its ``output_class`` does."""
+
+    keeps = (States,)
+    cache_name: ClassVar[str]
+    output_class: ClassVar[type[BackboneOutput]]
+
+    def begin(self, *args: Any, **inputs: Any) -> tuple[Tensor, Context]:
+        if (cache := inputs.pop(self.cache_name, None)) is not None:
+            inputs["past_key_values"] = cache
+        x, ctx = super().begin(*args, **inputs)
+        ctx.attentions = ctx.cross_attentions = None
+        return x, ctx
+
+    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
+        if ctx.hidden_states is not None:
+            ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
+        x = self.finalize(x)
+        return self.recorded(self.output_class(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
 class StateSpaceSettings(LimitedSteps):

@@ -31,7 +31,7 @@ from transept.storage.gguf import GGUF
 class DeepseekConfig(LatentConfig, SharedExpertsConfig):
     """What DeepSeek-V2 and V3 have in common: the settings that GGUF files have for both."""
 
-    gguf_keys = {"attention.value_length_mla": "v_head_dim"}
+    gguf_keys, gguf_head = {"attention.value_length_mla": "v_head_dim"}, "attention.key_length_mla"
     gating: ClassVar[int] = SIGMOID
     ungrouped: ClassVar[int | None] = 1  # how many groups there are of experts that are chosen from all
     grouped: ClassVar[Mapping[int, tuple[Any, Any]]] = {256: (8, 4)}  # numbers of experts whose files leave out their groups
@@ -39,23 +39,19 @@ class DeepseekConfig(LatentConfig, SharedExpertsConfig):
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
         count: Any = values.get("n_routed_experts")
-        sizes = ("rope.dimension_count", "attention.key_length_mla")
-        turning, whole = (gguf.get(f"deepseek2.{key}", int, 0) for key in sizes)
         others: dict[str, Any] = {"q_lora_rank": None, "norm_topk_prob": False}
         others |= dict(zip(("n_group", "topk_group"), cls.grouped.get(count, (cls.ungrouped, cls.ungrouped)), strict=True))
-        found = others | {name: value for name, value in values.items() if name not in ("head_dim", "partial_rotary_factor")}
+        found = others | super().from_gguf(gguf, values)
         found |= {"num_key_value_heads": values.get("num_attention_heads"), "num_nextn_predict_layers": 0}
-        if 0 < turning < whole:
-            found |= {"qk_rope_head_dim": turning, "qk_nope_head_dim": whole - turning}
         weight = gguf.get("deepseek2.rope.scaling.yarn_log_multiplier", float)
         if weight and (rope := values.get("rope_scaling")):
             found["rope_scaling"] = rope | dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * weight, 4))
         return found
 
     def to_gguf(self) -> dict[str, Any]:
-        whole, rank = self.qk_nope_head_dim + self.qk_rope_head_dim, self.kv_lora_rank
-        keys = {"key_length": rank + self.qk_rope_head_dim, "value_length": rank, "key_length_mla": whole, "head_count_kv": 1}
-        own = {f"attention.{key}": value for key, value in keys.items()} | {"rope.dimension_count": self.qk_rope_head_dim}
+        rank = self.kv_lora_rank
+        keys = {"key_length": rank + self.qk_rope_head_dim, "value_length": rank, "head_count_kv": 1}
+        own: dict[str, Any] = {f"attention.{key}": value for key, value in keys.items()}
         rope = self.rope_parameters or {}
         if weight := rope.get("mscale_all_dim"):
             own["rope.scaling.yarn_log_multiplier"] = 0.1 * weight

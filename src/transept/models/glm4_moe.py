@@ -40,10 +40,7 @@ class Glm4MoeConfig(SharedExpertsConfig):
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
         parts = {"use_qk_norm": "attn_q_norm.weight", "attention_bias": "attn_q.bias"}
-        found = {name: f"blk.0.{part}" in gguf.tensors for name, part in parts.items()}
-        more = gguf.get(f"{gguf.architecture}.nextn_predict_layers", int, 0)
-        count = values.get("num_hidden_layers")
-        return values | found | ({"num_hidden_layers": count - more} if isinstance(count, int) else {})
+        return values | {name: f"blk.0.{part}" in gguf.tensors for name, part in parts.items()}
 
 
 class Glm4MoeModel(DeepseekV3Model):

@@ -11,10 +11,8 @@ from transept.checkpoint.gguf import Layout, side_by_side
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import derived
-from transept.config.gguf import by_layers
 from transept.heads.language import ForSparseCausalLM
-from transept.kinds.decoder import FULL
-from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, StateSpaceSettings, state_space
+from transept.kinds.hybrid import LINEAR, HeadsByLayer, HybridBackbone, StateSpaceSettings, state_space
 from transept.layers import FusedGatedMLP
 from transept.layers.recurrent import STATE_SPACE
 from transept.models.granite import Multiplier
@@ -26,7 +24,7 @@ from transept.models.mamba2 import Mamba2Model
 from transept.storage.gguf import GGUF
 
 
-class GraniteMoeHybridConfig(GraniteMoeSharedConfig, KindsConfig, StateSpaceSettings):
+class GraniteMoeHybridConfig(GraniteMoeSharedConfig, HeadsByLayer, StateSpaceSettings):
     """Settings of Granite 4; ``layer_types`` names layers of attention and of states; without it all keep states.
 
     Without ``num_local_experts`` the layer for all tokens, of the inner size ``shared_intermediate_size``, is alone. Attention
@@ -49,18 +47,15 @@ class GraniteMoeHybridConfig(GraniteMoeSharedConfig, KindsConfig, StateSpaceSett
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        kinds = [FULL if has else LINEAR for has in by_layers(gguf, "attention.head_count_kv") or ()]
         turns = gguf.get("granitehybrid.rope.scaling.finetuned", bool, False)
         inner, size = gguf.get("granitehybrid.ssm.inner_size", int, 0), values.get("hidden_size")
-        more: dict[str, Any] = {"layer_types": kinds} if kinds else {}
+        found: dict[str, Any] = {"position_embedding_type": "rope" if turns else "nope"}
         if isinstance(size, int) and size > 0 and inner:
-            more["mamba_expand"] = inner // size
-        found = values | more | {"position_embedding_type": "rope" if turns else "nope"}
-        return {"num_local_experts": 0} | found
+            found["mamba_expand"] = inner // size
+        return {"num_local_experts": 0} | super().from_gguf(gguf, values) | found
 
     def to_gguf(self) -> dict[str, Any]:
-        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
-        own = {"attention.head_count_kv": counts, "ssm.inner_size": self.mamba_inner}
+        own: dict[str, Any] = {"ssm.inner_size": self.mamba_inner}
         if not self.num_local_experts:
             own["feed_forward_length"] = self.shared_intermediate_size
         return super().to_gguf() | own | {"rope.scaling.finetuned": self.position_embedding_type == "rope"}

@@ -10,10 +10,9 @@ from transept.checkpoint.gguf import FLAT_CONV, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, PaddingId, derived
-from transept.config.gguf import by_layers
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL, GroupedConfig
-from transept.kinds.hybrid import CONV, HybridBackbone, KindsConfig
+from transept.kinds.hybrid import CONV, HeadsByLayer, HybridBackbone
 from transept.layers import Context, GatedMLP, RMSNorm
 from transept.layers.layer_cache import States
 from transept.layers.links import Linked
@@ -22,7 +21,7 @@ from transept.models.llama import LlamaModel
 from transept.storage.gguf import GGUF
 
 
-class ConvConfig(GroupedConfig, KindsConfig):
+class ConvConfig(GroupedConfig, HeadsByLayer):
     """What decoders with short convolutions of ``conv_L_cache`` positions have in common."""
 
     default_theta = 1e6
@@ -41,15 +40,6 @@ class ConvConfig(GroupedConfig, KindsConfig):
     conv_bias: bool = False
     conv_L_cache: Count = 3  # noqa: N815 (the reference's name)
     gguf_keys = {"shortconv.l_cache": "conv_L_cache"}
-
-    @classmethod
-    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        kinds = [FULL if has else CONV for has in by_layers(gguf, "attention.head_count_kv") or ()]
-        return values | ({"layer_types": kinds} if kinds else {})
-
-    def to_gguf(self) -> dict[str, Any]:
-        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
-        return super().to_gguf() | {"attention.head_count_kv": counts}
 
 
 class Lfm2Config(ConvConfig):

@@ -20,14 +20,13 @@ from transept.config.fields import Count, Deviation, Layers, PaddingId, derived
 from transept.config.model import Config
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL
-from transept.kinds.hybrid import LINEAR, HybridBackbone, spread_steps
+from transept.kinds.hybrid import LINEAR, StateBackbone, spread_steps
 from transept.layers import Context, RMSNorm
-from transept.layers.cache import Cache
 from transept.layers.layer_cache import States
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.layers.recurrent import causal_conv, real_positions, selective_scan
-from transept.outputs import ModelOutput, RecurrentLogitsOutput, RecurrentOutput
+from transept.outputs import RecurrentLogitsOutput, RecurrentOutput
 
 
 class StateSpaceConfig(Config):
@@ -146,7 +145,7 @@ STATE_FILES = Layout(
 )
 
 
-class MambaModel(HybridBackbone):
+class MambaModel(StateBackbone):
     config_class: ClassVar[type[StateSpaceConfig]] = MambaConfig
     base_model_prefix = "backbone"
     names = Names(
@@ -154,7 +153,7 @@ class MambaModel(HybridBackbone):
         legacy={"embedding": "embeddings"},
     )
     gguf = STATE_FILES
-    keeps = (States,)
+    cache_name, output_class = "cache_params", RecurrentOutput
     mixer_class: ClassVar[type[MambaMixer]] = MambaMixer
     reads = ("input_ids", "inputs_embeds", "cache_params", "use_cache", "labels", "attention_mask")
     config: StateSpaceConfig
@@ -197,17 +196,6 @@ class MambaModel(HybridBackbone):
             bound = int(c.time_step_rank) ** -0.5 * c.time_step_scale
             nn.init.uniform_(part.weight, bound if c.time_step_init_scheme == "constant" else -bound, bound)
             spread_steps(part.bias, c)
-
-    def begin(self, *args: Any, cache_params: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
-        x, ctx = super().begin(*args, **inputs | ({} if cache_params is None else {"past_key_values": cache_params}))
-        ctx.attentions = ctx.cross_attentions = None
-        return x, ctx
-
-    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        if ctx.hidden_states is not None:
-            ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
-        x = self.finalize(x)
-        return self.recorded(RecurrentOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
 class MambaForCausalLM(ForCausalLM[MambaModel]):

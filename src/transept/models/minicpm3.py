@@ -17,7 +17,6 @@ from transept.layers import Attention, Block
 from transept.models.deepseek_v3 import LATENT_BLOCK
 from transept.models.granite import Multiplier
 from transept.models.llama import LlamaForSequenceClassification, LlamaModel
-from transept.storage.gguf import GGUF
 
 
 class MiniCPM3Config(LatentConfig):
@@ -52,17 +51,6 @@ class MiniCPM3Config(LatentConfig):
     scale_emb: float = 12.0
     scale_depth: float | None = 1.4
     dim_model_base: int | None = 256
-
-    @classmethod
-    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        turning, whole = (gguf.get(f"minicpm3.{key}", int, 0) for key in ("rope.dimension_count", "attention.key_length"))
-        rest = {"qk_rope_head_dim": turning, "qk_nope_head_dim": whole - turning} if 0 < turning < whole else {}
-        return {name: value for name, value in values.items() if name != "partial_rotary_factor"} | rest
-
-    def to_gguf(self) -> dict[str, Any]:
-        turning, whole = self.qk_rope_head_dim, self.qk_rope_head_dim + self.qk_nope_head_dim
-        sizes = {"attention.key_length": whole, "attention.value_length": self.v_head_dim, "rope.dimension_count": turning}
-        return super().to_gguf() | sizes
 
     @property
     def logits_scaling(self) -> float:

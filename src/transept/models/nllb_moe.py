@@ -12,7 +12,7 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Share
 from transept.config.model import Config
 from transept.heads.seq2seq import ForSparseGeneration
-from transept.kinds.experts import RoutedBackbone
+from transept.kinds.experts import RoutedBackbone, named_experts
 from transept.kinds.seq2seq import SparseSeq2SeqBackbone
 from transept.layers import MLP
 from transept.layers.moe import CapacityMLP, WidenedLinear
@@ -126,7 +126,7 @@ class NllbMoeStack(RoutedBackbone, M2M100Stack):
         renamed = {"encoder_attn": "cross_attention", "encoder_attn_layer_norm": "cross_attention_layer_norm"}
         block: dict[str, Any] = {renamed.get(name, name): part for name, part in BART_BLOCK.items() if "f" not in name[:2]}
         dense = {"fc1": "up_proj", "fc2": "down_proj"}
-        experts = {f"experts.expert_{number}": (f"experts.expert_{number}", dense) for number in range(config.num_experts)}
+        experts = named_experts(config.num_experts, dense)
         block |= {"ffn": ("mlp", {**dense, "router": "router", **experts}), "ff_layer_norm": "mlp_norm"}
         return super().names_of(config) | Names({"layers.*": ("layers.*", block)})
 

@@ -73,16 +73,14 @@ class DeltaConfig(DecoderConfig, KindsConfig):
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        inner, more = (gguf.get(f"{gguf.architecture}.{key}", int, 0) for key in ("ssm.inner_size", "nextn_predict_layers"))
+        inner = gguf.get(f"{gguf.architecture}.ssm.inner_size", int, 0)
         heads, count = values.get("linear_num_value_heads"), values.get("num_hidden_layers")
         found: dict[str, Any] = {}
         if isinstance(heads, int) and heads > 0 < inner:
             found["linear_value_head_dim"] = inner // heads
         kinds = by_layers(gguf, "attention.recurrent_layers")
-        if isinstance(count, int) and more >= 0:
-            found["num_hidden_layers"] = count - more
-            if kinds is not None and len(kinds) >= count - more:
-                found["layer_types"] = [LINEAR if kind else FULL for kind in kinds[: count - more]]
+        if isinstance(count, int) and kinds is not None and len(kinds) >= count:
+            found["layer_types"] = [LINEAR if kind else FULL for kind in kinds[:count]]
         return values | found
 
     def to_gguf(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +18,13 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Layers, derived
 from transept.config.model import Config
 from transept.heads.language import ForCausalLM
-from transept.kinds.hybrid import LINEAR, HybridBackbone
-from transept.layers.cache import Cache
+from transept.kinds.hybrid import LINEAR, StateBackbone
 from transept.layers.context import Context
 from transept.layers.layer_cache import States
 from transept.layers.links import Layer, Linked
 from transept.layers.moe import wide
 from transept.layers.recurrent import real_positions
-from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput
+from transept.outputs import BackboneOutput, LogitsOutput
 
 NOTHING = -1e38  # a key that weighs nothing
 
@@ -221,11 +220,11 @@ class RwkvCausalLMOutput(LogitsOutput, cache="state"):
     """Logits, beside a cache that is ``state``."""
 
 
-class RwkvModel(HybridBackbone):
+class RwkvModel(StateBackbone):
     """RWKV without a head; ``state`` is the cache, as ``past_key_values`` is elsewhere."""
 
     config_class = RwkvConfig
-    keeps = (States,)
+    cache_name, output_class = "state", RwkvOutput
     adapter_targets = ("key", "value", "receptance", "output")  # peft's
     reads: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "inputs_embeds", "state", "use_cache", "labels")
     names = Names(
@@ -253,17 +252,6 @@ class RwkvModel(HybridBackbone):
             rows, columns = module.weight.shape
             gain = max(rows / columns, 1) ** 0.5 * (0.5 if (rows, columns) == (self.vocab_size, self.dim) else 1.0)
             nn.init.orthogonal_(module.weight, 1e-4 * max(rows, columns) ** 0.5 if isinstance(module, nn.Embedding) else gain)
-
-    def begin(self, *args: Any, state: Cache | None = None, **inputs: Any) -> tuple[Tensor, Context]:
-        x, ctx = super().begin(*args, **inputs | ({} if state is None else {"past_key_values": state}))
-        ctx.attentions = ctx.cross_attentions = None
-        return x, ctx
-
-    def end(self, x: Tensor, ctx: Context) -> ModelOutput | tuple[Any, ...]:
-        if ctx.hidden_states is not None:
-            ctx.hidden_states = [*ctx.hidden_states[1:], x]  # each layer's own output, and not what goes into the first
-        x = self.finalize(x)
-        return self.recorded(RwkvOutput(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
 class RwkvForCausalLM(ForCausalLM[RwkvModel]):

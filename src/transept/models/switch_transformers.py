@@ -14,7 +14,7 @@ from transept.config.fields import Count, Experts, Layers, derived
 from transept.config.model import Config
 from transept.core.model import Model
 from transept.heads.seq2seq import ForSparseGeneration
-from transept.kinds.experts import RoutedBackbone
+from transept.kinds.experts import RoutedBackbone, named_experts
 from transept.kinds.seq2seq import SHARED_TABLES, SparseSeq2SeqBackbone
 from transept.layers import Context
 from transept.layers.moe import CapacityMLP, WidenedLinear
@@ -113,8 +113,7 @@ class SwitchTransformersStack(RoutedBackbone, T5Stack):
     @classmethod
     def block_keys(cls, c: Config) -> dict[str, Any]:
         dense = {"wi": "up_proj", "wo": "down_proj"}
-        experts = {f"experts.expert_{number}": (f"experts.expert_{number}", dense) for number in range(c.num_experts)}
-        mlp = "mlp", {**dense, "router": "router", **experts}
+        mlp = "mlp", {**dense, "router": "router", **named_experts(c.num_experts, dense)}
         block = super().block_keys(c).items()
         return {name.replace("DenseReluDense", "mlp"): mlp if "Dense" in name else part for name, part in block}
 

@@ -216,12 +216,11 @@ class Zamba2Model(HybridBackbone, LlamaModel):
     def names_of(cls, config: Any) -> Names:
         """With ties of shared blocks, each of which stands in every layer that has it."""
         ties: dict[str, str] = {}
-        for turn, layer in enumerate(config.hybrid_layer_ids[config.num_mem_blocks :], config.num_mem_blocks):
-            number = turn % config.num_mem_blocks
+        for number, first in enumerate(config.hybrid_layer_ids[: config.num_mem_blocks]):
             with torch.device("meta"):
                 parts = SharedBlock(config, number).state_dict()
-            first = config.hybrid_layer_ids[number]
-            ties |= {f"layers.{layer}.shared.{part}": f"layers.{first}.shared.{part}" for part in parts}
+            for layer in config.hybrid_layer_ids[number :: config.num_mem_blocks][1:]:
+                ties |= {f"layers.{layer}.shared.{part}": f"layers.{first}.shared.{part}" for part in parts}
         return super().names_of(config) | Names(ties=ties if config.tie_word_embeddings else {})
 
     def embed(self, x: Tensor, types: Tensor | None, positions: Tensor, ctx: Context[Tensor]) -> Tensor:
