@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from transept.errors import InputError, TranseptWarning, refuse
@@ -49,12 +48,16 @@ class _Table:
     tokens: list[_Token]
     values: list[dict[int, Any]]
 
-    def cost(self, rows: int) -> list[int]:
-        """How many tokens there are in that many rows, of cells that are cut after 1, 2, ... tokens."""
+    def costs(self, rows: int) -> list[list[int]]:
+        """How many tokens there are in the header and 0, 1, ... rows, of cells that are cut after 1, 2, ... tokens."""
         import numpy as np  # not at the top: other tokenizers need none of it
 
-        counts = np.bincount([token.word for token in self.tokens if token.row <= rows], minlength=1)
-        return list(accumulate(counts.tolist()))
+        counts = np.zeros((rows + 1, max((token.word for token in self.tokens), default=0) + 1), int)
+        for token in self.tokens:
+            if token.row <= rows:
+                counts[token.row, token.word] += 1
+        found: list[list[int]] = counts.cumsum(0).cumsum(1).tolist()
+        return found
 
 
 class TapasTokenizer(
@@ -133,7 +136,7 @@ class TapasTokenizer(
         for query, answer, before in zip(asked, answers, [None, *answers], strict=False):
             for name, row in self.row(query, held, answer, before, (cut, max_length, add_special_tokens)).items():
                 columns.setdefault(name, []).append(row)
-        if not (return_special_tokens_mask):
+        if not return_special_tokens_mask:
             columns.pop("special_tokens_mask", None)
         if not ("token_type_ids" in names if return_token_type_ids is None else return_token_type_ids):
             columns.pop("token_type_ids", None)
@@ -199,9 +202,9 @@ class TapasTokenizer(
             return table.tokens
         rows, room = min(rows, most - 1), (self.model_max_length if length is None else length) - question - 2
         width, trim = max((token.word for token in table.tokens), default=-1) + 1, self.cell_trim_length
-        goal = min(width, trim) if trim >= 0 else width
+        goal, costs = min(width, trim) if trim >= 0 else width, table.costs(rows)
         while True:
-            cost = table.cost(rows)
+            cost = costs[rows]
             size = next((size for size in range(goal + 1) if cost[min(size, len(cost) - 1)] > room), goal)
             if size == goal or (trim < 0 and size > 0):
                 break
@@ -247,7 +250,7 @@ class TapasTokenizer(
         """Put 1 where the cells of an answer stand."""
         refuse(self.update_answer_coordinates, "answers are found by their coordinates; set update_answer_coordinates=False.")
         for place in answer:
-            if (tuple(place)) not in at:
+            if tuple(place) not in at:
                 what = f"the answer {tuple(place)} is not in the table, or was cut off."
                 raise InputError(what, hint="Pass (row, column), from 0 on.")
             row[at[tuple(place)]] = 1
