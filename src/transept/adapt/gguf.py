@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transept.checkpoint.gguf_writing import MIXES, Entry, entries_of
+from transept.checkpoint.gguf_writing import MIXES, SAVE_PLAIN, Entry, entries_of
 from transept.config.fields import plain, specs
 from transept.config.gguf import values_of
 from transept.config.model import Config
 from transept.config.rotary import RotaryConfig
 from transept.core.auto import AutoConfig, gguf_architecture
 from transept.core.model import Model
-from transept.errors import FileError, InputError, MissingExtraError, TranseptError, UnsupportedError, nearest
+from transept.errors import InputError, MissingExtraError, UnsupportedError, nearest
 from transept.layers.rotary import FREQUENCIES, Default, Llama3, LongRope, head_size
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.preprocess.text.gguf import settings_of_tokenizer
-from transept.storage.files import reason
+from transept.storage.files import replaced
 from transept.storage.gguf import ENCODINGS
 
 _NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
@@ -33,22 +32,15 @@ _NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 _CHANGES_NOTHING = re.compile(
     r".*(dropout|_pdrop|layerdrop|initializer|aux_loss|z_loss|router_logits|jitter|label).*|use_cache|dtype|architectures"
     r"|return_dict|.*_token_id|problem_type|pretraining_tp|output_.*|chunk_size_feed_forward|attn_implementation|rope_parameters"
-    r"|num_nextn_predict_layers|head_dim|(mamba_)?chunk_size|time_step_(min|max|floor|init_scheme|scale)|max_window_layers|summary_.*|classifier_.*"
+    r"|num_nextn_predict_layers|head_dim|(mamba_)?chunk_size|time_step_(min|max|floor|init_scheme|scale)|max_window_layers"
+    r"|summary_.*|classifier_.*"
 )
 # Texts of many scripts, by which tokenizers are compared beside those of their own tokens.
 _SAMPLES = (
     *("Hello, world!", "  two  spaces", "tabs\tand\nlines\r\n\n\n end ", "I'LL we've don't", "1234567 3.14 0x1F", "naïve café"),
-    *(
-        "日本語のテキスト",
-        "Привет, мир",
-        "مرحبا بالعالم",
-        "👩‍👩‍👧 🏳️‍🌈",
-        "def f(x):\n    return x**2  # ok",
-        "¿Qué?¡Sí! … — “x”",
-    ),
+    *("日本語のテキスト", "Привет, мир", "مرحبا بالعالم", "👩‍👩‍👧 🏳️‍🌈", "¿Qué?¡Sí! … — “x”"),
+    "def f(x):\n    return x**2  # ok",
 )
-
-
 Progress = Callable[[int, int], object]
 
 
@@ -91,7 +83,7 @@ def save_gguf(
     settings |= {"general.file_type": mix.number, "general.quantization_version": 2}
     settings |= {} if tokenizer is None else settings_of_tokenizer(tokenizer, config.vocab_size)
     settings |= {f"tokenizer.ggml.{role}_token_id": number for role, number in _ends(model, tokenizer)}
-    with _beside(Path(path)) as place, closing(gguf.GGUFWriter(place, architecture)) as writer:
+    with replaced(path) as place, closing(gguf.GGUFWriter(place, architecture)) as writer:
         _begin(writer, settings, factors, entries)
         sizes, pad = [entry.size for entry in entries.values()], writer.data_alignment
         os.truncate(place, sum(-(-size // pad) * pad for size in (place.stat().st_size, *sizes)))
@@ -120,24 +112,6 @@ def _begin(writer: Any, settings: Mapping[str, Any], factors: Mapping[str, Any],
     for numbers in factors.values():
         writer.write_tensor_data(numbers)
     writer.flush()
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A file to write, which takes the place of another one when the block ends well."""
-    place = path.with_name(f".{path.stem[:200]}.{secrets.token_hex(4)}.gguf")
-    try:
-        yield place
-        with place.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(place, path)
-    except (OSError, ValueError) as error:
-        if isinstance(error, TranseptError):
-            raise
-        raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
-    finally:
-        with suppress(OSError, ValueError):
-            place.unlink(missing_ok=True)
 
 
 def _describe(writer: Any, settings: Mapping[str, Any]) -> None:
@@ -199,10 +173,10 @@ def _check_config(path: Path, model: Model) -> None:
             what = (
                 f"GGUF files cannot say that `{name}` of {type(ours).__name__} is {here!r:.80}: they are read as {there!r:.80}."
             )
-            raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+            raise UnsupportedError(what, hint=SAVE_PLAIN)
     if isinstance(ours, RotaryConfig) and not _turns_alike(ours, found):
         what = f"GGUF files cannot say how positions turn in this model: `rope_parameters` are {ours.rope_parameters!r:.200}."
-        raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+        raise UnsupportedError(what, hint=SAVE_PLAIN)
 
 
 def _check_tokenizer(tokenizer: Any, path: os.PathLike[str]) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from transept.quantized.weights import rounded_to_four_bits
 
-_BLOCK = 256  # numbers of a block of the K encodings
 _MOST = 63  # of the integers that scales of four bits are multiplied by
 # How much finer or coarser than the range of a group its steps are tried.
 _TRIED = tuple(0.1 * step for step in range(-10, 11))

@@ -12,7 +12,7 @@ from transept.checkpoint.gguf import GGUFStore
 from transept.checkpoint.keys import KeyMap, Recipe
 from transept.checkpoint.quantized import QuantizedStore, Store
 from transept.quantized.grouped import GroupedLinear
-from transept.quantized.linear import few_bits
+from transept.quantized.linear import few_bits, names_alone
 from transept.quantized.weights import GroupedWeight
 
 Replace = Callable[[nn.Module, str], None]
@@ -47,6 +47,14 @@ def _module(model: Any, path: str) -> Any:
 
 
 # Writing, as compressed-tensors packs integers (https://github.com/neuralmagic/compressed-tensors)
+
+
+def written_state(model: Any, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Of a model's state, or of another one, what files hold; weights of few bits are tensors without memory."""
+    names = model.checkpoint_names()
+    with names_alone():
+        state = model.state_dict() if state is None else state
+    return {name: tensor for name, tensor in state.items() if names.is_written(name)}
 
 
 def written(state: dict[str, Tensor], keys: KeyMap, model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

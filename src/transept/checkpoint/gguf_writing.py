@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.block_writing import encode
-from transept.checkpoint.few_bits import oriented
+from transept.checkpoint.few_bits import oriented, written_state
 from transept.checkpoint.gguf import Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
-from transept.quantized.linear import few_bits, names_alone
+from transept.quantized.linear import few_bits
 from transept.storage.gguf import ENCODINGS, Encoding
 
 Shape = tuple[int, ...]
 Parts = tuple[Callable[[], Tensor], ...]
 
+SAVE_PLAIN = "Save the model as safetensors, with save_pretrained."
 _STEP = 2**20  # numbers that are rounded at a time
 _EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
 # Matrices that stay float32: they are small, and choices hang on those of routers.
@@ -106,10 +107,8 @@ def entries_of(model: Any, mix: Mix) -> dict[str, Entry]:
     """
     if (names := file_names(model)) is None:
         what = f"no layout of GGUF files is known for {type(model.body).__name__}."
-        raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
-    with names_alone():
-        state = {name: tensor for name, tensor in model.state_dict().items() if model.checkpoint_names().is_written(name)}
-    stored = _stored(model, names.keys, state)
+        raise UnsupportedError(what, hint=SAVE_PLAIN)
+    stored = _stored(model, names.keys, written_state(model))
     layers, config = getattr(model.config, "num_hidden_layers", 0), model.body.config
     output = "output.weight" if "output.weight" in stored else "token_embd.weight"
     entries = {}
@@ -156,7 +155,7 @@ def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tup
     for slot in slots:
         recipe = keys.recipe(slot)
         if recipe.stored == slot:
-            hint = "Load the model with add_pooling_layer=False." if ".pooler." in f".{slot}" else "Take save_pretrained."
+            hint = "Load the model with add_pooling_layer=False." if ".pooler." in f".{slot}" else SAVE_PLAIN
             raise UnsupportedError(f"GGUF files have no name for {slot!r} of {type(model).__name__}.", hint=hint)
         if recipe.stored in done:
             continue

@@ -42,19 +42,18 @@ def convert(parser: Parser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from transept.adapt.gguf import save_gguf
-    from transept.core.auto import AutoConfig, saved_class
+    from transept.checkpoint.few_bits import written_state
+    from transept.core.auto import AutoConfig, resolve, saved_class
 
     output = Path(args.output)
     _check(args, output)
     config = AutoConfig.from_pretrained(args.model, revision=args.revision)
-    kind: Any = saved_class(config)
+    kind: Any = saved_class(config) or resolve(config.model_type, "ForCausalLM", "LMHeadModel", "Model")
     options = {"add_pooling_layer": False} if args.to.startswith(_GGUF) and _pools(kind) else {}
     model = kind.from_pretrained(args.model, dtype=_DTYPES.get(args.to), revision=args.revision, **options)
-    parameters, processor = _parameters(model), _processor(args)
+    parameters, processor = sum(tensor.numel() for tensor in written_state(model).values()), _processor(args)
     if args.to.startswith(_GGUF):
-        with _Bar() as bar:
-            save_gguf(model, output, args.to.removeprefix(_GGUF), processor, bar)
+        _write(model, output, args.to.removeprefix(_GGUF), processor)
     else:
         model = model.dequantize()
         if args.to in _BITS:
@@ -81,15 +80,6 @@ def _pools(kind: Any) -> bool:
     return "add_pooling_layer" in inspect.signature(kind.__init__).parameters
 
 
-def _parameters(model: Any) -> int:
-    """How many numbers the weights are, those of few bits too."""
-    from transept.quantized.linear import names_alone
-
-    names = model.checkpoint_names()
-    with names_alone():
-        return sum(tensor.numel() for name, tensor in model.state_dict().items() if names.is_written(name))
-
-
 def _processor(args: argparse.Namespace) -> Any:
     """What the model has for its inputs; ``None`` where there is nothing."""
     from transept.preprocess.auto import AutoProcessor
@@ -101,21 +91,19 @@ def _processor(args: argparse.Namespace) -> Any:
         return None
 
 
-class _Bar:
-    """Shows how many bytes are written, on a terminal."""
+def _write(model: Any, output: Path, encoding: str, tokenizer: Any) -> None:
+    """Write a GGUF file, and on a terminal show how far that is."""
+    from tqdm import tqdm
 
-    def __enter__(self) -> _Bar:
-        from tqdm import tqdm
+    from transept.adapt.gguf import save_gguf
 
-        self._bar = tqdm(desc="writing", unit="B", unit_scale=True, leave=False, disable=not sys.stderr.isatty())
-        return self
+    with tqdm(desc="writing", unit="B", unit_scale=True, leave=False, disable=not sys.stderr.isatty()) as bar:
 
-    def __call__(self, done: int, total: int) -> None:
-        self._bar.total = total
-        self._bar.update(done - self._bar.n)
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
 
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
+        save_gguf(model, output, encoding, tokenizer, show)
 
 
 def _tell(args: argparse.Namespace, output: Path, parameters: int) -> int:

@@ -17,7 +17,7 @@ from transept.checkpoint.quantized import unpacked
 from transept.checkpoint.store import TensorStore, check_header, open_store
 from transept.config.fields import plain
 from transept.config.model import CONFIG_NAME, Config
-from transept.core.auto import AutoConfig, AutoModel, family
+from transept.core.auto import AutoConfig, AutoModel, saved_class
 from transept.core.loading import Unfilled
 from transept.core.model import Model
 from transept.errors import CheckpointError, FileError, TranseptError, TranseptWarning
@@ -98,10 +98,8 @@ def _examine_config(found: Report, config: Config) -> None:
 
 def _build(found: Report, config: Config) -> Model:
     """The model on the meta device: of the class that the checkpoint was saved from, else its backbone."""
-    named = (config.architectures or [""])[0]
-    kind = getattr(family(config.model_type), named, None)
-    if not (isinstance(kind, type) and issubclass(kind, Model)):
-        kind = AutoModel.model_class(config)
+    if (kind := saved_class(config)) is None:
+        named, kind = (config.architectures or [""])[0], AutoModel.model_class(config)
         what = f"was saved from {named!r}, which is none of ours" if named else "does not say which class it was saved from"
         _find(found, WARNING, f"it {what}; it is shown as {kind.__name__}.")
     with torch.device("meta"), Unfilled():

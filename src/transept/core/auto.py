@@ -85,10 +85,8 @@ def read_config(values: dict[str, Any], path: Path) -> type[Config]:
 def gguf_config_class(gguf: GGUF) -> type[Config]:
     """The configuration class for the architecture of a GGUF file (``UnsupportedError``: there is no such family)."""
     name = gguf.architecture
-    plain = {model_type.replace("_", ""): model_type for model_type in model_types()}
-    found = importlib.import_module(_FAMILIES).GGUF_TYPES.get(
-        name, lambda _: plain.get(name.replace("-", "").replace("_", ""))
-    )(gguf)
+    known = {_letters(model_type): model_type for model_type in model_types()}
+    found = importlib.import_module(_FAMILIES).GGUF_TYPES.get(name, lambda _: known.get(_letters(name)))(gguf)
     if found not in model_types():
         raise UnsupportedError(f"is of the architecture {name!r:.80}, which is not here.", path=str(gguf.paths[0]))
     return config_class(found)
@@ -98,26 +96,22 @@ def gguf_architecture(config: Config, names: Iterable[str]) -> str:
     """What GGUF files call the family of a config, of all ``names`` (``UnsupportedError``: none is its)."""
     models = importlib.import_module(_FAMILIES)
     known = {kind(GGUF((), {}, {})): name for name, kind in models.GGUF_TYPES.items()} | models.GGUF_NAMES
-    plain = config.model_type.replace("_", "").replace("-", "")
-    found = known.get(config.model_type) or next(
-        (name for name in names if name.replace("-", "").replace("_", "") == plain), None
-    )
+    like = {_letters(name): name for name in names}
+    found = known.get(config.model_type) or like.get(_letters(config.model_type))
     if found is None:
         raise UnsupportedError(f"GGUF files have no architecture for {config.model_type!r}.")
     return found
 
 
-def saved_class(config: Config) -> type[Model]:
-    """The class that a checkpoint was saved from; where no class of ours is named, one that writes texts, or the backbone."""
-    for name in config.architectures or ():
-        kind = getattr(family(config.model_type), name, None)
-        if isinstance(kind, type) and issubclass(kind, Model):
-            return kind
-    found = models_of(family(config.model_type))
-    own = [cls for cls in found if same_type(cls.config_class.model_type, config.model_type)]
-    return next((cls for cls in own if cls.__name__.endswith(("ForCausalLM", "LMHeadModel"))), None) or resolve(
-        config.model_type, "Model"
-    )
+def _letters(name: str) -> str:
+    """A model type or an architecture without what some write between its words."""
+    return name.replace("-", "").replace("_", "")
+
+
+def saved_class(config: Config) -> type[Model] | None:
+    """The class that a checkpoint was saved from; ``None`` where its config names none of ours."""
+    kind = getattr(family(config.model_type), (config.architectures or [""])[0], None)
+    return kind if isinstance(kind, type) and issubclass(kind, Model) else None
 
 
 def resolve(model_type: str, *tasks: str) -> type[Model]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from transept.checkpoint.few_bits import written
+from transept.checkpoint.few_bits import written, written_state
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import unpacked
@@ -25,7 +25,6 @@ from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.layers.linear import Conv1D, resize_rows
 from transept.layers.links import tensors
-from transept.quantized.linear import names_alone
 from transept.storage.publish import Pushable
 from transept.storage.source import Source, model_name, take_source_options
 
@@ -262,9 +261,7 @@ class Pretrained(ForLibraries, Pushable):
         where = str(os.fspath(given)) if isinstance(given, str | os.PathLike) else ""
         refuse(not where, f"`save_directory` is a directory to save into, not {save_directory!r:.60}.", kind=InputTypeError)
         names = self.checkpoint_names()
-        with names_alone():
-            state = self.state_dict() if state_dict is None else state_dict
-        state = {name: tensor for name, tensor in state.items() if names.is_written(name)}
+        state = written_state(self, state_dict)
         if any(hasattr(tensor, "full_tensor") for tensor in state.values()):  # of which this process has a part
             files = importlib.import_module(_SHARED).ModelFiles(state, names.keys, max_shard_size)
             is_main_process = files.save(self.texts(), where, variant, writes=is_main_process)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transept.environment.compiler import library
 from transept.layers.linear import Conv1D, matrix, share_product
 from transept.layers.links import Linked
-from transept.quantized.layout import BY_ROW, SHARED, BlockedWeight
+from transept.quantized.layout import SHARED, BlockedWeight
 from transept.quantized.linear import QuantizedLinear
-from transept.quantized.weights import GROUP, GroupedWeight, rounded_to_four_bits
+from transept.quantized.weights import BY_ROW, GROUP, GroupedWeight, rounded_to_four_bits
 
 SOURCE = Path(__file__).with_name("kernels") / "grouped.cpp"
 

@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.quantized.weights import GroupedWeight
+from transept.quantized.weights import BY_ROW, GroupedWeight
 
 ROWS = 16  # of a block
-BY_ROW = ("codes", "scale", "fine_scale", "low", "fine_low")
 SHARED = ("table", "order")
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GROUP = 32
+BY_ROW = ("codes", "scale", "fine_scale", "low", "fine_low")  # what each row of a weight has of its own
 _MIDDLE = 8
 _AT_ONCE = 2**17  # numbers that are rounded at a time, few enough to stay in a core's caches
 # Shares of the largest number that the outermost step is tried at; one that is less may cut it, and fits the others better.
@@ -57,7 +58,7 @@ class GroupedWeight:
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> GroupedWeight:
         """The weight with its rows put in another order."""
-        rows = ((name, getattr(self, name)) for name in ("codes", "scale", "fine_scale", "low", "fine_low"))
+        rows = ((name, getattr(self, name)) for name in BY_ROW)
         parts: dict[str, Any] = {name: change(part) for name, part in rows if part is not None}
         return replace(self, **parts)
 

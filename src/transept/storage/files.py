@@ -209,30 +209,41 @@ def make_directory(path: PathName) -> Path:
     return Path(path)
 
 
-def write_file(path: PathName, content: str | bytes) -> None:
-    """Write a file so that a crash leaves either the old content or the new one, never a part.
+@contextmanager
+def replaced(path: PathName) -> Iterator[Path]:
+    """Give out the place of a file that stands in for another one when the block ends well; a crash leaves the old one whole.
 
-    ``FileError``: the directory is missing, full or not writable; ``InputError``: a text with half of a surrogate pair.
+    ``FileError``: the directory is missing, full or not writable.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        data = content.encode("utf-8") if isinstance(content, str) else content
-        with open(partial, "xb") as file:
-            file.write(data)
-            file.flush()
-            if target.parent not in STAGES:
-                os.fsync(file.fileno())
+        yield partial
+        if target.parent not in STAGES:
+            sync(partial)
         os.replace(partial, target)
         if target.parent not in STAGES:
             sync(target.parent)
-    except UnicodeEncodeError as error:
-        raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
+    except TranseptError:
+        raise
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
     finally:
         with contextlib.suppress(OSError, ValueError):  # what stopped the writing stops this too
             partial.unlink(missing_ok=True)
+
+
+def write_file(path: PathName, content: str | bytes) -> None:
+    """Write a file so that a crash leaves either the old content or the new one, never a part.
+
+    ``FileError``: the directory is missing, full or not writable; ``InputError``: a text with half of a surrogate pair.
+    """
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise InputError("the text holds half of a surrogate pair, which is no character.", path=path) from error
+    with replaced(path) as partial, open(partial, "xb") as file:
+        file.write(data)
 
 
 write_text = write_file
