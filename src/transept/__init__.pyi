@@ -595,6 +595,11 @@ from transept.models.fnet import (
     FNetForTokenClassification as FNetForTokenClassification,
     FNetModel as FNetModel,
 )
+from transept.models.fsmt import (
+    FSMTConfig as FSMTConfig,
+    FSMTForConditionalGeneration as FSMTForConditionalGeneration,
+    FSMTModel as FSMTModel,
+)
 from transept.models.funnel import (
     FunnelBaseModel as FunnelBaseModel,
     FunnelConfig as FunnelConfig,

@@ -156,7 +156,10 @@ SHARED_TABLES = {f"{name}.embed_tokens.weight": "embed_tokens.weight" for name i
 
 
 class Seq2SeqBackbone(EncoderDecoderBackbone):
-    """From text to text; the tables of the stacks that share ``embed_tokens`` are tied to it."""
+    """From text to text; the tables of the stacks that share ``embed_tokens`` are tied to it.
+
+    Without a name for it in ``names``, the stacks share none, and it is the encoder's.
+    """
 
     reads: ClassVar[tuple[str, ...]] = (
         *("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
@@ -170,7 +173,10 @@ class Seq2SeqBackbone(EncoderDecoderBackbone):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
+        if "embed_tokens" in self.names_of(config).table.values():
+            self.embed_tokens = copy.deepcopy(self.encoder.embed_tokens)  # the same weights, once they are tied
+        else:
+            self.link("embed_tokens", self.encoder, "embed_tokens")
 
     # T' at most, and of the longest sequences that the model was made for; ``None`` where there is no end.
     max_positions = property(lambda self: self.encoder.max_positions)

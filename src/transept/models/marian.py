@@ -100,12 +100,6 @@ class MarianModel(Seq2SeqBackbone):
     encoder_class, decoder_class = MarianEncoder, MarianDecoder
     base_model_prefix = "model"
 
-    def __init__(self, config: MarianConfig) -> None:
-        super().__init__(config)
-        if not config.share_encoder_decoder_embeddings:
-            del self.embed_tokens
-            self.link("embed_tokens", self.encoder, "embed_tokens")
-
     @property
     def token_parts(self) -> tuple[str, ...]:
         return ("encoder", "decoder") if self.config.share_encoder_decoder_embeddings else ("encoder",)

@@ -99,6 +99,23 @@ SEQ2SEQ = [
             "sparse": {"encoder_sparse_step": 1, "decoder_sparse_step": 0, "router_bias": True, "moe_token_dropout": 0.0},
         },
     ),
+    Family(
+        "fsmt",
+        {name: value for name, value in STACKS.items() if name != "vocab_size"}
+        | {"src_vocab_size": 99, "tgt_vocab_size": 99, "init_std": SHARP, "num_beams": 1, "max_length": 20, "use_cache": False},
+        modality="seq2seq",
+        left_padded_alone=True,
+        computed=("embed_positions",),
+        variants={
+            "tied": {"tie_word_embeddings": True},
+            "unscaled": {"scale_embedding": False, "activation_function": "gelu"},
+            "uneven": SWITCHES["uneven"],
+            "apart": {"src_vocab_size": 103},
+        },
+        exempt={
+            "test_decoders_read_what_labels_say": "the reference's decoder reads the encoder's ids beside labels",
+        },
+    ),
     Family("blenderbot", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
     Family("blenderbot-small", STACKS | {"init_std": SHARP}, modality="seq2seq", variants=SWITCHES),
     Family("plbart", STACKS | {"init_std": SHARP, "scale_embedding": False}, modality="seq2seq", variants=SWITCHES),
