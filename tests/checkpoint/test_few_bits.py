@@ -131,6 +131,17 @@ def test_a_quantised_checkpoint_says_itself_how_it_is_read(plain: Path, tmp_path
     assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in same.dequantize().state_dict().items())
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_matrices_with_inputs_first_are_saved_so(tmp_path: Path, bits: int) -> None:
+    """GPT-2 has some of as many inputs as outputs, in which nothing but the numbers tells one axis from the other."""
+    model = quantize(make("GPT2LMHeadModel"), bits)
+    model.save_pretrained(tmp_path)
+    again = transept.AutoModelForCausalLM.from_pretrained(tmp_path).dequantize().state_dict()
+    state = model.dequantize().state_dict()
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in state.items())
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "what"),
     [

@@ -79,7 +79,47 @@ def test_bitsandbytes_in_four_bits(plain: Path, tmp_path: Path, kind: str, neste
         return {".weight": data, **parts}, functional.dequantize_4bit(data, state)
 
     name = str(dtype).removeprefix("torch.")
-    check(plain, tmp_path, pack, {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}, name)
+    check(
+        plain,
+        tmp_path,
+        pack,
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind},
+        name,
+        kept=True,
+    )
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+def test_what_is_saved_in_four_bits_is_read_by_bitsandbytes(plain: Path, tmp_path: Path, kind: str) -> None:
+    from bitsandbytes import functional
+
+    def pack(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        data, state = functional.quantize_4bit(weight, quant_type=kind, compress_statistics=True, blocksize=64)
+        return {".weight": data, **{f".weight.{end}": part for end, part in state.as_dict(packed=True).items()}}, weight
+
+    quantised(plain, tmp_path, pack, {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path / "again")
+    told = json.loads((tmp_path / "again" / "config.json").read_text())["quantization_config"]
+    assert (told["bnb_4bit_quant_type"], told["llm_int8_skip_modules"]) == (kind, ["lm_head"])
+    stored, unpacked = load_file(tmp_path / "again" / "model.safetensors"), model.dequantize().state_dict()
+    for name in [name for name in unpacked if "_proj." in name]:
+        parts = {end.removeprefix(f"{name}."): part for end, part in stored.items() if end.startswith(f"{name}.")}
+        state = functional.QuantState.from_dict(parts, device=torch.device("cpu"))
+        assert torch.equal(functional.dequantize_4bit(stored[name], state), unpacked[name]), name
+
+
+@pytest.mark.parametrize(("sizes", "group"), [((6, 96), 32), ((4, 128), 64), ((4, 60), None)])
+def test_blocks_may_begin_within_rows(sizes: tuple[int, int], group: int | None) -> None:
+    from bitsandbytes import functional
+
+    from transept.checkpoint.methods import METHODS
+
+    data, state = functional.quantize_4bit(torch.randn(sizes), quant_type="nf4", blocksize=64)
+    parts = {".weight": data, **{f".weight.{end}": part for end, part in state.as_dict(packed=True).items()}}
+    weight = (layout := METHODS["bitsandbytes"]({})).group(parts)
+    assert (weight and weight.group) == group
+    assert weight is None or torch.equal(weight.dequantized(), layout.unpack(parts))
 
 
 def test_bitsandbytes_in_eight_bits(plain: Path, tmp_path: Path) -> None:
@@ -244,7 +284,7 @@ def test_torchao(plain: Path, tmp_path: Path, kind: str, dtype: torch.dtype) -> 
 def test_experts_of_gpt_oss() -> None:
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-    from transept.checkpoint.layouts import METHODS
+    from transept.checkpoint.methods import METHODS
 
     noise = torch.Generator().manual_seed(0)
     blocks = torch.randint(0, 256, (3, 40, 2, 16), generator=noise).to(torch.uint8)

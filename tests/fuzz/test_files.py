@@ -16,7 +16,7 @@ from tests.checkpoint.gguf_files import Kind, gated, write
 from tests.checkpoint.small import config, raw
 from tests.fuzz.mutate import mangled, mutated, text_of
 from tests.models.families import FAMILIES
-from transept.checkpoint.layouts import METHODS
+from transept.checkpoint.methods import METHODS
 from transept.checkpoint.store import TensorStore, open_store
 from transept.core.auto import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForDepthEstimation
 from transept.errors import TranseptError

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def test_numbers_that_are_even_steps_stay() -> None:
 
 
 TABLE = torch.tensor([-128, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 127], dtype=torch.int8)
+FLOATS = torch.cat([torch.randn(14, generator=torch.Generator().manual_seed(0)), torch.tensor([1e-9, -3.0])])
 OUTPUTS, INPUTS = 21, 96
 
 
@@ -83,7 +85,11 @@ def weights() -> dict[str, GroupedWeight]:
         "fine": GroupedWeight(four, 32, whole, small(OUTPUTS, 3), whole * 2, small(OUTPUTS, 3, low=0, high=63)),
         "table": GroupedWeight(four, 32, each, table=TABLE),
         "table, fine": GroupedWeight(four, 16, whole, small(OUTPUTS, 6), table=TABLE),
+        "floats": GroupedWeight(four, 32, each, table=FLOATS),
+        "floats, wide": GroupedWeight(four, 96, torch.rand(OUTPUTS, 1) * 1e-6, table=FLOATS),
         "eight": GroupedWeight(eight, 32, each),
+        "eight, wide": GroupedWeight(eight, 32, torch.rand(OUTPUTS, 3) * 1e6),
+        "zero, wide": GroupedWeight(four, 32, torch.rand(OUTPUTS, 3), fine_low=small(OUTPUTS, 3, low=0, high=16)),
         "eight, zero": GroupedWeight(eight, 96, whole, fine_low=small(OUTPUTS, 1)),
         "eight, fine": GroupedWeight(eight, 16, torch.rand(OUTPUTS, 2).half(), small(OUTPUTS, 6)),
         "eight, low": GroupedWeight(eight, 32, whole, small(OUTPUTS, 3), whole, small(OUTPUTS, 3)),
@@ -91,21 +97,35 @@ def weights() -> dict[str, GroupedWeight]:
     }
 
 
+def multiplied(weight: GroupedWeight) -> Tensor:
+    """The weight (out, in) as the kernel has it: floats of tables are rounded to 16 bits."""
+    if weight.table is None or not weight.table.is_floating_point():
+        return weight.dequantized()
+    unit = weight.table.abs().max() / (127 * 256)
+    return replace(weight, table=(weight.table / unit).round() * unit).dequantized()
+
+
+def test_tables_are_rounded_far_less_than_inputs() -> None:
+    weight = weights()["floats"]
+    step = weight.scale.float().repeat_interleave(32, 1) * FLOATS.abs().max() / (127 * 256)
+    assert ((multiplied(weight) - weight.dequantized()).abs() <= step / 2 * (1 + 1e-3)).all()
+
+
 @pytest.mark.parametrize("kind", [*weights()])
 def test_kinds_of_weights(kind: str) -> None:
     weight = weights()[kind]
-    layer = GroupedLinear(nn.Linear(INPUTS, OUTPUTS), weight)
+    layer = GroupedLinear(nn.Linear(INPUTS, OUTPUTS, bias=False), weight)
     assert torch.equal(layer.dequantized(), weight.dequantized())
     back = layer.grouped()
     assert torch.equal(back.codes, weight.codes)
     assert (back.group, back.span, back.bits) == (weight.group, weight.span, weight.bits)
     x = torch.randn(3, INPUTS)
     by_group = x if weight.order is None else x[:, weight.order]
-    rounded = rounded_inputs(by_group, weight.group)
-    plain = weight.dequantized() if weight.order is None else weight.dequantized()[:, weight.order]
-    assert off(layer(x) - layer.bias, rounded @ plain.T) < SUMS
+    rounded, taken = rounded_inputs(by_group, weight.group), multiplied(weight)
+    plain = taken if weight.order is None else taken[:, weight.order]
+    assert off(layer(x), rounded @ plain.T) < SUMS
     compiled = torch.ops.transept.grouped_product(layer._columns(x), *layer._operands())
-    assert torch.equal(compiled + layer.bias, layer(x))
+    assert torch.equal(compiled, layer(x))
 
 
 def test_half_of_a_table_is_what_the_formula_says() -> None:
@@ -158,7 +178,7 @@ def test_every_set_of_instructions_gives_the_same(function: Any, kind: str, monk
     for rows in (1, 2, 3, 5, 8, 15, 70):
         x = torch.randn(rows, INPUTS)
         x[0, :16] = 127  # the ends of eight bits
-        wanted = rounded_inputs(x[:, order], weight.group) @ weight.dequantized()[:, order].T
+        wanted = rounded_inputs(x[:, order], weight.group) @ multiplied(weight)[:, order].T
         assert off(layer(x), wanted) < SUMS
 
 

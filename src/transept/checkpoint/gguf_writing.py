@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.block_writing import encode
-from transept.checkpoint.few_bits import oriented, written_state
+from transept.checkpoint.few_bits_writing import written_state
 from transept.checkpoint.gguf import Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
@@ -149,7 +149,7 @@ def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tup
         owner = keys.owner(slot)
         if not slots[slot].is_meta:
             return slots[slot]
-        return keys.slots({owner: oriented(weights[owner].dequantized(), state[owner])})[slot]
+        return keys.slots({owner: weights[owner].dequantized()})[slot]
 
     done = set[str]()
     for slot in slots:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.gguf import GGUFStore
-from transept.checkpoint.layouts import METHODS, Layout, Parts
+from transept.checkpoint.layouts import Layout, Parts
+from transept.checkpoint.methods import METHODS
 from transept.checkpoint.names import Names
 from transept.checkpoint.store import PickleStore, Stored, TensorStore
 from transept.errors import FormatError, TranseptError, UnsupportedError

@@ -42,7 +42,7 @@ def convert(parser: Parser) -> None:
 
 
 def _main(args: argparse.Namespace) -> int:
-    from transept.checkpoint.few_bits import written_state
+    from transept.checkpoint.few_bits_writing import written_state
     from transept.core.auto import AutoConfig, resolve, saved_class
 
     output = Path(args.output)

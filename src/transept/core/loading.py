@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from transept.checkpoint.few_bits import written, written_state
+from transept.checkpoint.few_bits_writing import written, written_state
 from transept.checkpoint.load import LoadReport, check, everything, fill, plan, share
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import unpacked

@@ -123,7 +123,7 @@ def _kernel() -> Any:
     if found is None:
         return None
     function = found.transept_grouped
-    function.restype, function.argtypes = None, [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 6 + [ctypes.c_int32]
+    function.restype, function.argtypes = None, [ctypes.c_void_p] * 10 + [ctypes.c_int64] * 7 + [ctypes.c_int32] * 2
     return function
 
 
@@ -139,30 +139,35 @@ def _product(
     span: int,
     bits: int,
     outputs: int,
+    ends: Tensor | None = None,
 ) -> Tensor:
-    """(N, in) -> (N, out) in float32, by a weight as :class:`GroupedLinear` keeps it."""
+    """(N, in) -> (N, out) in float32, by a weight in blocks, or by one for each of several spans of rows, which end there."""
     kernel, (rows, width) = _kernel(), x.shape
+    ends = torch.tensor([rows]) if ends is None else ends
     if kernel is None:
-        weight = BlockedWeight(outputs, group, bits, codes, scale, fine_scale, low, fine_low, table)
-        return F.linear(x, weight.grouped().dequantized())
+        weights = BlockedWeight(outputs, group, bits, codes, scale, fine_scale, low, fine_low, table).apart(len(ends))
+        parts = zip(x.tensor_split(ends[:-1]), weights, strict=True)
+        return torch.cat([F.linear(part, own.grouped().dequantized()) for part, own in parts if len(part)])
     threads = torch.get_num_threads()
     room = torch.empty((threads if rows == 1 else rows) * (width + 8 * (width // group)), dtype=torch.uint8)
     out = torch.empty(rows, outputs)
-    tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room)
+    tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room, ends)
     places = [None if each is None else each.data_ptr() for each in tensors]
-    kernel(*places, rows, outputs, width, group, span, bits, threads)
+    widths = (scale.dtype == torch.float32) + 2 * (table is not None and table.is_floating_point())
+    kernel(*places, len(ends), rows, outputs, width, group, span, bits, widths, threads)
     return out
 
 
+_OUTPUTS = 9  # the place of their number behind the inputs
 # The same as an operator, which compiled graphs call as a whole; defined in the way that takes least time in a call.
 _LIBRARY = torch.library.Library("transept", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(  # type: ignore[no-untyped-call]
     "grouped_product(Tensor x, Tensor codes, Tensor scale, Tensor? fine_scale, Tensor? low, Tensor? fine_low, Tensor? table,"
-    " int group, int span, int bits, int outputs) -> Tensor"
+    " int group, int span, int bits, int outputs, Tensor? ends=None) -> Tensor"
 )
 _LIBRARY.impl("grouped_product", _product, "CPU")  # type: ignore[no-untyped-call]
 
 
 @torch.library.register_fake("transept::grouped_product")  # type: ignore[untyped-decorator]
 def _(x: Tensor, *operands: Any) -> Tensor:
-    return x.new_empty(x.shape[0], operands[-1])
+    return x.new_empty(x.shape[0], operands[_OUTPUTS])

@@ -24,7 +24,8 @@ class BlockedWeight:
         rows: how many rows the weight has.
         group, table, order: as there.
         codes: (blocks, in * bits / 32, 64) of uint8.
-        scale, low: (blocks, spans, 16) of float16.
+        scale: (blocks, spans, 16) of float16 or float32.
+        low: (blocks, spans, 16) of float16.
         fine_scale, fine_low: (blocks, groups, 16) of int8.
     """
 
@@ -80,6 +81,11 @@ class BlockedWeight:
             if getattr(first, name) is not None
         }
         return replace(first, rows=sum(weight.rows for weight in weights), **parts)
+
+    def apart(self, count: int) -> list[BlockedWeight]:
+        """The weights of ``rows`` each, where the blocks are those of so many after each other."""
+        own = [(name, part) for name in BY_ROW if (part := getattr(self, name)) is not None]
+        return [replace(self, **{name: part.chunk(count)[number] for name, part in own}) for number in range(count)]
 
     def grouped(self) -> GroupedWeight:
         """The weight (out, in)."""

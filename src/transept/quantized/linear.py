@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Self
 
@@ -66,6 +67,11 @@ class QuantizedLinear(Packed):
         """The weight in its bits."""
         raise NotImplementedError
 
+    def as_stored(self, weight: GroupedWeight) -> LayerWeight:
+        """The weight, or some rows of it, as a layer of this kind has it in its state."""
+        sizes, turned = (len(weight.codes), self.in_features), self.kind is Conv1D
+        return LayerWeight(weight, sizes[::-1] if turned else sizes, turned)
+
     def plain_layer(self, weight: Tensor, rows: slice = slice(None)) -> nn.Linear | Conv1D:
         """A layer (of some of the outputs) with a plain weight (out, in)."""
         with torch.device("meta"):
@@ -122,15 +128,36 @@ def names_alone() -> Iterator[None]:
         _NAMES_ALONE.reset(token)
 
 
-def few_bits(model: nn.Module) -> dict[str, GroupedWeight]:
+@dataclass(frozen=True)
+class LayerWeight:
+    """A weight of few bits as a layer has it.
+
+    Args:
+        weight: its rows, which may have more columns than the layer has inputs.
+        shape: of the layer's weight.
+        inputs_first: whether that is (in, out).
+    """
+
+    weight: GroupedWeight
+    shape: tuple[int, ...]
+    inputs_first: bool
+
+    def dequantized(self) -> Tensor:
+        """The layer's weight in float32."""
+        plain = self.weight.dequantized()
+        return plain[:, : self.shape[0]].T if self.inputs_first else plain[:, : self.shape[1]]
+
+
+def few_bits(model: nn.Module) -> dict[str, LayerWeight]:
     """The weights of few bits of a model by their names in its state; those of a shared product row by row."""
-    found, grouped = dict[str, GroupedWeight](), cache(lambda layer: layer.grouped())
+    found, grouped = dict[str, LayerWeight](), cache(lambda layer: layer.grouped())
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLinear) and not module.shared:
-            found[f"{name}.weight"] = module.grouped()
+            found[f"{name}.weight"] = module.as_stored(module.grouped())
         elif isinstance(module, Projection) and isinstance(module.shared, QuantizedLinear):
             rows = module.place
-            found[f"{name}.weight"] = grouped(module.shared).map_rows(lambda part, rows=rows: part[rows])
+            weight = grouped(module.shared).map_rows(lambda part, rows=rows: part[rows])
+            found[f"{name}.weight"] = module.shared.as_stored(weight)
     return found
 
 

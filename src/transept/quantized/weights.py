@@ -25,12 +25,12 @@ class GroupedWeight:
     Args:
         codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8.
         group: how many columns have one scale, a multiple of 8.
-        scale: (out, spans) of float16: of each group, or of several that follow each other.
+        scale: (out, spans) of float16 or float32: of each group, or of several that follow each other.
         fine_scale: (out, groups) of int8, by which the scale is multiplied for each group.
         low: (out, spans) of float16.
         fine_low: (out, groups) of int8, by which ``low`` is multiplied, or the scale where there is none (a zero point).
             With neither, codes of four bits are lessened by 8 steps, and others by nothing.
-        table: (16) of int8: what codes of four bits stand for.
+        table: (16) of int8 or float32: what codes of four bits stand for; with floats, ``low`` and ``fine_low`` are absent.
         order: (in): which column of the input each of the weight's belongs to.
     """
 

@@ -1,10 +1,13 @@
 // Products by weights of few bits: out (M, N) = x (M, K) times the transpose of a weight (N, K), on a CPU.
 //
 // A weight is code * scale - low. Codes have four bits (0 to 15, or what a table of 16 says they stand for) or eight (-128 to
-// 127). Each row has a scale for every group of columns: a number of 16 bits for `span` groups, times an integer of eight bits
-// for each group where there are such. What it is lessened by is made in the same way; integers alone are multiples of the scale
-// (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of tables by nothing. Inputs are
-// rounded to eight bits for each row and group, so that products are those of integers.
+// 127). Each row has a scale for every group of columns: a number of 16 or 32 bits for `span` groups, times an integer of eight
+// bits for each group where there are such. What it is lessened by is made in the same way; integers alone are multiples of the
+// scale (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of tables by nothing. Inputs
+// are rounded to eight bits for each row and group, so that products are those of integers.
+//
+// A table of floats is rounded to 16 bits, by 2 ** -16 of its largest number at most, where inputs are rounded by 2 ** -8: each
+// of its integers is a high byte and a low one, which are multiplied by themselves.
 //
 // Sixteen rows of the weight lie together. Of each four columns of eight bits they take 64 bytes, four a row; of each eight
 // columns of four bits as many, of which the lower halves are the first four columns and the higher halves the others. So one
@@ -27,10 +30,12 @@ constexpr int64_t AHEAD = 1024;  // bytes
 struct Weight {  // sixteen rows
   const uint8_t* codes;
   const uint16_t* scale;
+  const float* wide_scale;  // in the place of the scale
   const int8_t* fine_scale;
   const uint16_t* low;
   const int8_t* fine_low;
-  const int8_t* table;
+  const int8_t* table;  // of high bytes, and then of low ones, where the numbers are of 16 bits
+  float unit;           // of these numbers
   int64_t groups, group, span;
 };
 
@@ -55,6 +60,7 @@ inline Numbers halves(const uint16_t* x) { return {_mm512_cvtph_ps(_mm256_loadu_
 inline Numbers bytes(const int8_t* x) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))))};
 }
+inline Numbers floats(const float* x) { return {_mm512_loadu_ps(x)}; }
 inline Numbers integers(Sums x) { return {_mm512_cvtepi32_ps(x)}; }
 inline Numbers one(float x) { return {_mm512_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm512_mul_ps(a.all, b.all)}; }
@@ -62,7 +68,7 @@ inline Numbers less(Numbers a, Numbers b, Numbers c) { return {_mm512_fnmadd_ps(
 inline Numbers added(Numbers a, Numbers b, Numbers c) { return {_mm512_fmadd_ps(b.all, c.all, a.all)}; }  // a + b * c
 inline void store(float* out, Numbers x) { _mm512_storeu_ps(out, x.all); }
 
-inline Sums nothing() { return _mm512_setzero_si512(); }
+inline Sums all(int32_t x) { return _mm512_set1_epi32(x); }
 inline Sums plus(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
 inline Codes load(const uint8_t* x) {
   _mm_prefetch(reinterpret_cast<const char*>(x + AHEAD), _MM_HINT_T0);
@@ -100,6 +106,7 @@ inline __m256 wide(const int8_t* x) {
 }
 inline Numbers halves(const uint16_t* x) { return {wide(x), wide(x + 8)}; }
 inline Numbers bytes(const int8_t* x) { return {wide(x), wide(x + 8)}; }
+inline Numbers floats(const float* x) { return {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
 inline Numbers integers(Sums x) { return {_mm256_cvtepi32_ps(x.first), _mm256_cvtepi32_ps(x.second)}; }
 inline Numbers one(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm256_mul_ps(a.first, b.first), _mm256_mul_ps(a.second, b.second)}; }
@@ -114,7 +121,7 @@ inline void store(float* out, Numbers x) {
   _mm256_storeu_ps(out + 8, x.second);
 }
 
-inline Sums nothing() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline Sums all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline Sums plus(Sums a, Sums b) { return {_mm256_add_epi32(a.first, b.first), _mm256_add_epi32(a.second, b.second)}; }
 inline __m256i load_half(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
 inline Codes load(const uint8_t* x) { return {load_half(x), load_half(x + 32)}; }
@@ -122,8 +129,8 @@ inline __m256i low_bits(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8
 inline Codes lower(Codes x) { return {low_bits(x.first), low_bits(x.second)}; }
 inline Codes higher(Codes x) { return {low_bits(_mm256_srli_epi16(x.first, 4)), low_bits(_mm256_srli_epi16(x.second, 4))}; }
 inline Codes looked_up(Codes x, const int8_t* table) {
-  const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  return {_mm256_shuffle_epi8(all, x.first), _mm256_shuffle_epi8(all, x.second)};
+  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(both, x.first), _mm256_shuffle_epi8(both, x.second)};
 }
 #if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
 constexpr int32_t OVER = 128;
@@ -152,8 +159,8 @@ template <bool SIGNED>
 inline Sums dot(Sums sum, Codes x, const int8_t* inputs) {
   int32_t four;
   std::memcpy(&four, inputs, 4);
-  const __m256i all = _mm256_set1_epi32(four);
-  return {dot_half<SIGNED>(sum.first, x.first, all), dot_half<SIGNED>(sum.second, x.second, all)};
+  const __m256i both = _mm256_set1_epi32(four);
+  return {dot_half<SIGNED>(sum.first, x.first, both), dot_half<SIGNED>(sum.second, x.second, both)};
 }
 
 #else
@@ -186,6 +193,7 @@ inline Out each(Function function) {
 }
 inline Numbers halves(const uint16_t* x) { return each<Numbers>([&](int64_t r) { return wide(x[r]); }); }
 inline Numbers bytes(const int8_t* x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x[r]); }); }
+inline Numbers floats(const float* x) { return each<Numbers>([&](int64_t r) { return x[r]; }); }
 inline Numbers integers(const Sums& x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x.each[r]); }); }
 inline Numbers one(float x) { return each<Numbers>([&](int64_t) { return x; }); }
 inline Numbers operator*(const Numbers& a, const Numbers& b) {
@@ -199,7 +207,7 @@ inline Numbers added(const Numbers& a, const Numbers& b, const Numbers& c) {
 }
 inline void store(float* out, const Numbers& x) { std::memcpy(out, x.each, sizeof(x.each)); }
 
-inline Sums nothing() { return each<Sums>([](int64_t) { return 0; }); }
+inline Sums all(int32_t x) { return each<Sums>([&](int64_t) { return x; }); }
 inline Sums plus(const Sums& a, const Sums& b) { return each<Sums>([&](int64_t r) { return a.each[r] + b.each[r]; }); }
 inline Codes load(const uint8_t* x) {
   Codes out;
@@ -222,21 +230,23 @@ inline Sums dot(const Sums& sum, const Codes& x, const int8_t* inputs) {
 
 #endif
 
-// How codes are stored: four bits, four bits that a table tells the meaning of, or eight bits.
-enum Kind { FOUR, TABLE, EIGHT };
+// How codes are stored: four bits, four bits that a table of 8 or of 16 bits tells the meaning of, or eight bits.
+enum Kind { FOUR, TABLE, FINE, EIGHT };
 
 template <int64_t COUNT, Kind KIND>
 void multiply(const Weight& weight, const Inputs* x, float* const* out) {
   constexpr int64_t STEP = KIND == EIGHT ? 4 : 8;
   constexpr bool SIGNED = KIND != FOUR;
-  constexpr int32_t MIDDLE = SIGNED ? OVER : 8;  // of codes, where nothing else says what they are lessened by
-  constexpr bool PAIRED = KIND != EIGHT && COUNT <= 2;  // two sums, since one product waits for the sum of the one before
+  constexpr bool PAIRED = KIND < FINE && COUNT <= 2;  // two sums, since one product waits for the sum of the one before
   const uint8_t* codes = weight.codes;
   Numbers total[COUNT], scale = one(0), low = one(0);
   for (int64_t m = 0; m < COUNT; ++m) total[m] = one(0);
   for (int64_t g = 0; g < weight.groups; ++g) {
     Sums sum[COUNT], other[COUNT];
-    for (int64_t m = 0; m < COUNT; ++m) sum[m] = other[m] = nothing();
+    for (int64_t m = 0; m < COUNT; ++m) {
+      sum[m] = all(SIGNED ? -OVER * x[m].sums[g] : 0);
+      other[m] = KIND == FINE ? sum[m] : all(0);  // of the low bytes
+    }
     for (int64_t k = g * weight.group; k < (g + 1) * weight.group; k += STEP, codes += 64) {
       const Codes both = load(codes);
       if (KIND == EIGHT) {
@@ -245,6 +255,17 @@ void multiply(const Weight& weight, const Inputs* x, float* const* out) {
         continue;
       }
       Codes first = lower(both), second = higher(both);
+      if (KIND == FINE) {
+        const Codes high[2] = {without_sign(looked_up(first, weight.table)), without_sign(looked_up(second, weight.table))};
+        const int8_t* behind = weight.table + 16;
+        const Codes low_bytes[2] = {without_sign(looked_up(first, behind)), without_sign(looked_up(second, behind))};
+        for (int64_t m = 0; m < COUNT; ++m)
+          for (int64_t i = 0; i < 2; ++i) {
+            sum[m] = dot<SIGNED>(sum[m], high[i], x[m].values + k + 4 * i);
+            other[m] = dot<SIGNED>(other[m], low_bytes[i], x[m].values + k + 4 * i);
+          }
+        continue;
+      }
       if (KIND == TABLE) {
         first = without_sign(looked_up(first, weight.table));
         second = without_sign(looked_up(second, weight.table));
@@ -258,22 +279,24 @@ void multiply(const Weight& weight, const Inputs* x, float* const* out) {
     if (PAIRED)
       for (int64_t m = 0; m < COUNT; ++m) sum[m] = plus(sum[m], other[m]);
     if (g % weight.span == 0) {
-      scale = halves(weight.scale + g / weight.span * ROWS);
+      const int64_t place = g / weight.span * ROWS;
+      scale = weight.wide_scale == nullptr ? halves(weight.scale + place) : floats(weight.wide_scale + place);
       if (weight.low != nullptr) low = halves(weight.low + g / weight.span * ROWS);
     }
     const Numbers own = weight.fine_scale == nullptr ? scale : scale * bytes(weight.fine_scale + g * ROWS);
-    Numbers below = own * one(static_cast<float>(MIDDLE));
+    Numbers below = own * one(KIND == FOUR ? 8 : 0);
     if (weight.low != nullptr || weight.fine_low != nullptr) {
       below = weight.low == nullptr ? own : low;
       if (weight.fine_low != nullptr) below = below * bytes(weight.fine_low + g * ROWS);
-      if (SIGNED && OVER != 0) below = added(below, own, one(static_cast<float>(OVER)));
     }
     for (int64_t m = 0; m < COUNT; ++m) {
-      const Numbers part = less(own * integers(sum[m]), below, one(static_cast<float>(x[m].sums[g])));
+      Numbers whole = integers(sum[m]);
+      if (KIND == FINE) whole = added(integers(other[m]), whole, one(256));
+      const Numbers part = less(own * whole, below, one(static_cast<float>(x[m].sums[g])));
       total[m] = added(total[m], part, one(x[m].steps[g]));
     }
   }
-  for (int64_t m = 0; m < COUNT; ++m) store(out[m], total[m]);
+  for (int64_t m = 0; m < COUNT; ++m) store(out[m], KIND == FINE ? total[m] * one(weight.unit) : total[m]);
 }
 
 template <Kind KIND>
@@ -284,6 +307,19 @@ void multiply_some(int64_t count, const Weight& weight, const Inputs* x, float* 
     else if (count - m >= 2) multiply<2, KIND>(weight, x + m, out + m), m += 2;
     else multiply<1, KIND>(weight, x + m, out + m), m += 1;
   }
+}
+
+// The numbers of a table as high and low bytes of integers; gives their unit.
+float split(const float* table, int8_t* bytes_of) {
+  float most = 0;
+  for (int64_t i = 0; i < 16; ++i) most = std::fmax(most, std::fabs(table[i]));
+  const float unit = most > 0 ? most / (127 * 256) : 1;
+  for (int64_t i = 0; i < 16; ++i) {
+    const int32_t number = static_cast<int32_t>(std::nearbyintf(table[i] / unit)), high = (number + 128) >> 8;
+    bytes_of[i] = static_cast<int8_t>(high);
+    bytes_of[16 + i] = static_cast<int8_t>(number - 256 * high);
+  }
+  return unit;
 }
 
 inline Inputs inputs_at(uint8_t* room, int64_t inputs, int64_t groups) {
@@ -315,17 +351,45 @@ void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, in
   }
 }
 
+constexpr int64_t AT_ONCE = 64;
+
+// Rows `begin` to `end` of the output, whose inputs lie in `rounded`, in the columns of one block of the weight.
+template <Kind KIND>
+void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t begin, int64_t end, int64_t outputs, int64_t count) {
+  const int64_t inputs = weight.groups * weight.group, size = inputs + 8 * weight.groups;
+  for (int64_t m = begin; m < end; m += AT_ONCE) {
+    const int64_t some = end - m < AT_ONCE ? end - m : AT_ONCE;
+    Inputs taken[AT_ONCE];
+    float edge[AT_ONCE][ROWS];
+    float* places[AT_ONCE];
+    for (int64_t i = 0; i < some; ++i) {
+      taken[i] = inputs_at(rounded + (m + i) * size, inputs, weight.groups);
+      places[i] = count == ROWS ? out + (m + i) * outputs : edge[i];
+    }
+    multiply_some<KIND>(some, weight, taken, places);
+    if (count < ROWS)
+      for (int64_t i = 0; i < some; ++i) std::memcpy(out + (m + i) * outputs, edge[i], static_cast<size_t>(count) * 4);
+  }
+}
+
 }  // namespace
 
 // `room` holds for each row of x its K values, then K / group steps and as many sums, of four bytes each. A row alone is rounded
-// by every thread for itself, in a room for each of them, so that none waits for another.
-extern "C" void transept_grouped(const float* x, const uint8_t* codes, const uint16_t* scale, const int8_t* fine_scale,
-                                 const uint16_t* low, const int8_t* fine_low, const int8_t* table, float* out, uint8_t* room,
-                                 int64_t rows, int64_t outputs, int64_t inputs, int64_t group, int64_t span, int64_t bits,
-                                 int32_t threads) {
-  constexpr int64_t AT_ONCE = 64;
+// by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
+// multiplied by the first weight, those from there to `ends[1]` by the second, and so on; `widths` says whether scales (1) and
+// the table (2) are floats.
+extern "C" void transept_grouped(const float* x, const uint8_t* codes, const void* scale, const int8_t* fine_scale,
+                                 const uint16_t* low, const int8_t* fine_low, const void* table, float* out, uint8_t* room,
+                                 const int64_t* ends, int64_t weights, int64_t rows, int64_t outputs, int64_t inputs,
+                                 int64_t group, int64_t span, int64_t bits, int32_t widths, int32_t threads) {
   const int64_t groups = inputs / group, blocks = (outputs + ROWS - 1) / ROWS, size = inputs + 8 * groups;
   const int64_t spans = (groups + span - 1) / span;
+  int8_t parts[32];
+  const float unit = widths & 2 ? split(static_cast<const float*>(table), parts) : 1;
+  const auto multiply_block = bits == 8          ? multiply_rows<EIGHT>
+                              : widths & 2       ? multiply_rows<FINE>
+                              : table != nullptr ? multiply_rows<TABLE>
+                                                 : multiply_rows<FOUR>;
 #pragma omp parallel num_threads(threads)
   {
     uint8_t* rounded = room;
@@ -336,34 +400,25 @@ extern "C" void transept_grouped(const float* x, const uint8_t* codes, const uin
 #pragma omp for schedule(static)
       for (int64_t m = 0; m < rows; ++m) round_row(x + m * inputs, rounded + m * size, inputs, groups, group);
     }
-#pragma omp for schedule(static)
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t fine = block * ROWS * groups, coarse = block * ROWS * spans;
-      const Weight weight = {codes + block * ROWS * inputs * bits / 8,
-                             scale + coarse,
-                             fine_scale == nullptr ? nullptr : fine_scale + fine,
-                             low == nullptr ? nullptr : low + coarse,
-                             fine_low == nullptr ? nullptr : fine_low + fine,
-                             table,
-                             groups,
-                             group,
-                             span};
-      const int64_t count = outputs - block * ROWS < ROWS ? outputs - block * ROWS : ROWS;
-      for (int64_t m = 0; m < rows; m += AT_ONCE) {
-        const int64_t some = rows - m < AT_ONCE ? rows - m : AT_ONCE;
-        Inputs taken[AT_ONCE];
-        float edge[AT_ONCE][ROWS];
-        float* places[AT_ONCE];
-        for (int64_t i = 0; i < some; ++i) {
-          taken[i] = inputs_at(rounded + (m + i) * size, inputs, groups);
-          places[i] = count == ROWS ? out + (m + i) * outputs + block * ROWS : edge[i];
-        }
-        if (bits == 8) multiply_some<EIGHT>(some, weight, taken, places);
-        else if (table != nullptr) multiply_some<TABLE>(some, weight, taken, places);
-        else multiply_some<FOUR>(some, weight, taken, places);
-        if (count < ROWS)
-          for (int64_t i = 0; i < some; ++i)
-            std::memcpy(out + (m + i) * outputs + block * ROWS, edge[i], static_cast<size_t>(count) * 4);
+    for (int64_t n = 0; n < weights; ++n) {
+      const int64_t begin = n == 0 ? 0 : ends[n - 1], end = ends[n];
+      if (begin == end) continue;
+#pragma omp for schedule(static) nowait
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t place = n * blocks + block, fine = place * ROWS * groups, coarse = place * ROWS * spans;
+        const Weight weight = {codes + place * ROWS * inputs * bits / 8,
+                               widths & 1 ? nullptr : static_cast<const uint16_t*>(scale) + coarse,
+                               widths & 1 ? static_cast<const float*>(scale) + coarse : nullptr,
+                               fine_scale == nullptr ? nullptr : fine_scale + fine,
+                               low == nullptr ? nullptr : low + coarse,
+                               fine_low == nullptr ? nullptr : fine_low + fine,
+                               widths & 2 ? parts : static_cast<const int8_t*>(table),
+                               unit,
+                               groups,
+                               group,
+                               span};
+        const int64_t count = outputs - block * ROWS < ROWS ? outputs - block * ROWS : ROWS;
+        multiply_block(weight, rounded, out + block * ROWS, begin, end, outputs, count);
       }
     }
   }
