@@ -149,7 +149,7 @@ def _product(
         parts = zip(x.tensor_split(ends[:-1]), weights, strict=True)
         return torch.cat([F.linear(part, own.grouped().dequantized()) for part, own in parts if len(part)])
     threads = torch.get_num_threads()
-    room = torch.empty((threads if rows == 1 else rows) * (width + 8 * (width // group)), dtype=torch.uint8)
+    room = torch.empty((threads if rows == 1 else rows) * (width + 12 * (width // group)), dtype=torch.uint8)
     out = torch.empty(rows, outputs)
     tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room, ends)
     places = [None if each is None else each.data_ptr() for each in tensors]

@@ -39,10 +39,11 @@ struct Weight {  // sixteen rows
   int64_t groups, group, span;
 };
 
-struct Inputs {  // one row: eight bits each, and for each group the step and the sum
+struct Inputs {  // one row: eight bits each, and for each group
   int8_t* values;
   float* steps;
-  int32_t* sums;
+  float* sums;      // of inputs, times the step
+  int32_t* starts;  // what a sum of products starts with, since codes lie `middle` above what they stand for
 };
 
 #if defined(__AVX512VNNI__) && defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -233,79 +234,72 @@ inline Sums dot(const Sums& sum, const Codes& x, const int8_t* inputs) {
 // How codes are stored: four bits, four bits that a table of 8 or of 16 bits tells the meaning of, or eight bits.
 enum Kind { FOUR, TABLE, FINE, EIGHT };
 
-template <int64_t COUNT, Kind KIND>
+template <int64_t COUNT, Kind KIND, bool LOW>
 void multiply(const Weight& weight, const Inputs* x, float* const* out) {
   constexpr int64_t STEP = KIND == EIGHT ? 4 : 8;
   constexpr bool SIGNED = KIND != FOUR;
-  constexpr bool PAIRED = KIND < FINE && COUNT <= 2;  // two sums, since one product waits for the sum of the one before
+  // Two sums: of two products one waits for the other's sum, and low bytes have their own.
+  constexpr bool PAIRED = KIND == FINE || (KIND != EIGHT && COUNT <= 2);
   const uint8_t* codes = weight.codes;
   Numbers total[COUNT], scale = one(0), low = one(0);
   for (int64_t m = 0; m < COUNT; ++m) total[m] = one(0);
   for (int64_t g = 0; g < weight.groups; ++g) {
-    Sums sum[COUNT], other[COUNT];
+    Sums sum[COUNT], other[PAIRED ? COUNT : 1];
     for (int64_t m = 0; m < COUNT; ++m) {
-      sum[m] = all(SIGNED ? -OVER * x[m].sums[g] : 0);
-      other[m] = KIND == FINE ? sum[m] : all(0);  // of the low bytes
+      sum[m] = all(x[m].starts[g]);
+      if constexpr (PAIRED) other[m] = KIND == FINE ? sum[m] : all(0);
     }
     for (int64_t k = g * weight.group; k < (g + 1) * weight.group; k += STEP, codes += 64) {
       const Codes both = load(codes);
-      if (KIND == EIGHT) {
+      if constexpr (KIND == EIGHT) {
         const Codes first = without_sign(both);
         for (int64_t m = 0; m < COUNT; ++m) sum[m] = dot<SIGNED>(sum[m], first, x[m].values + k);
-        continue;
-      }
-      Codes first = lower(both), second = higher(both);
-      if (KIND == FINE) {
-        const Codes high[2] = {without_sign(looked_up(first, weight.table)), without_sign(looked_up(second, weight.table))};
-        const int8_t* behind = weight.table + 16;
-        const Codes low_bytes[2] = {without_sign(looked_up(first, behind)), without_sign(looked_up(second, behind))};
-        for (int64_t m = 0; m < COUNT; ++m)
-          for (int64_t i = 0; i < 2; ++i) {
-            sum[m] = dot<SIGNED>(sum[m], high[i], x[m].values + k + 4 * i);
-            other[m] = dot<SIGNED>(other[m], low_bytes[i], x[m].values + k + 4 * i);
-          }
-        continue;
-      }
-      if (KIND == TABLE) {
-        first = without_sign(looked_up(first, weight.table));
-        second = without_sign(looked_up(second, weight.table));
-      }
-      for (int64_t m = 0; m < COUNT; ++m) {
-        sum[m] = dot<SIGNED>(sum[m], first, x[m].values + k);
-        Sums& behind = PAIRED ? other[m] : sum[m];
-        behind = dot<SIGNED>(behind, second, x[m].values + k + 4);
+      } else {
+        Codes first = lower(both), second = higher(both);
+        if constexpr (KIND == FINE) {
+          const int8_t* behind = weight.table + 16;
+          const Codes low_bytes[2] = {without_sign(looked_up(first, behind)), without_sign(looked_up(second, behind))};
+          for (int64_t m = 0; m < COUNT; ++m)
+            for (int64_t i = 0; i < 2; ++i) other[m] = dot<SIGNED>(other[m], low_bytes[i], x[m].values + k + 4 * i);
+        }
+        if constexpr (KIND != FOUR) {
+          first = without_sign(looked_up(first, weight.table));
+          second = without_sign(looked_up(second, weight.table));
+        }
+        for (int64_t m = 0; m < COUNT; ++m) {
+          sum[m] = dot<SIGNED>(sum[m], first, x[m].values + k);
+          if constexpr (PAIRED && KIND != FINE) other[m] = dot<SIGNED>(other[m], second, x[m].values + k + 4);
+          else sum[m] = dot<SIGNED>(sum[m], second, x[m].values + k + 4);
+        }
       }
     }
-    if (PAIRED)
-      for (int64_t m = 0; m < COUNT; ++m) sum[m] = plus(sum[m], other[m]);
     if (g % weight.span == 0) {
       const int64_t place = g / weight.span * ROWS;
       scale = weight.wide_scale == nullptr ? halves(weight.scale + place) : floats(weight.wide_scale + place);
-      if (weight.low != nullptr) low = halves(weight.low + g / weight.span * ROWS);
+      if (LOW && weight.low != nullptr) low = halves(weight.low + place);
     }
     const Numbers own = weight.fine_scale == nullptr ? scale : scale * bytes(weight.fine_scale + g * ROWS);
-    Numbers below = own * one(KIND == FOUR ? 8 : 0);
-    if (weight.low != nullptr || weight.fine_low != nullptr) {
-      below = weight.low == nullptr ? own : low;
-      if (weight.fine_low != nullptr) below = below * bytes(weight.fine_low + g * ROWS);
-    }
+    Numbers below = weight.low == nullptr ? own : low;
+    if (LOW && weight.fine_low != nullptr) below = below * bytes(weight.fine_low + g * ROWS);
     for (int64_t m = 0; m < COUNT; ++m) {
-      Numbers whole = integers(sum[m]);
-      if (KIND == FINE) whole = added(integers(other[m]), whole, one(256));
-      const Numbers part = less(own * whole, below, one(static_cast<float>(x[m].sums[g])));
-      total[m] = added(total[m], part, one(x[m].steps[g]));
+      Numbers whole;
+      if constexpr (KIND == FINE) whole = added(integers(other[m]), integers(sum[m]), one(256));
+      else if constexpr (PAIRED) whole = integers(plus(sum[m], other[m]));
+      else whole = integers(sum[m]);
+      total[m] = added(total[m], own * whole, one(x[m].steps[g]));
+      if (LOW) total[m] = less(total[m], below, one(x[m].sums[g]));
     }
   }
   for (int64_t m = 0; m < COUNT; ++m) store(out[m], KIND == FINE ? total[m] * one(weight.unit) : total[m]);
 }
 
-template <Kind KIND>
+template <Kind KIND, bool LOW>
 void multiply_some(int64_t count, const Weight& weight, const Inputs* x, float* const* out) {
   for (int64_t m = 0; m < count;) {
-    if (MOST >= 8 && count - m >= 8) multiply<MOST, KIND>(weight, x + m, out + m), m += MOST;
-    else if (MOST >= 4 && count - m >= 4) multiply<MOST / 2, KIND>(weight, x + m, out + m), m += MOST / 2;
-    else if (count - m >= 2) multiply<2, KIND>(weight, x + m, out + m), m += 2;
-    else multiply<1, KIND>(weight, x + m, out + m), m += 1;
+    if (MOST >= 8 && count - m >= 8) multiply<MOST, KIND, LOW>(weight, x + m, out + m), m += MOST;
+    else if (MOST >= 4 && count - m >= 4) multiply<MOST / 2, KIND, LOW>(weight, x + m, out + m), m += MOST / 2;
+    else if (count - m >= 2) multiply<2, KIND, LOW>(weight, x + m, out + m), m += 2;
+    else multiply<1, KIND, LOW>(weight, x + m, out + m), m += 1;
   }
 }
 
@@ -324,11 +318,11 @@ float split(const float* table, int8_t* bytes_of) {
 
 inline Inputs inputs_at(uint8_t* room, int64_t inputs, int64_t groups) {
   return {reinterpret_cast<int8_t*>(room), reinterpret_cast<float*>(room + inputs),
-          reinterpret_cast<int32_t*>(room + inputs + 4 * groups)};
+          reinterpret_cast<float*>(room + inputs + 4 * groups), reinterpret_cast<int32_t*>(room + inputs + 8 * groups)};
 }
 
-void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, int64_t group) {
-  const Inputs out = inputs_at(room, inputs, groups);
+inline __attribute__((always_inline)) void round_groups(const float* x, const Inputs& out, int64_t groups, int64_t group,
+                                                        int32_t middle) {
   int8_t* values = out.values;
   for (int64_t g = 0; g < groups; ++g, x += group, values += group) {
     float most = 0, wrong = 0;
@@ -347,16 +341,25 @@ void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, in
       sum += value;
     }
     out.steps[g] = step;
-    out.sums[g] = sum;
+    out.sums[g] = step * static_cast<float>(sum);
+    out.starts[g] = -middle * sum;
   }
+}
+
+void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, int64_t group, int32_t middle) {
+  const Inputs out = inputs_at(room, inputs, groups);
+  // Where the compiler knows how long its loops are, they take a quarter of the time.
+  if (group == 32) round_groups(x, out, groups, 32, middle);
+  else round_groups(x, out, groups, group, middle);
 }
 
 constexpr int64_t AT_ONCE = 64;
 
 // Rows `begin` to `end` of the output, whose inputs lie in `rounded`, in the columns of one block of the weight.
-template <Kind KIND>
-void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t begin, int64_t end, int64_t outputs, int64_t count) {
-  const int64_t inputs = weight.groups * weight.group, size = inputs + 8 * weight.groups;
+template <Kind KIND, bool LOW>
+void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t begin, int64_t end, int64_t outputs,
+                   int64_t count) {
+  const int64_t inputs = weight.groups * weight.group, size = inputs + 12 * weight.groups;
   for (int64_t m = begin; m < end; m += AT_ONCE) {
     const int64_t some = end - m < AT_ONCE ? end - m : AT_ONCE;
     Inputs taken[AT_ONCE];
@@ -366,7 +369,7 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
       taken[i] = inputs_at(rounded + (m + i) * size, inputs, weight.groups);
       places[i] = count == ROWS ? out + (m + i) * outputs : edge[i];
     }
-    multiply_some<KIND>(some, weight, taken, places);
+    multiply_some<KIND, LOW>(some, weight, taken, places);
     if (count < ROWS)
       for (int64_t i = 0; i < some; ++i) std::memcpy(out + (m + i) * outputs, edge[i], static_cast<size_t>(count) * 4);
   }
@@ -374,31 +377,34 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
 
 }  // namespace
 
-// `room` holds for each row of x its K values, then K / group steps and as many sums, of four bytes each. A row alone is rounded
-// by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
+// `room` holds for each row of x its K values, then K / group steps, sums and starts, of four bytes each. A row alone is
+// rounded by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
 // multiplied by the first weight, those from there to `ends[1]` by the second, and so on; `widths` says whether scales (1) and
 // the table (2) are floats.
 extern "C" void transept_grouped(const float* x, const uint8_t* codes, const void* scale, const int8_t* fine_scale,
                                  const uint16_t* low, const int8_t* fine_low, const void* table, float* out, uint8_t* room,
                                  const int64_t* ends, int64_t weights, int64_t rows, int64_t outputs, int64_t inputs,
                                  int64_t group, int64_t span, int64_t bits, int32_t widths, int32_t threads) {
-  const int64_t groups = inputs / group, blocks = (outputs + ROWS - 1) / ROWS, size = inputs + 8 * groups;
+  const int64_t groups = inputs / group, blocks = (outputs + ROWS - 1) / ROWS, size = inputs + 12 * groups;
   const int64_t spans = (groups + span - 1) / span;
   int8_t parts[32];
   const float unit = widths & 2 ? split(static_cast<const float*>(table), parts) : 1;
-  const auto multiply_block = bits == 8          ? multiply_rows<EIGHT>
-                              : widths & 2       ? multiply_rows<FINE>
-                              : table != nullptr ? multiply_rows<TABLE>
-                                                 : multiply_rows<FOUR>;
+  const bool lows = low != nullptr || fine_low != nullptr;
+  const auto choose = [&](auto without, auto with) { return lows ? with : without; };
+  const auto multiply_block = bits == 8          ? choose(multiply_rows<EIGHT, false>, multiply_rows<EIGHT, true>)
+                              : widths & 2       ? choose(multiply_rows<FINE, false>, multiply_rows<FINE, true>)
+                              : table != nullptr ? choose(multiply_rows<TABLE, false>, multiply_rows<TABLE, true>)
+                                                 : choose(multiply_rows<FOUR, false>, multiply_rows<FOUR, true>);
+  const int32_t middle = bits == 8 || table != nullptr ? OVER : lows ? 0 : 8;
 #pragma omp parallel num_threads(threads)
   {
     uint8_t* rounded = room;
     if (rows == 1) {
       rounded += omp_get_thread_num() * size;
-      round_row(x, rounded, inputs, groups, group);
+      round_row(x, rounded, inputs, groups, group, middle);
     } else {
 #pragma omp for schedule(static)
-      for (int64_t m = 0; m < rows; ++m) round_row(x + m * inputs, rounded + m * size, inputs, groups, group);
+      for (int64_t m = 0; m < rows; ++m) round_row(x + m * inputs, rounded + m * size, inputs, groups, group, middle);
     }
     for (int64_t n = 0; n < weights; ++n) {
       const int64_t begin = n == 0 ? 0 : ends[n - 1], end = ends[n];
