@@ -56,6 +56,8 @@ INNER = {
 }
 INNER |= {"RestoringCollator", "block_mask", "labels_of", "random_mask", "random_parts", "special_tokens", "whole_words"}
 INNER |= {"Detokenizer", "Stats", "is_nested", "pair", "theta_of", "resized_positions"}
+# Halves of encoder–decoders that are public classes by themselves.
+HALVES = ("ProphetNetDecoder", "ProphetNetEncoder")
 # Single names of other modules.
 SINGLE = {
     "environment.packages": [
@@ -154,7 +156,7 @@ def classes(module: str) -> list[str]:
         if isinstance(found := getattr(loaded, name), type)
         and issubclass(found, Model | Config)
         and (hasattr(found, "config_class") or getattr(found, "model_type", ""))
-        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model"))
+        and (not issubclass(found, Stack | SpectrogramBackbone) or name.endswith("Model") or name in HALVES)
     ]
 
 

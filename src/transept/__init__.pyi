@@ -1092,6 +1092,14 @@ from transept.models.plbart import (
     PLBartForSequenceClassification as PLBartForSequenceClassification,
     PLBartModel as PLBartModel,
 )
+from transept.models.prophetnet import (
+    ProphetNetConfig as ProphetNetConfig,
+    ProphetNetDecoder as ProphetNetDecoder,
+    ProphetNetEncoder as ProphetNetEncoder,
+    ProphetNetForCausalLM as ProphetNetForCausalLM,
+    ProphetNetForConditionalGeneration as ProphetNetForConditionalGeneration,
+    ProphetNetModel as ProphetNetModel,
+)
 from transept.models.qwen2 import (
     Qwen2Config as Qwen2Config,
     Qwen2ForCausalLM as Qwen2ForCausalLM,

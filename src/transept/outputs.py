@@ -25,10 +25,11 @@ _CACHE = "past_key_values"
 # The order of what outputs share: losses before a class's own fields, what a backbone recorded after them.
 _LOSSES = ("loss", "aux_loss", "mc_loss")
 RECORDED = (
-    *("mems", _CACHE, "hidden_states", "entity_hidden_states", "decoder_hidden_states"),
-    *("attentions", "global_attentions", "decoder_attentions", "decoder_router_logits", "cross_attentions"),
-    *("reshaped_hidden_states", "encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions"),
-    *("encoder_global_attentions", "encoder_router_logits", "router_logits", "image_hidden_states"),
+    *("mems", _CACHE, "hidden_states", "hidden_states_ngram", "entity_hidden_states", "decoder_hidden_states"),
+    *("decoder_ngram_hidden_states", "attentions", "ngram_attentions", "global_attentions", "decoder_attentions"),
+    *("decoder_ngram_attentions", "decoder_router_logits", "cross_attentions", "reshaped_hidden_states"),
+    *("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions", "encoder_global_attentions"),
+    *("encoder_router_logits", "router_logits", "image_hidden_states"),
 )
 _AFTER = (*RECORDED, "contrastive_loss", "diversity_loss")
 

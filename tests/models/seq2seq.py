@@ -9,12 +9,12 @@ from torch import Tensor
 
 from transept.core.model import Model
 from transept.heads.seq2seq import StackForCausalLM
-from transept.kinds.seq2seq import EncoderDecoderBackbone
+from transept.kinds.seq2seq import EncoderDecoderBackbone, Stack
 
 
 def reads_only(cls: type[Model]) -> bool:
-    """Whether the class has an encoder alone."""
-    return cls.__name__.endswith(("EncoderModel", "ForTokenClassification"))
+    """Whether the class has one half alone."""
+    return cls.__name__.endswith("ForTokenClassification") or issubclass(cls, Stack)
 
 
 def restores(cls: type[Model]) -> bool:

@@ -137,7 +137,8 @@ class Names:
 
     def canonical(self, stored: Iterable[str]) -> dict[str, str]:
         """The names that the table knows -> the stored names, in whatever spelling these are."""
-        names = {self._respelled(name): name for name in stored}
+        spelled = {name: self._respelled(name) for name in stored}
+        names = {new: name for name, new in sorted(spelled.items(), key=lambda pair: pair[0] == pair[1])}  # today's counts
         if self.base:
             ordered = sorted(names.items(), key=lambda item: item[0].startswith(f"{self.base}."))  # a task's namesakes give way
             names = {name.removeprefix(f"{self.base}."): file for name, file in ordered}

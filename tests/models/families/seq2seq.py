@@ -16,6 +16,11 @@ SWITCHES: dict[str, dict[str, Any]] = {
 T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 6, "d_ff": 37, "num_layers": 3, "num_heads": 4, "num_decoder_layers": 2}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6, "decoder_start_token_id": 0}
 
+# Small stacks of ProphetNet's kind, of which texts reach into the last buckets.
+TEXT_OF_NGRAMS = {"vocab_size": 99, "hidden_size": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "encoder_ffn_dim": 37}
+TEXT_OF_NGRAMS |= {"num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 37}
+TEXT_OF_NGRAMS |= {"max_position_embeddings": 64, "num_buckets": 8, "relative_max_distance": 6, "initializer_range": SHARP}
+
 SEQ2SEQ = [
     Family(
         "bart",
@@ -191,6 +196,25 @@ SEQ2SEQ = [
         variants=SWITCHES | {"in_place": {"stagger_local_blocks": False, "block_size": 2}},
         exempt={
             "test_equals_reference": "its encoder shows states of what fills up blocks, and global tokens in a tuple: see test_pegasus_x.py"
+        },
+    ),
+    Family(
+        "prophetnet",
+        TEXT_OF_NGRAMS,
+        modality="seq2seq",
+        rounded=ALL,  # the reference weighs in float32
+        averages_heads=True,
+        variants={
+            "untied": SWITCHES["untied"],
+            "uneven": {
+                "num_decoder_layers": 1,
+                "decoder_ffn_dim": 21,
+                "num_decoder_attention_heads": 2,
+                "activation_function": "relu",
+            },
+            "next": {"ngram": 1},
+            "three": {"ngram": 3, "num_buckets": 6, "relative_max_distance": 4, "eps": 0.2},
+            "alone": {"disable_ngram_loss": True, "eps": 0.1},
         },
     ),
 ]
