@@ -21,6 +21,7 @@ from transept.config.model import CONFIG_NAME, Config
 from transept.core.few_bits import FewBits
 from transept.core.task_table import pipeline_tag
 from transept.core.training import ForLibraries
+from transept.environment.read_ahead import read_ahead
 from transept.environment.tiles import guard
 from transept.errors import CheckpointError, ConfigError, InputError, InputTypeError, TranseptError, UnsupportedError, refuse
 from transept.layers.linear import Conv1D, resize_rows
@@ -131,8 +132,9 @@ class Pretrained(ForLibraries, Pushable):
             model, wanted = cls._without_memory(config, arguments), dtype_named(dtype, config, store)
             report, names = plan(model, store.names(model), store)
             check(model, names, report, store, strict=strict, ignore_mismatched=ignore_mismatched_sizes)
-            part = everything if split is None else split.prepare(model, report, wanted)
-            alone = split is None
+            part, alone = everything if split is None else split.prepare(model, report, wanted), split is None
+            if alone:
+                read_ahead(store.files)
             rounds = few_bits.rounds(model, names.keys, store, place, alone=alone)
             keeps = few_bits.keeps(store, place, alone=alone)
             fill(model, names, store, report, dtype=wanted, device=place, part=part, keeps_bits=keeps, replace=rounds)
