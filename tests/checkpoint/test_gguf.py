@@ -144,6 +144,17 @@ def test_factors_of_the_rotary_frequencies_count(tmp_path: Path) -> None:
     assert torch.allclose(cosines[0, :, :8], angles.cos(), atol=1e-6)
 
 
+def test_factors_for_short_and_long_texts_count(tmp_path: Path) -> None:
+    """Phi-3's files hold them without the name of their scaling."""
+    values, tensors = gated("phi3")
+    values |= {"phi3.rope.scaling.attn_factor": 1.25, "phi3.rope.scaling.original_context_length": 256}
+    factors = {f"rope_factors_{name}.weight": np.full(8, number, np.float32) for name, number in (("long", 4), ("short", 2))}
+    config = transept.AutoConfig.from_pretrained(write(tmp_path / "model.gguf", "phi3", values, factors | tensors))
+    wanted = {"rope_type": "longrope", "attention_factor": 1.25, "original_max_position_embeddings": 256}
+    assert config.rope_parameters.items() >= wanted.items()
+    assert (config.rope_parameters["long_factor"], config.rope_parameters["short_factor"]) == ([4.0] * 8, [2.0] * 8)
+
+
 def test_scaled_rotary_positions(tmp_path: Path) -> None:
     values, tensors = gated("llama")
     values |= {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}

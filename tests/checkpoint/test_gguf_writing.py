@@ -12,6 +12,7 @@ import torch
 
 import transept
 from tests.models.families import FAMILIES
+from tests.models.families.experts import LONG
 from tests.models.harness import classes, settings
 from tests.preprocess.text.conftest import DATA
 from tests.thorough import in_turn
@@ -44,6 +45,9 @@ USUAL: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": None,
         "rope_parameters": None,
     },
+    "JambaForCausalLM": {"num_hidden_layers": 4},
+    "PhimoeForCausalLM": {"router_jitter_noise": None},
+    "Llama4ForCausalLM": dict.fromkeys(("attention_chunk_size", "moe_layers")),
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 1], "no_rope_layer_interval": None},
 }
 USED = ("LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel")
@@ -53,9 +57,8 @@ WRITERS = {
     for cls in classes(family)
     if cls.__name__.endswith(("ForCausalLM", "LMHeadModel")) and "gguf" in vars(getattr(cls, "backbone_class", cls))
 }
-# OLMo 3's files are OLMo 2's, EXAONE 4's do not say which layers of a small model slide, those of BERT have
-# no head, and those of LFM2 have the inner size that others are computed to.
-OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel", "Lfm2ForCausalLM"}
+# OLMo 3's files are OLMo 2's, EXAONE 4's do not say which layers of a small model slide, and those of BERT have no head.
+OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel"}
 
 
 def tiny(**more: Any) -> transept.LlamaForCausalLM:
@@ -91,16 +94,53 @@ def test_blocks_are_of_the_format_and_near_the_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", in_turn(sorted(WRITERS.keys() - OTHERS), 15, whole=USED))
 def test_models_are_read_as_they_were(name: str, tmp_path: Path) -> None:
-    family, cls = WRITERS[name]
-    torch.manual_seed(0)
-    values = settings(family, cls) | USUAL.get(name, {})
-    model = cls(cls.config_class(**{key: value for key, value in values.items() if value is not None})).eval()
-    save_gguf(model, tmp_path / "model.gguf", "f32")
-    again = transept.AutoModelForCausalLM.from_pretrained(tmp_path / "model.gguf")
+    model, again = written(name, tmp_path)
     ids = torch.randint(5, model.config.vocab_size, (2, 9))
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits, again(input_ids=ids).logits)
-    assert type(again) is cls or name == "MistralForCausalLM"
+    assert type(again) is type(model) or name == "MistralForCausalLM"
+
+
+def written(name: str, tmp_path: Path, **more: Any) -> tuple[Any, Any]:
+    """A small model of a class, and the one that is read from its file."""
+    family, cls = WRITERS[name]
+    torch.manual_seed(0)
+    values = settings(family, cls) | USUAL.get(name, {}) | more
+    model = cls(cls.config_class(**{key: value for key, value in values.items() if value is not None})).eval()
+    save_gguf(model, tmp_path / "model.gguf", "f32")
+    return model, transept.AutoModelForCausalLM.from_pretrained(tmp_path / "model.gguf")
+
+
+SCALES = ("embedding", "lm_head", "key", "attention_in", "attention_out", "ssm_in", "ssm_out")
+OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "groups": ("FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "groups, one norm": (
+        "FalconForCausalLM",
+        {"new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1},
+    ),
+    "heads": ("FalconForCausalLM", {"multi_query": False}),
+    "multipliers": (
+        "FalconH1ForCausalLM",
+        {f"{name}_multiplier": 0.3 + 0.2 * place for place, name in enumerate(SCALES)}
+        | {"tie_word_embeddings": False, "mlp_multipliers": [0.7, 0.9], "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9]}
+        | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "attention_bias": True},
+    ),
+    "plain positions": ("ApertusForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "scaled positions": (
+        "PhimoeForCausalLM",
+        {"rope_parameters": LONG | {"long_mscale": 1.2}, "lm_head_bias": True, "attention_bias": True},
+    ),
+    "sizes": ("Lfm2ForCausalLM", {"block_ffn_dim_multiplier": 1.5, "full_attn_idxs": [1], "layer_types": None}),
+}
+
+
+@pytest.mark.parametrize(("name", "more"), OTHER_WORDS.values(), ids=OTHER_WORDS)
+def test_what_files_say_in_other_words(name: str, more: dict[str, Any], tmp_path: Path) -> None:
+    model, again = written(name, tmp_path, **more)
+    ids = torch.randint(5, model.config.vocab_size, (2, 9))
+    with torch.no_grad():
+        one, other = model(input_ids=ids).logits, again(input_ids=ids).logits
+    assert (one - other).abs().max() < 1e-5 * one.abs().max()
 
 
 def test_bert_is_read_as_it_was(tmp_path: Path) -> None:

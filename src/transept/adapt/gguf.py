@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transept.checkpoint.gguf_writing import MIXES, SAVE_PLAIN, Entry, entries_of
+from transept.checkpoint.gguf_writing import MIXES, SAVE_PLAIN, Entry, entries_of, take_numbers
 from transept.config.fields import plain, specs
 from transept.config.gguf import values_of
 from transept.config.model import Config
@@ -79,8 +79,8 @@ def save_gguf(
         raise MissingExtraError("gguf", "gguf", "writing GGUF files") from error
     entries, factors, config = entries_of(model, mix), _frequency_factors(model.body.config), model.body.config
     architecture = gguf_architecture(config, gguf.MODEL_ARCH_NAMES.values())
-    settings = {f"{architecture}.{key}": value for key, value in values_of(config).items()}
-    settings |= {"general.file_type": mix.number, "general.quantization_version": 2}
+    settings = {f"{architecture}.{key}": value for key, value in values_of(config.in_gguf()).items()}
+    settings |= take_numbers(entries, model.body.gguf) | {"general.file_type": mix.number, "general.quantization_version": 2}
     settings |= {} if tokenizer is None else settings_of_tokenizer(tokenizer, config.vocab_size)
     settings |= {f"tokenizer.ggml.{role}_token_id": number for role, number in _ends(model, tokenizer)}
     with replaced(path) as place, closing(gguf.GGUFWriter(place, architecture)) as writer:
@@ -165,7 +165,7 @@ def _frequencies(config: RotaryConfig, kind: str) -> Default:
 
 def _check_config(path: Path, model: Model) -> None:
     """Raise an ``UnsupportedError`` unless a model that is made by the file's settings computes the same."""
-    ours, found = model.body.config, AutoConfig.from_pretrained(path)
+    ours, found = model.body.config.in_gguf(), AutoConfig.from_pretrained(path)
     for name, spec in specs(type(ours)).items():
         here = plain(getattr(ours, name))
         there = plain(getattr(found, name)) if found.knows(name) else spec.default()

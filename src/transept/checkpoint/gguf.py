@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from transept.checkpoint import blocks as encodings
-from transept.checkpoint.keys import Stacked, Table, flattened
+from transept.checkpoint.keys import Stacked, Table, flattened, made_for
 from transept.checkpoint.names import Names
 from transept.errors import FileError, UnsupportedError
 from transept.quantized.weights import GroupedWeight
@@ -103,20 +104,23 @@ class Layout:
     """What a family has otherwise than most in GGUF files.
 
     Args:
-        layer: names of the parts of a layer -> ours, in place of the usual ones; ``None`` for one that the family lacks.
+        layer: names of the parts of a layer -> ours, in place of the usual ones, or functions of the config that give them;
+            ``None`` for one that the family lacks.
         whole: the same for what stands beside the layers.
         changes: names of tensors, of a layer without its number -> how their numbers differ.
         joined: names that no file has, which ``layer`` gives ours for -> what stands for such a tensor in files.
+        numbers: settings of files that have a number for each layer -> ours, tensors of one number.
     """
 
     layer: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
     joined: Mapping[str, Joined] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
     def table(self) -> Table:
         """The names in a file -> ours, of the network without its head."""
-        whole, layer = dict(_WHOLE) | dict(self.whole), dict(LAYER) | dict(self.layer)
+        whole, layer = dict(_WHOLE) | dict(self.whole), dict(LAYER) | dict(self.layer) | dict(self.numbers)
         table: dict[str, Any] = {name: ours for name, ours in whole.items() if ours is not None}
         return table | {"blk.*": ("layers.*", {name: ours for name, ours in layer.items() if ours is not None})}
 
@@ -182,7 +186,7 @@ def file_names(model: Any) -> Names | None:
         return None
     table: dict[str, Any] = {"output": "lm_head"} if body is not model else {}
     inner = "backbone." if body is not model else ""
-    for stored, rule in flattened(body.gguf.table()).items():
+    for stored, rule in flattened(made_for(body.gguf.table(), body.config)).items():
         targets = tuple(names.public(inner + target) for target in rule.targets)
         table[stored] = replace(rule, stored="", targets=targets)
     nothing: Any = {"files": {}, "legacy": {}, "children": (), "base": ""}
@@ -207,6 +211,7 @@ class GGUFStore(Mapping[str, Tensor]):
         self._maps: dict[Path, Tensor] = {}
         self._rows: dict[str, tuple[Stored, int | None]] = {}
         self._joined: dict[str, tuple[Joined, tuple[Stored, ...]]] = {}
+        self._single: dict[str, Tensor] = {}
         self._changes: Mapping[str, Change] = {}
         self._config: Any = None
         for name, stored in gguf.tensors.items():
@@ -233,6 +238,9 @@ class GGUFStore(Mapping[str, Tensor]):
                     self._joined[f"blk.{layer}.{name}"] = joined, tuple(self.gguf.tensors[part] for part in parts)
         apart = {id(stored) for _, parts in self._joined.values() for stored in parts}
         self._rows = {name: place for name, place in self._rows.items() if id(place[0]) not in apart}
+        for key in model.body.gguf.numbers:
+            for layer, number in enumerate(self.gguf.get(key, np.ndarray, ())[:count]):
+                self._single[f"blk.{layer}.{key}"] = torch.tensor([float(number)])
         return replace(names, ignore=(*names.ignore, *(f"blk.{layer}" for layer in more)))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -240,6 +248,8 @@ class GGUFStore(Mapping[str, Tensor]):
         if name in self._joined:
             joined, parts = self._joined[name]
             return joined.read([torch.empty(part.shape, device="meta") for part in parts], self._config)
+        if name in self._single:
+            return self.passing(name)
         stored, row = self._rows[name]
         shape = stored.shape if row is None else stored.shape[1:]
         kind, change = _PLAIN.get(stored.encoding.name), stated_for(name, self._changes)
@@ -253,7 +263,8 @@ class GGUFStore(Mapping[str, Tensor]):
         if name in self._joined:
             joined, parts = self._joined[name]
             return joined.read([self._numbers(part, None) for part in parts], self._config)
-        tensor, change = self._numbers(*self._rows[name]), stated_for(name, self._changes)
+        tensor = self._single[name] if name in self._single else self._numbers(*self._rows[name])
+        change = stated_for(name, self._changes)
         return tensor if change is None else change.read(tensor, self._config)
 
     def _numbers(self, stored: Stored, row: int | None) -> Tensor:
@@ -277,17 +288,18 @@ class GGUFStore(Mapping[str, Tensor]):
         """Names by their places in the file."""
         order = {path: number for number, path in enumerate(self.files)}
         places = self._rows | {name: (parts[0], None) for name, (_, parts) in self._joined.items()}
-        return sorted(names, key=lambda name: (order[places[name][0].path], places[name][0].start, places[name][1] or 0))
+        found = {name: (order[stored.path], stored.start, row or 0) for name, (stored, row) in places.items()}
+        return sorted(names, key=lambda name: found.get(name, (0, 0, 0)))
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Nothing: what the file says beside its tensors is in its settings."""
         return {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._rows, *self._joined])
+        return iter([*self._rows, *self._joined, *self._single])
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._joined)
+        return len(self._rows) + len(self._joined) + len(self._single)
 
     def _bytes(self, stored: Stored, row: int | None) -> Tensor:
         """The bytes of a tensor or of one row of it, in the mapped file."""

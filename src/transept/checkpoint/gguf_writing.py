@@ -118,6 +118,15 @@ def entries_of(model: Any, mix: Mix) -> dict[str, Entry]:
     return entries
 
 
+def take_numbers(entries: dict[str, Entry], layout: Layout) -> dict[str, list[float]]:
+    """Take out the tensors that are settings of a file, with a number for each layer."""
+    numbers = dict[str, list[float]]()
+    for name in [*entries]:
+        if (key := name.split(".", 2)[-1]) in layout.numbers:
+            numbers.setdefault(key, []).append(entries.pop(name).parts[0]().item())
+    return numbers
+
+
 def _in_file(name: str, shape: Shape, parts: Parts, layout: Layout, config: Any) -> Iterator[tuple[str, Shape, Parts]]:
     """What stands for a tensor in a file, as the layout has it."""
     like = torch.empty(shape, device="meta")

@@ -171,8 +171,9 @@ def _has(kind: Any, name: str) -> bool:
 def _rotary(gguf: GGUF, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The rotary settings: factors of each frequency are tensors of the file."""
     rope: dict[str, Any] = {}
-    if isinstance(scaling := _own(gguf, "rope.scaling.type"), str):
+    if named := isinstance(scaling := _own(gguf, "rope.scaling.type"), str):
         rope["rope_type"] = _SCALINGS.get(scaling, scaling)
+    if named or "rope_factors_long.weight" in gguf.tensors:  # where files of Phi-3 name no type
         rope |= {name: value for key, name in _FACTORS.items() if (value := _own(gguf, f"rope.scaling.{key}")) is not None}
     whole = numbers_of(gguf, "rope_freqs.weight")
     long, short = (numbers_of(gguf, f"rope_factors_{name}.weight") or whole for name in ("long", "short"))

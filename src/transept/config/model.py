@@ -182,6 +182,10 @@ class Config(Settings):
         """The settings of a GGUF file, given those that its keys say; a family adds what they do not say."""
         return values
 
+    def in_gguf(self) -> Self:
+        """The config that a GGUF file of such a model is read as, where the format has the same in other words."""
+        return self
+
     def to_gguf(self) -> dict[str, Any]:
         """Settings of a GGUF file that only this family has, under keys without the name of the architecture."""
         return {}

@@ -132,6 +132,15 @@ class StateBackbone(HybridBackbone):
         return self.recorded(self.output_class(last_hidden_state=x, past_key_values=ctx.cache), x, ctx)
 
 
+# Keys of GGUF files -> settings.
+STATE_KEYS = {
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+}
+
+
 class StateSpaceSettings(LimitedSteps):
     """Settings of mixers of Mamba-2 beside attention.
 

@@ -51,6 +51,7 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "granitehybrid": lambda gguf: "granitemoehybrid",
     "qwen35": lambda gguf: "qwen3_5_text",
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
+    "llama4": lambda gguf: "llama4_text",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5encoder": lambda gguf: "t5",
 }

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Change, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
@@ -16,6 +17,7 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig, gated_mlp
 from transept.layers import MLP, RMSNorm
 from transept.models import llama
+from transept.storage.gguf import GGUF
 
 _ROPE = {"rope_type": "llama3", "rope_theta": 12e6, "factor": 8.0, "original_max_position_embeddings": 8192}
 _ROPE |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -39,6 +41,10 @@ class ApertusConfig(DecoderConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     attention_bias: bool = False
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return {"rope_scaling": {"rope_type": "default"}} | values
 
     @classmethod
     def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
@@ -92,9 +98,16 @@ APERTUS_BLOCK: Table = {
 }
 
 
+_SCALAR = Change(lambda tensor, config: tensor.reshape(()), lambda tensor, config: tensor.reshape(1))
+
+
 class ApertusModel(llama.LlamaModel):
     config_class = ApertusConfig
     names = Names({"layers.*": ("layers.*", APERTUS_BLOCK)}, ignore=("rotary_emb.inv_freq",))
+    gguf = Layout(
+        changes=dict.fromkeys(("xielu.beta", "xielu.eps"), _SCALAR),
+        numbers={f"xielu.{name}": f"mlp.act_fn.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")},
+    )
     qk_norm_class = RMSNorm
 
     def feed_forward(self, layer: int) -> nn.Module:

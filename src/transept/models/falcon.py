@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Change, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Share, derived
@@ -33,6 +34,7 @@ from transept.layers import (
     standard_layers,
 )
 from transept.layers.rotary import rotary_tables
+from transept.storage.gguf import GGUF
 
 
 class FalconConfig(RotaryConfig):
@@ -65,6 +67,20 @@ class FalconConfig(RotaryConfig):
     eos_token_id: int | list[int] | None = 11
     ffn_hidden_size: int = derived(lambda c: 4 * c.hidden_size)
     activation: str = "gelu"
+
+    gguf_keys = {"feed_forward_length": "ffn_hidden_size", "attention.head_count_kv": "num_kv_heads"}
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        heads, shared = values.get("num_attention_heads"), values.pop("num_kv_heads", 1)
+        values.pop("head_dim", None)
+        if (two := "blk.0.attn_norm_2.weight" in gguf.tensors) or shared not in (1, heads):
+            norms = {"num_ln_in_parallel_attn": 2 if two else 1}
+            return values | norms | {"new_decoder_architecture": True, "num_kv_heads": shared}
+        return values | {"multi_query": shared == 1}
+
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"attention.head_count_kv": self.num_key_value_heads}
 
     @property
     def head_dim(self) -> int:
@@ -100,6 +116,22 @@ def falcon_block(c: FalconConfig) -> tuple[str, Table]:
     return "layers.*", {**parts, **norms}
 
 
+def _by_kind(tensor: Tensor, c: FalconConfig) -> Tensor:
+    """All queries, all keys and all values, in the place of those of each group of heads."""
+    count = c.num_key_value_heads
+    parts = tensor.unflatten(0, (count, -1, c.head_dim))  # type: ignore[no-untyped-call]
+    split = torch.split(parts, [c.num_attention_heads // count, 1, 1], dim=1)
+    return torch.cat([part.flatten(0, 2) for part in split])
+
+
+def _by_group(tensor: Tensor, c: FalconConfig) -> Tensor:
+    """The other way."""
+    count = c.num_key_value_heads
+    split = torch.split(tensor, [each * c.head_dim for each in (c.num_attention_heads, count, count)])
+    parts = [part.unflatten(0, (count, -1, c.head_dim)) for part in split]  # type: ignore[no-untyped-call]
+    return torch.cat(parts, dim=1).flatten(0, 2)
+
+
 class FalconModel(CausalBackbone):
     config_class = FalconConfig
     base_model_prefix = "transformer"
@@ -108,6 +140,14 @@ class FalconModel(CausalBackbone):
     names = Names(
         {"word_embeddings": "embed_tokens", "h.*": falcon_block, "ln_f": "norm"},
         ignore=("rotary_emb.inv_freq", "self_attention.maybe_rotary.inv_freq"),
+    )
+    gguf = Layout(
+        {
+            "attn_norm": lambda c: "mlp_norm" if c.num_ln_in_parallel_attn == 2 else "self_attn_norm",
+            "attn_norm_2": lambda c: "self_attn_norm" if c.num_ln_in_parallel_attn == 2 else None,
+            "ffn_norm": lambda c: None if c.is_parallel else "mlp_norm",
+        },
+        changes={"attn_qkv.weight": Change(_by_group, _by_kind)},
     )
 
     def __init__(self, config: FalconConfig) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Change, Layout, of_matrix
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
-from transept.config.fields import PaddingId, derived
+from transept.config.fields import PaddingId, derived, specs
+from transept.errors import UnsupportedError
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig, gated_mlp, grouped_attention
-from transept.kinds.hybrid import BOTH, HybridBackbone, StateSpaceSettings, state_space
+from transept.kinds.hybrid import BOTH, STATE_KEYS, HybridBackbone, StateSpaceSettings, state_space
 from transept.layers import Attention, Block, Context, GatedMLP
 from transept.layers.block import PreNorm
 from transept.layers.moe import wide
 from transept.layers.recurrent import STATE_SPACE, GatedGroupNorm, StateSpaceMixer
 from transept.models.llama import ATTENTION, LlamaModel
+from transept.models.mamba2 import Mamba2Model
+from transept.storage.gguf import GGUF
 
 
 class FalconH1Config(DecoderConfig, StateSpaceSettings):
@@ -56,6 +61,27 @@ class FalconH1Config(DecoderConfig, StateSpaceSettings):
     ssm_out_multiplier: float = 1.0
     attention_bias: bool = False
     mlp_bias: bool = False
+
+    gguf_keys = STATE_KEYS
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        parts = {"mamba_rms_norm": "ssm_norm.weight", "attention_bias": "attn_q.bias", "mlp_bias": "ffn_gate.bias"}
+        found = {name: f"blk.0.{part}" in gguf.tensors for name, part in parts.items()}
+        return values | found | {"mamba_norm_before_gate": False, "mamba_d_ssm": gguf.get("falcon-h1.ssm.inner_size", int)}
+
+    def in_gguf(self) -> Self:
+        """With all multipliers one, since they are in the weights."""
+        ones: dict[str, Any] = {name: 1.0 for name in specs(type(self)) if name.endswith("_multiplier")}
+        ones |= {"ssm_multipliers": [1.0] * 5, "mlp_multipliers": [1.0] * 2, "mamba_d_ssm": self.mamba_inner}
+        if self.tie_word_embeddings and self.embedding_multiplier != self.lm_head_multiplier:
+            what = "GGUF files have `embedding_multiplier` and `lm_head_multiplier` in the weights, which are one tensor here."
+            raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+        before = self.mamba_norm_before_gate and self.mamba_rms_norm
+        return self.with_settings(mamba_expand=2, mamba_norm_before_gate=before, **ones)
+
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"ssm.inner_size": self.mamba_inner}
 
     @property
     def layer_types(self) -> list[str]:
@@ -148,9 +174,42 @@ FALCON_BLOCK: Table = {
 }
 
 
+def _times(scale: Callable[[FalconH1Config], Any]) -> Change:
+    """The file has rows times what a function of the config gives."""
+
+    def write(tensor: Tensor, c: FalconH1Config) -> Tensor:
+        return tensor * torch.as_tensor(scale(c), dtype=tensor.dtype).to(tensor.device)
+
+    return Change(lambda tensor, config: tensor, write)
+
+
+def _projected(c: FalconH1Config) -> Tensor:
+    """The multipliers (rows, 1) of a mixer's projection, whose parts have one each."""
+    sizes, shared = c.state_sizes, c.mamba_n_groups * c.mamba_d_state
+    counts = torch.tensor([sizes.inner, sizes.inner, shared, shared, c.mamba_n_heads])
+    return torch.tensor(c.ssm_multipliers).repeat_interleave(counts)[:, None] * c.ssm_in_multiplier
+
+
 class FalconH1Model(HybridBackbone, LlamaModel):
     config_class = FalconH1Config
     names = LlamaModel.names | Names({"layers.*": ("layers.*", FALCON_BLOCK), "final_layernorm": "norm"})
+    gguf = Layout(
+        {name: ours for name, ours in Mamba2Model.gguf.layer.items() if name != "attn_norm"}
+        | {"ffn_norm": "mlp_norm.weight"},  # a name without an ending
+        changes={
+            **Mamba2Model.gguf.changes,
+            "token_embd.weight": _times(lambda c: c.embedding_multiplier),
+            "output.weight": _times(lambda c: c.lm_head_multiplier),
+            **dict.fromkeys(("attn_q.weight", "attn_v.weight"), _times(lambda c: c.attention_in_multiplier)),
+            "attn_k.weight": _times(lambda c: c.attention_in_multiplier * c.key_multiplier),
+            "attn_k.bias": _times(lambda c: c.key_multiplier),
+            **of_matrix("attn_output", _times(lambda c: c.attention_out_multiplier)),
+            **of_matrix("ffn_gate", _times(lambda c: c.mlp_multipliers[0])),
+            **of_matrix("ffn_down", _times(lambda c: c.mlp_multipliers[1])),
+            **of_matrix("ssm_out", _times(lambda c: c.ssm_out_multiplier)),
+            "ssm_in.weight": _times(_projected),
+        },
+    )
     config: FalconH1Config
 
     def embed_ids(self, ids: Tensor) -> Tensor:

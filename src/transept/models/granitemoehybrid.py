@@ -12,7 +12,7 @@ from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import derived
 from transept.heads.language import ForSparseCausalLM
-from transept.kinds.hybrid import LINEAR, HeadsByLayer, HybridBackbone, StateSpaceSettings, state_space
+from transept.kinds.hybrid import LINEAR, STATE_KEYS, HeadsByLayer, HybridBackbone, StateSpaceSettings, state_space
 from transept.layers import FusedGatedMLP
 from transept.layers.recurrent import STATE_SPACE
 from transept.models.granite import Multiplier
@@ -38,12 +38,7 @@ class GraniteMoeHybridConfig(GraniteMoeSharedConfig, HeadsByLayer, StateSpaceSet
     position_embedding_type: str | None = None
     layer_types: list[str] = derived(lambda c: [LINEAR] * c.num_hidden_layers)
 
-    gguf_keys = GraniteMoeSharedConfig.gguf_keys | {
-        "ssm.conv_kernel": "mamba_d_conv",
-        "ssm.state_size": "mamba_d_state",
-        "ssm.group_count": "mamba_n_groups",
-        "ssm.time_step_rank": "mamba_n_heads",
-    }
+    gguf_keys = GraniteMoeSharedConfig.gguf_keys | STATE_KEYS
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, PaddingId, derived
+from transept.config.gguf import by_layers
 from transept.config.model import Config
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL
@@ -18,8 +21,9 @@ from transept.kinds.hybrid import LINEAR, HybridBackbone
 from transept.layers import RMSNorm
 from transept.layers.moe import Router
 from transept.models.llama import ATTENTION, LlamaForSequenceClassification, LlamaModel
-from transept.models.mamba import MambaMixer
+from transept.models.mamba import STATE_FILES, MambaMixer
 from transept.models.mixtral import MixtralModel, experts_files
+from transept.storage.gguf import GGUF
 
 
 class JambaConfig(BalancedConfig):
@@ -57,6 +61,35 @@ class JambaConfig(BalancedConfig):
     mamba_proj_bias: bool = False
     use_mambapy: bool = False
     use_associative_scan: bool = True
+
+    gguf_keys = {
+        "ssm.conv_kernel": "mamba_d_conv",
+        "ssm.state_size": "mamba_d_state",
+        "ssm.time_step_rank": "mamba_dt_rank",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        inner, size = gguf.get("jamba.ssm.inner_size", int, 0), values.get("hidden_size")
+        found: dict[str, Any] = {"mamba_expand": inner // size} if isinstance(size, int) and 0 < size <= inner else {}
+        attends = by_layers(gguf, "attention.head_count_kv") or []
+        sparse = [f"blk.{layer}.ffn_gate_inp.weight" in gguf.tensors for layer in range(len(attends))]
+        return values | found | cls.every("attn", attends) | cls.every("expert", sparse)
+
+    @classmethod
+    def every(cls, name: str, layers: list[bool]) -> dict[str, int]:
+        """The period and the offset of the layers that have something; the usual ones, if these are as good as any."""
+        period, offset = f"{name}_layer_period", f"{name}_layer_offset"
+        usual: tuple[int, int] = getattr(cls, period), getattr(cls, offset)
+        if not any(layers) or [layer % usual[0] == usual[1] for layer in range(len(layers))] == layers:
+            return {}
+        first, *others = (layer for layer, has in enumerate(layers) if has)
+        return {period: others[0] - first if others else len(layers), offset: first}
+
+    def to_gguf(self) -> dict[str, Any]:
+        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
+        own = {"ssm.inner_size": self.mamba_expand * self.hidden_size, "attention.head_count_kv": counts}
+        return super().to_gguf() | own
 
     @property
     def layer_types(self) -> list[str]:
@@ -104,6 +137,11 @@ FILES: Table = {"layers.*.feed_forward": ("layers.*.feed_forward", {**experts_fi
 class JambaModel(HybridBackbone, MixtralModel):
     config_class = JambaConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", JAMBA_BLOCK), "final_layernorm": "norm"}, files=FILES)
+    gguf = Layout(
+        {name: ours for name, ours in STATE_FILES.layer.items() if name != "attn_norm"}
+        | {f"ssm_{name}_norm": f"mixer.{name}_layernorm" for name in ("dt", "b", "c")},
+        changes=STATE_FILES.changes,
+    )
     config: JambaConfig
 
     def mixer(self, layer: int) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -65,6 +65,12 @@ class Lfm2Config(ConvConfig):
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
         return super().from_gguf(gguf, values) | {"block_auto_adjust_ff_dim": False}  # files have the inner size itself
+
+    def in_gguf(self) -> Self:
+        """With the inner size itself."""
+        own = {"layer_types": self.layer_types, "full_attn_idxs": None, "intermediate_size": self.inner_size}
+        usual = {"block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False}
+        return self.with_settings(**own, **usual)
 
     @property
     def inner_size(self) -> int:

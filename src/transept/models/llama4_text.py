@@ -6,13 +6,15 @@ Shapes: B batch, T positions, D hidden size, H heads, E head size; N tokens, K e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.keys import Table
+from transept.checkpoint.gguf import Joined, Layout
+from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.heads.language import ForSparseCausalLM
@@ -23,6 +25,7 @@ from transept.layers.mlp import activation
 from transept.layers.moe import Router, SortedExperts, SparseMLP, grouped_linear, wide
 from transept.models.llama import ATTENTION, NORMS, LlamaModel
 from transept.models.mixtral import MixtralModel
+from transept.storage.gguf import GGUF
 
 CHUNKED = "chunked_attention"
 
@@ -73,6 +76,16 @@ class Llama4TextConfig(BalancedConfig):
     attn_temperature_tuning: bool = True
     floor_scale: Count = 8192
     attn_scale: float = 0.1
+
+    gguf_keys = {
+        "feed_forward_length": "intermediate_size_mlp",
+        "expert_feed_forward_length": "intermediate_size",
+        "interleave_moe_layer_step": "interleave_moe_layer_step",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {"use_qk_norm": values.get("num_local_experts") != 128}  # as the released models
 
     def validate(self) -> None:
         super().validate()
@@ -140,9 +153,29 @@ LLAMA4_EXPERTS: Table = {"experts": "experts", "router": "router", "shared_exper
 LLAMA4_BLOCK: Table = {"self_attn": ("self_attn", ATTENTION), "feed_forward": ("mlp", LLAMA4_EXPERTS), **NORMS}
 
 
+# Matrices of experts are transposed, and those of gates apart.
+_DOWN = replace(Stacked("mlp.experts.down_proj"), transposed=True)
+FILES = Layout(
+    {
+        "ffn_gate_exps.*.weight": None,
+        "ffn_up_exps.*.weight": None,
+        "ffn_gate_up_exps.weight": "mlp.experts.gate_up_proj",
+        "ffn_down_exps.*.weight": _DOWN,
+    },
+    joined={
+        "ffn_gate_up_exps.weight": Joined(
+            ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+            lambda parts, config: torch.cat([*parts], dim=1).mT,
+            lambda tensor, config: tensor.mT.chunk(2, dim=1),
+        )
+    },
+)
+
+
 class Llama4TextModel(MixtralModel):
     config_class = Llama4TextConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", LLAMA4_BLOCK)})
+    gguf = FILES
     attention_class = Llama4Attention
     balances: ClassVar[bool] = False
     config: Llama4TextConfig

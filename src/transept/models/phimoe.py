@@ -9,15 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts
 from transept.config.model import Config
+from transept.errors import UnsupportedError
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.layers.moe import Router, wide
 from transept.layers.rotary import Rotary, RotaryTables, rotary_tables
 from transept.models.llama import LLAMA_BLOCK, LlamaForSequenceClassification, LlamaModel
 from transept.models.mixtral import MixtralModel, experts_files
+from transept.storage.gguf import GGUF
 
 
 class PhimoeConfig(BalancedConfig):
@@ -47,6 +50,21 @@ class PhimoeConfig(BalancedConfig):
     input_jitter_noise: float = 0.0
     attention_bias: bool = False
     lm_head_bias: bool = False
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        found = {"attention_bias": "blk.0.attn_q.bias" in gguf.tensors, "lm_head_bias": "output.bias" in gguf.tensors}
+        if isinstance(rope := values.get("rope_scaling"), dict):
+            factor = rope.pop("attention_factor", 1.0)
+            values = values | {"rope_scaling": rope | {"short_mscale": factor, "long_mscale": factor}}
+        return values | found
+
+    def to_gguf(self) -> dict[str, Any]:
+        rope, own = self.rope_parameters or {}, super().to_gguf()
+        if rope.get("short_mscale") != rope.get("long_mscale"):
+            what = "GGUF files have one number for `short_mscale` and `long_mscale` in `rope_parameters`."
+            raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+        return own | ({"rope.scaling.attn_factor": rope["short_mscale"]} if "short_mscale" in rope else {})
 
     def window(self, layer: int) -> int | None:
         return self.sliding_window
@@ -115,6 +133,7 @@ class PhimoeModel(MixtralModel):
             "layers.*.mlp.experts": "layers.*.block_sparse_moe.experts",
         },
     )
+    gguf = Layout()
     config: PhimoeConfig
 
     def make_norm(self) -> nn.Module:

@@ -11,7 +11,7 @@ from transept.config.fields import Layers
 from transept.heads.language import ForCausalLM
 from transept.kinds.hybrid import HybridBackbone
 from transept.models.llama import LlamaForSequenceClassification, LlamaModel
-from transept.models.qwen3_next import DELTA_BLOCK, DeltaConfig, DeltaLayers, DeltaMixer
+from transept.models.qwen3_next import DELTA_BLOCK, DELTA_PARTS, DeltaConfig, DeltaLayers, DeltaMixer
 
 
 class Qwen3_5TextConfig(DeltaConfig):
@@ -74,17 +74,11 @@ def _tiled(axis: int = 0, *, whole: bool = True, mixed: bool = False, before: Ch
 
 DELTA_FILES = Layout(
     {
-        "ffn_norm": None,
-        "post_attention_norm": "mlp_norm",
+        **DELTA_PARTS,
         "attn_qkv": "mixer.in_proj_qkv",
         "attn_gate": "mixer.in_proj_z",
         "ssm_beta": "mixer.in_proj_b",
         "ssm_alpha": "mixer.in_proj_a",
-        "ssm_conv1d": "mixer.conv1d",
-        "ssm_a": "mixer.A_log",
-        "ssm_dt.bias": "mixer.dt_bias",
-        "ssm_norm": "mixer.norm",
-        "ssm_out": "mixer.out_proj",
     },
     changes={
         **dict.fromkeys(NORMS, PLUS_ONE),

@@ -5,6 +5,7 @@ Shapes: B batch, T positions, D hidden size, H heads of values, G heads of keys,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import NORMS, PLUS_ONE, STATES, Joined, Layout
 from transept.checkpoint.keys import Table
 from transept.config.fields import Count, Experts, Layers, derived
 from transept.config.gguf import by_layers
@@ -208,6 +210,42 @@ DELTA_BLOCK: Table = {"linear_attn": ("mixer", DELTA), **LLAMA_BLOCK}
 SHARED: Table = {"gate": "router", "experts": "experts", "shared_expert": "shared", "shared_expert_gate": "shared.share"}
 
 
+def _sizes(c: DeltaConfig) -> list[int]:
+    """How many rows a head of keys has of queries, keys, values and gates."""
+    values = c.linear_num_value_heads // c.linear_num_key_heads * c.linear_value_head_dim
+    return [c.linear_key_head_dim] * 2 + [values] * 2
+
+
+def _apart(tensor: Tensor, c: DeltaConfig) -> tuple[Tensor, Tensor]:
+    grouped = tensor.unflatten(0, (c.linear_num_key_heads, -1))  # type: ignore[no-untyped-call]
+    *mixed, gates = (part.flatten(0, 1) for part in torch.split(grouped, _sizes(c), dim=1))
+    return torch.cat(mixed), gates
+
+
+def _grouped(parts: Sequence[Tensor], c: DeltaConfig) -> Tensor:
+    heads = c.linear_num_key_heads
+    mixed = torch.split(parts[0], [heads * size for size in _sizes(c)[:3]])
+    grouped = [part.unflatten(0, (heads, -1)) for part in (*mixed, parts[1])]  # type: ignore[no-untyped-call]
+    return torch.cat(grouped, dim=1).flatten(0, 1)
+
+
+# Files have queries, keys and values of all heads one after the other, and gates in a tensor of their own.
+DELTA_PARTS: Mapping[str, Any] = {
+    "ffn_norm": None,
+    "post_attention_norm": "mlp_norm",
+    "ssm_conv1d": "mixer.conv1d",
+    "ssm_a": "mixer.A_log",
+    "ssm_dt.bias": "mixer.dt_bias",
+    "ssm_norm": "mixer.norm",
+    "ssm_out": "mixer.out_proj",
+}
+GROUPED_FILES = Layout(
+    {**DELTA_PARTS, "attn_qkv": None, "ssm_in": "mixer.in_proj_qkvz", "ssm_ba": "mixer.in_proj_ba"},
+    changes={**dict.fromkeys(NORMS, PLUS_ONE), **STATES},
+    joined={"ssm_in.weight": Joined(("attn_qkv.weight", "attn_gate.weight"), _grouped, _apart)},
+)
+
+
 class DeltaLayers:
     """Mixed into decoders: layers of the gated delta rule, and of gated attention."""
 
@@ -224,6 +262,7 @@ class DeltaLayers:
 class Qwen3NextModel(DeltaLayers, HybridBackbone, MixtralModel):
     config_class: ClassVar[Any] = Qwen3NextConfig
     names = sparse_names(SHARED, DELTA_BLOCK, ignore=("mtp",))
+    gguf = GROUPED_FILES
     config: Any
 
     def experts(self) -> nn.Module:
