@@ -1759,6 +1759,7 @@ from transept.preprocess.text.classes.wordpiece import (
     MPNetTokenizerFast as MPNetTokenizerFast,
     MobileBertTokenizer as MobileBertTokenizer,
     MobileBertTokenizerFast as MobileBertTokenizerFast,
+    ProphetNetTokenizer as ProphetNetTokenizer,
     SplinterTokenizer as SplinterTokenizer,
     SplinterTokenizerFast as SplinterTokenizerFast,
 )

@@ -54,6 +54,44 @@ def test_word_pieces(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.reference
+@pytest.mark.parametrize(
+    "special", ["[PAD] [UNK] [CLS] [SEP] [MASK] [X_SEP]", "[PAD] [UNK] [SEP] [MASK]"], ids=["all", "added"]
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"do_basic_tokenize": False},
+    ],
+    ids=str,
+)
+def test_word_pieces_with_an_end(options: dict[str, Any], special: str, tmp_path: Path) -> None:
+    words = "\n".join([*special.split(), *WORDS, *"日本'neé", "##é", "cafe", "café", "Who"])
+    (tmp_path / "prophetnet.tokenizer").write_text(f"{words}\n", encoding="utf-8")
+    ours, theirs = (library.ProphetNetTokenizer.from_pretrained(tmp_path, **options) for library in (transept, transformers))
+    assert ours.model_input_names == theirs.model_input_names
+    assert (ours.get_vocab(), ours.special_tokens_map) == (theirs.get_vocab(), theirs.special_tokens_map)
+    assert ours.x_sep_token_id == theirs.x_sep_token_id
+    texts = [*TEXTS, "café, Cafe\u0301 town", "the [X_SEP] it [MASK].", "日本 who? n't \u200b\u00ad", "", "x" * 150 + " it"]
+    same(ours, theirs, texts, padding=True)
+    more = {"truncation": "only_second", "max_length": 12, "return_token_type_ids": True, "return_special_tokens_mask": True}
+    same(ours, theirs, texts[:4], texts[1:5], padding=True, **more)
+    for row in ours(texts)["input_ids"]:
+        for skip in (False, True):
+            assert ours.decode(row, skip_special_tokens=skip) == theirs.decode(row, skip_special_tokens=skip)
+    ours.save_pretrained(tmp_path / "saved")
+    for library in (transept, transformers):
+        again = library.AutoTokenizer.from_pretrained(tmp_path / "saved")
+        assert type(again).__name__ == "ProphetNetTokenizer"
+        same(again, ours, texts)
+    with pytest.raises(InputError, match="never_split"):
+        transept.ProphetNetTokenizer.from_pretrained(tmp_path, never_split=["who"])
+
+
+@pytest.mark.reference
 def test_questions_of_splinter(tmp_path: Path) -> None:
     folder = word_pieces(tmp_path, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[QUESTION]")
     ours = transept.SplinterTokenizer.from_pretrained(folder)

@@ -95,6 +95,7 @@ from transept.preprocess.text.classes.wordpiece import (
     MobileBertTokenizerFast,
     MPNetTokenizer,
     MPNetTokenizerFast,
+    ProphetNetTokenizer,
     SplinterTokenizer,
     SplinterTokenizerFast,
 )
@@ -200,6 +201,7 @@ __all__ = [
     "PreTrainedTokenizer",
     "PreTrainedTokenizerBase",
     "PreTrainedTokenizerFast",
+    "ProphetNetTokenizer",
     "PythonBackend",
     "Qwen2Tokenizer",
     "Qwen2TokenizerFast",

@@ -15,7 +15,7 @@ from transept.errors import InputError, TranseptWarning, refuse
 from transept.preprocess.features import check_tensor_type, choice
 from transept.preprocess.settings import need
 from transept.preprocess.table import TextTable, column_values, comparable, read_table, values_of
-from transept.preprocess.text.classes.wordpiece import BertTokenizer
+from transept.preprocess.text.classes.wordpiece import BertTokenizer, word_list
 from transept.preprocess.text.encoding import BatchEncoding, Padding, pad_batch
 
 _NO_WORDS, _NAMELESS = re.compile(r"[^\w\d]+"), {"n/a", "?", "nan"}
@@ -180,8 +180,7 @@ class TapasTokenizer(
 
     def _files(self) -> dict[str, str | bytes]:
         """With the vocabulary alone, which the reference reads."""
-        words = sorted(self._backend.get_vocab(with_added_tokens=False).items(), key=lambda word: word[1])
-        return super()._files() | {"vocab.txt": "".join(f"{token}\n" for token, _ in words)}
+        return super()._files() | {"vocab.txt": word_list(self._backend)}
 
     def question(self, query: Any) -> tuple[str, list[int]]:
         need("a question", query, str, "a text")

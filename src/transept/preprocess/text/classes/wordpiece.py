@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers, pre_tokenizers
+
+from transept.errors import refuse
 from transept.preprocess.text import build, tokens
 from transept.preprocess.text.tokenizer import Tokenizer
+
+
+def composed_wordpiece_backend(files: build.VocabularyFiles, texts: build.Tokens, options: build.Options) -> Backend:
+    """BERT's word pieces of composed text; without ``do_basic_tokenize`` those of words as they stand between spaces."""
+    what = "`never_split` is not supported: words are split by the vocabulary."
+    refuse(options["never_split"], what, "Add the words: tokenizer.add_tokens([...]).")
+    backend = build.wordpiece_backend(files, texts, options)
+    if options["do_basic_tokenize"]:
+        backend.normalizer = normalizers.Sequence([normalizers.NFC(), backend.normalizer])
+    else:
+        backend.normalizer, backend.pre_tokenizer = normalizers.Sequence([]), pre_tokenizers.WhitespaceSplit()
+    return backend
+
+
+def word_list(backend: Backend) -> str:
+    """A vocabulary as a file has it that is read line by line, without tokens that were added."""
+    words = sorted(backend.get_vocab(with_added_tokens=False).items(), key=lambda word: word[1])
+    return "".join(f"{token}\n" for token, _ in words)
 
 
 class BertTokenizer(
@@ -85,6 +107,27 @@ class MPNetTokenizer(
     model_types=("mpnet",),
 ):
     """MPNet's: BERT's word pieces with RoBERTa's special tokens."""
+
+
+class ProphetNetTokenizer(
+    BertTokenizer,
+    files=tokens.files("prophetnet.tokenizer"),
+    tokens=tokens.named(unk="[UNK]", sep="[SEP]", x_sep="[X_SEP]", pad="[PAD]", mask="[MASK]"),
+    build=composed_wordpiece_backend,
+    options={"do_basic_tokenize": True, "never_split": None} | dict(BertTokenizer.family.options),
+    template=(("A", "sep"), ("A", "sep", "B:1", "sep:1")),
+    inputs=("input_ids", "attention_mask"),
+    applied=True,
+    portable=False,
+    model_types=("prophetnet",),
+):
+    """ProphetNet's: BERT's word pieces with an end, and ``x_sep_token`` between the points of a summary."""
+
+    clean_up_tokenization_spaces = True
+
+    def _files(self) -> dict[str, str | bytes]:
+        """With the vocabulary alone, which the reference reads."""
+        return super()._files() | {self.vocab_files_names["vocab_file"]: word_list(self._backend)}
 
 
 class EsmTokenizer(
