@@ -21,6 +21,7 @@ from transept.adapt.quantize import quantize
 from transept.environment import compiler
 from transept.errors import InputError, TranseptWarning
 from transept.quantized import grouped
+from transept.quantized.experts import GroupedExperts
 from transept.quantized.grouped import SOURCE, GroupedLinear
 from transept.quantized.weights import GroupedWeight, rounded_to_four_bits
 
@@ -87,6 +88,8 @@ def weights() -> dict[str, GroupedWeight]:
         "table, fine": GroupedWeight(four, 16, whole, small(OUTPUTS, 6), table=TABLE),
         "floats": GroupedWeight(four, 32, each, table=FLOATS),
         "floats, wide": GroupedWeight(four, 96, torch.rand(OUTPUTS, 1) * 1e-6, table=FLOATS),
+        "powers": GroupedWeight(four, 32, torch.randint(120, 133, (OUTPUTS, 3)).to(torch.uint8), table=TABLE),
+        "least powers": GroupedWeight(four, 32, torch.tensor([[0, 1, 2]] * OUTPUTS).to(torch.uint8), table=TABLE),
         "eight": GroupedWeight(eight, 32, each),
         "eight, wide": GroupedWeight(eight, 32, torch.rand(OUTPUTS, 3) * 1e6),
         "zero, wide": GroupedWeight(four, 32, torch.rand(OUTPUTS, 3), fine_low=small(OUTPUTS, 3, low=0, high=16)),
@@ -124,7 +127,7 @@ def test_kinds_of_weights(kind: str) -> None:
     rounded, taken = rounded_inputs(by_group, weight.group), multiplied(weight)
     plain = taken if weight.order is None else taken[:, weight.order]
     assert off(layer(x), rounded @ plain.T) < SUMS
-    compiled = torch.ops.transept.grouped_product(layer._columns(x), *layer._operands())
+    compiled = torch.ops.transept.grouped_product(layer.columns(x), *layer.operands())
     assert torch.equal(compiled, layer(x))
 
 
@@ -180,6 +183,27 @@ def test_every_set_of_instructions_gives_the_same(function: Any, kind: str, monk
         x[0, :16] = 127  # the ends of eight bits
         wanted = rounded_inputs(x[:, order], weight.group) @ multiplied(weight)[:, order].T
         assert off(layer(x), wanted) < SUMS
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("kind", ["fine", "floats", "powers", "eight, zero"])
+@pytest.mark.parametrize("built", [True, False])
+def test_rows_are_multiplied_by_weights_of_their_own(
+    function: Any, kind: str, built: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouped, "_kernel", lambda: function if built else None)
+    one = weights()[kind]
+    several = [one.map_rows(lambda part, by=by: part.roll(by, 0)) for by in range(4)]
+    experts = GroupedExperts.of(several, torch.Size((4, OUTPUTS, INPUTS)), inputs_first=False)
+    assert experts is not None
+    for ends in ([2, 2, 7, 8], [0, 0, 0, 1], [70, 71, 71, 71], [0, 0, 0, 0]):
+        x = torch.randn(ends[-1], INPUTS)
+        rows = rounded_inputs(x, one.group) if built else x
+        parts = zip(rows.tensor_split(ends[:-1]), several, strict=True)
+        wanted = torch.cat([part @ (multiplied(own) if built else own.dequantized()).T for part, own in parts])
+        out = experts(x, torch.tensor(ends))
+        assert out.shape == wanted.shape
+        assert not len(x) or off(out, wanted) < SUMS
 
 
 @pytest.fixture

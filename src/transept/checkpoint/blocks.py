@@ -27,7 +27,7 @@ def decode(name: str, blocks: Tensor) -> Tensor:
 
 
 def grouped(name: str, blocks: Tensor, rows: int) -> GroupedWeight | None:
-    """A weight (rows, in) as it is stored; ``None`` for encodings that are no integers with scales of 16 bits."""
+    """A weight (rows, in) as it is stored; ``None`` for encodings of plain numbers."""
     if name not in _GROUPED:
         return None
     weight = _GROUPED[name](blocks)
@@ -153,14 +153,16 @@ def _iq4_xs(blocks: Tensor) -> GroupedWeight:
     return GroupedWeight(codes, 32, _half(blocks[:, :2]), scales, table=table)
 
 
-def _mxfp4(blocks: Tensor) -> Tensor:
-    power = blocks[:, :1].int()
-    # Half of 2 ** (power - 127), of which the smallest two are no normal numbers.
-    bits = torch.where(power < 2, 0x00200000 << power.clamp(max=1), (power - 1) << 23)
-    return bits.view(torch.float32) * torch.tensor(_FLOATS, dtype=torch.float32)[_halves(blocks[:, 1:]).int()]
+def _mxfp4(blocks: Tensor) -> GroupedWeight:
+    return GroupedWeight(_halves(blocks[:, 1:]), 32, blocks[:, :1], table=floats_of_four_bits())
 
 
-_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"F32": _f32, "F16": _f16, "BF16": _bf16, "MXFP4": _mxfp4}
+def floats_of_four_bits() -> Tensor:
+    """Twice what codes of MXFP4 stand for."""
+    return torch.tensor(_FLOATS, dtype=torch.int8)
+
+
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {"F32": _f32, "F16": _f16, "BF16": _bf16}
 _GROUPED: dict[str, Callable[[Tensor], GroupedWeight]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -174,4 +176,5 @@ _GROUPED: dict[str, Callable[[Tensor], GroupedWeight]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.blocks import floats_of_four_bits
 from transept.checkpoint.keys import KeyMap
 from transept.quantized.linear import LayerWeight, few_bits, names_alone
 from transept.quantized.weights import GroupedWeight
 
-Weights = Mapping[str, GroupedWeight]
+Schemes = Mapping[str, Any]
+Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,17 @@ class Format:
     """How files keep weights of few bits.
 
     Args:
-        fits: whether a weight can be kept so.
-        parts: the tensors of a weight by the ends of their names, in a model of a type.
-        settings: the ``quantization_config`` of weights by the beginnings of their names, of layers that are plain, and of the
-            type.
+        fits: whether a weight of such a shape, which may have its inputs first, can be kept so.
+        parts: the tensors of a weight by the ends of their names, for a layer's weight of a shape in a model of a type.
+        scheme: what the settings say of a weight.
+        settings: the ``quantization_config``, by the schemes of weights under the beginnings of their names, of layers that are
+            plain, and of the type.
     """
 
-    fits: Callable[[LayerWeight], bool]
-    parts: Callable[[GroupedWeight, torch.dtype], dict[str, Tensor]]
-    settings: Callable[[Weights, list[str], torch.dtype], dict[str, Any]]
+    fits: Callable[[GroupedWeight, LayerWeight], bool]
+    parts: Callable[[GroupedWeight, tuple[int, ...], torch.dtype], dict[str, Tensor]]
+    scheme: Callable[[GroupedWeight], Any]
+    settings: Callable[[Schemes, list[str], torch.dtype], Settings]
 
 
 def written_state(model: Any, state: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -50,41 +55,67 @@ def written(state: dict[str, Tensor], keys: KeyMap, model: Any) -> tuple[dict[st
     weights = {name: weight for name, weight in few_bits(model).items() if name in state and state[name].is_meta}
     if not weights:
         return keys.save(state), {}
-    plain = {name for name in weights if keys.recipe(name).is_plain}
-    fitting = {form: {name for name in plain if form.fits(weights[name])} for form in FORMATS}
-    form = max(FORMATS, key=lambda form: len(fitting[form]))
-    kept = fitting[form]
-    unpacked = {name: weight.dequantized() for name, weight in weights.items() if name not in kept}
-    stored, stems = keys.save(state | unpacked), dict[str, GroupedWeight]()
-    for name in kept:
-        del stored[keys.recipe(name).stored]
-        stems[stem := keys.recipe(name).stored.removesuffix(".weight")] = weight = weights[name].weight
-        stored |= {f"{stem}{end}": part for end, part in form.parts(weight, model.dtype).items()}
+    slots = {name: slots_of(name, weight, keys) for name, weight in weights.items()}
+    fitting = _fitting(slots, keys)
+    form = max(FORMATS, key=lambda form: sum(math.prod(weights[name].shape) for name in fitting[form]))
+    kept, schemes = fitting[form], dict[str, Any]()
+    unpacked = {name: weight.dequantized().to(model.dtype) for name, weight in weights.items() if name not in kept}
+    stored = keys.save(state | unpacked)
+    for slot, layer in ((slot, layer) for name in kept for slot, layer in slots[name].items()):
+        del stored[keys.recipe(slot).stored]
+        stem, weight = _stem(slot, keys), layer.make()
+        schemes[stem] = form.scheme(weight)
+        stored |= {f"{stem}{end}": part for end, part in form.parts(weight, layer.shape, model.dtype).items()}
     linear = (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear))
-    others = [keys.recipe(name).stored.removesuffix(".weight") for name in (*linear, *unpacked)]
-    return stored, {"quantization_config": form.settings(stems, others, model.dtype)} if stems else {}
+    plain = [_stem(name, keys) for name in (*linear, *(slot for name in unpacked for slot in slots[name]))]
+    return stored, {"quantization_config": form.settings(schemes, plain, model.dtype)} if schemes else {}
 
 
-def _has_own_columns(weight: LayerWeight) -> bool:
-    """Whether the weight is stored row by row, and has no column beyond the layer's inputs."""
-    return not weight.inputs_first and weight.weight.codes.shape == weight.shape
+def _stem(name: str, keys: KeyMap) -> str:
+    return keys.recipe(name).stored.removesuffix(".weight")
+
+
+def slots_of(name: str, weight: LayerWeight, keys: KeyMap) -> dict[str, LayerWeight]:
+    """The weight under its name, or the matrices of experts where these are stored one by one."""
+    slots = [*keys.slots({name: torch.empty(weight.shape, device="meta")})]
+    if slots == [name] or weight.expert is None:
+        return {name: weight}
+    pieces = len(slots) // weight.shape[0]
+    return {slot: weight.row(number // pieces, number % pieces, pieces) for number, slot in enumerate(slots)}
+
+
+def _fitting(slots: Mapping[str, Mapping[str, LayerWeight]], keys: KeyMap) -> dict[Format, set[str]]:
+    """The names of the weights that fit each format; all experts of a weight are alike."""
+    found: dict[Format, set[str]] = {form: set() for form in FORMATS}
+    for name, rows in slots.items():
+        slot, layer = next(iter(rows.items()))
+        if keys.recipe(slot).is_plain or slot != name:
+            weight = layer.make()
+            for form in FORMATS:
+                if form.fits(weight, layer):
+                    found[form].add(name)
+    return found
+
+
+def _has_own_columns(own: GroupedWeight, layer: LayerWeight) -> bool:
+    """Whether a layer has the rows as they are, and the weight no column beyond its inputs."""
+    return not layer.inputs_first and own.codes.shape == layer.shape
 
 
 # Integers, as compressed-tensors packs them (https://github.com/neuralmagic/compressed-tensors)
 
 
-def _is_of_integers(weight: LayerWeight) -> bool:
+def _is_of_integers(own: GroupedWeight, layer: LayerWeight) -> bool:
     """Whether there is one number for each group, and perhaps a zero point of as many bits."""
-    own = weight.weight
     plain = own.fine_scale is None and own.low is None and own.table is None and own.span == 1
     zero = own.fine_low is None or own.bits == 8 or not (own.fine_low & -16).any()
-    return plain and zero and own.scale.dtype == torch.float16 and _has_own_columns(weight)
+    return plain and zero and own.scale.dtype == torch.float16 and _has_own_columns(own, layer)
 
 
-def _compressed(weights: Weights, plain: list[str], dtype: torch.dtype) -> dict[str, Any]:
+def _compressed(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
     kinds = dict[tuple[Any, ...], list[str]]()
-    for stem, weight in weights.items():
-        kinds.setdefault(tuple(_scheme(weight).items()), []).append(stem)
+    for stem, scheme in schemes.items():
+        kinds.setdefault(tuple(scheme.items()), []).append(stem)
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     groups = {
         f"group_{number}": {"targets": sorted(names) if number else ["Linear"], "weights": dict(scheme)}
@@ -103,7 +134,7 @@ def _scheme(weight: GroupedWeight) -> dict[str, Any]:
     return kind | strategy
 
 
-def _integers(weight: GroupedWeight, dtype: torch.dtype) -> dict[str, Tensor]:
+def _integers(weight: GroupedWeight, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
     """Codes, scales and zero points; the format unpacks in the type of the scales."""
     codes = _without_sign(weight.codes, weight.bits)
     parts = {"scale": weight.scale.float() if dtype == torch.float32 else weight.scale, "shape": torch.tensor(codes.shape)}
@@ -131,36 +162,58 @@ def _words(codes: Tensor, bits: int) -> Tensor:
 # Codes of a table, as bitsandbytes keeps them (https://github.com/bitsandbytes-foundation/bitsandbytes)
 
 
-def _is_of_floats(weight: LayerWeight) -> bool:
+def _is_of_floats(own: GroupedWeight, layer: LayerWeight) -> bool:
     """Whether codes of a table of floats have a scale in float32 for each group."""
-    own = weight.weight
     table = own.table is not None and own.table.is_floating_point() and own.fine_scale is None and own.order is None
-    return table and own.scale.dtype == torch.float32 and own.span == 1 and _has_own_columns(weight)
+    return table and own.scale.dtype == torch.float32 and own.span == 1 and _has_own_columns(own, layer)
 
 
-def _is_even(weight: GroupedWeight) -> bool:
-    """Whether the table rises from code to code, as that of NF4 does and that of FP4 does not."""
-    return weight.table is not None and bool((weight.table.diff() > 0).all())
+def _kind(weight: GroupedWeight) -> str:
+    """The name of the table: that of NF4 rises from code to code, and that of FP4 does not."""
+    table: Any = weight.table
+    return "nf4" if (table.diff() > 0).all() else "fp4"
 
 
-def _floats(weight: GroupedWeight, dtype: torch.dtype) -> dict[str, Tensor]:
-    kind, codes = "nf4" if _is_even(weight) else "fp4", weight.codes.flatten()
+def _floats(weight: GroupedWeight, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    kind, codes, table = _kind(weight), weight.codes.flatten(), weight.table
     state = {"quant_type": kind, "blocksize": weight.group, "dtype": _name(dtype), "shape": [*weight.codes.shape]}
     told = torch.tensor([*json.dumps(state).encode()], dtype=torch.uint8)
-    table: Any = weight.table
-    parts = {"absmax": weight.scale.flatten(), "quant_map": table, f"quant_state.bitsandbytes__{kind}": told}
+    parts: Any = {"absmax": weight.scale.flatten(), "quant_map": table, f"quant_state.bitsandbytes__{kind}": told}
     return {".weight": (codes[::2] << 4 | codes[1::2])[:, None], **{f".weight.{end}": part for end, part in parts.items()}}
 
 
-def _bitsandbytes(weights: Weights, plain: list[str], dtype: torch.dtype) -> dict[str, Any]:
-    kind = "nf4" if _is_even(next(iter(weights.values()))) else "fp4"
+def _bitsandbytes(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
     told = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "llm_int8_skip_modules": plain}
-    more = {"quant_type": kind, "compute_dtype": _name(dtype), "quant_storage": "uint8", "use_double_quant": False}
-    return told | {f"bnb_4bit_{name}": value for name, value in more.items()}
+    more = {"quant_type": next(iter(schemes.values())), "compute_dtype": _name(dtype), "quant_storage": "uint8"}
+    return told | {f"bnb_4bit_{name}": value for name, value in (more | {"use_double_quant": False}).items()}
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-FORMATS = (Format(_is_of_integers, _integers, _compressed), Format(_is_of_floats, _floats, _bitsandbytes))
+# Experts in MXFP4, as gpt-oss has them
+
+
+def _is_of_powers(own: GroupedWeight, layer: LayerWeight) -> bool:
+    """Whether experts, whose plain weight is (experts, in, out), have a power of two for each 32 floats of four bits."""
+    powers = own.scale.dtype == torch.uint8 and own.group == 32 and own.fine_scale is None and own.order is None
+    table = own.table is not None and torch.equal(own.table, floats_of_four_bits())
+    return powers and table and layer.inputs_first and len(layer.shape) == 3 and own.codes.shape[1] == layer.shape[1]
+
+
+def _powers(weight: GroupedWeight, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    experts, inputs, outputs = shape
+    blocks = (weight.codes[:, ::2] | weight.codes[:, 1::2] << 4).view(experts, outputs, inputs // 32, 16)
+    return {"_blocks": blocks, "_scales": weight.scale.view(experts, outputs, -1)}
+
+
+def _mxfp4(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
+    return {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+
+
+FORMATS = (
+    Format(_is_of_integers, _integers, _scheme, _compressed),
+    Format(_is_of_floats, _floats, _kind, _bitsandbytes),
+    Format(_is_of_powers, _powers, lambda weight: None, _mxfp4),
+)

@@ -87,11 +87,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Joined:
-    """A tensor of ours that a file has as several: their names, of a layer, and a function for each direction."""
+    """A tensor of ours that a file has as several: their names, of a layer, and a function for each direction.
+
+    ``rows``, where given, puts together the rows (out, n) of one expert's matrices, which may be changed as they are stored.
+    """
 
     parts: tuple[str, ...]
     read: Callable[[Sequence[Tensor], Any], Tensor]
     write: Callable[[Tensor, Any], Sequence[Tensor]]
+    rows: Callable[[Sequence[Tensor]], Tensor] | None = None
 
 
 def side_by_side(*parts: str) -> Joined:
@@ -272,17 +276,25 @@ class GGUFStore(Mapping[str, Tensor]):
         shape = stored.shape if row is None else stored.shape[1:]
         return data.view(kind).view(shape) if kind is not None else _unpacked(stored.encoding.name, data, stored, shape)
 
-    def grouped(self, name: str) -> GroupedWeight | None:
-        """A matrix in its bits, where there are products by such; ``None`` for others."""
+    def grouped(self, name: str, expert: int | None = None) -> GroupedWeight | None:
+        """A matrix, or that of one of several experts, in its bits, where there are products by such; ``None`` for others."""
+        if expert is not None:
+            joined, parts = self._joined.get(name, (None, ()))
+            weights = [weight for part in parts if (weight := self._grouped(part, expert)) is not None]
+            if joined is None or joined.rows is None or len(weights) < len(parts):
+                return None
+            return GroupedWeight.joined(weights, joined.rows)
         stored, row = self._rows.get(name, (None, None))
         change = stated_for(name, self._changes)
-        if stored is None or row is not None or len(stored.shape) != 2 or not (change is None or change.by_rows):
+        if stored is None or not (change is None or change.by_rows) or (weight := self._grouped(stored, row)) is None:
             return None
-        blocks = self._bytes(stored, None).view(-1, stored.encoding.size)
-        weight = encodings.grouped(stored.encoding.name, blocks, stored.shape[0])
-        if weight is None or change is None:
-            return weight
-        return weight.map_rows(lambda part: change.read(part, self._config))
+        return weight if change is None else weight.map_rows(lambda part: change.read(part, self._config))
+
+    def _grouped(self, stored: Stored, row: int | None) -> GroupedWeight | None:
+        shape = stored.shape if row is None else stored.shape[1:]
+        if len(shape) != 2:
+            return None
+        return encodings.grouped(stored.encoding.name, self._bytes(stored, row).view(-1, stored.encoding.size), shape[0])
 
     def reading_order(self, names: Iterable[str]) -> list[str]:
         """Names by their places in the file."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.block_writing import encode
-from transept.checkpoint.few_bits_writing import written_state
+from transept.checkpoint.few_bits_writing import slots_of, written_state
 from transept.checkpoint.gguf import Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
@@ -151,14 +151,12 @@ def _piece(part: Callable[[], Tensor], write: Callable[[Tensor, Any], Sequence[T
 
 def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tuple[Shape, Parts]]:
     """Shapes and parts of tensors by name; what has few bits is unpacked when it is asked for."""
-    weights, slots = few_bits(model), keys.slots(state)
+    slots, kept = keys.slots(state), few_bits(model).items()
+    weights = {slot: layer for name, weight in kept for slot, layer in slots_of(name, weight, keys).items()}
     shapes, parts = dict[str, tuple[int, ...]](), dict[str, list[Any]]()
 
     def dense(slot: str) -> Tensor:
-        owner = keys.owner(slot)
-        if not slots[slot].is_meta:
-            return slots[slot]
-        return keys.slots({owner: weights[owner].dequantized()})[slot]
+        return weights[slot].dequantized() if slots[slot].is_meta else slots[slot]
 
     done = set[str]()
     for slot in slots:

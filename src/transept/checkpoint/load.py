@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.few_bits import Replace, keep
+from transept.checkpoint.few_bits import Replace, keep, keep_experts
 from transept.checkpoint.keys import Recipe, rows_of
 from transept.checkpoint.names import Names
 from transept.checkpoint.quantized import Store
@@ -228,16 +228,18 @@ def fill(
 ) -> None:
     """Make and initialise the parameters that are not stored, and put the planned tensors into the model.
 
-    With ``keeps_bits`` linear layers multiply by the bits that the checkpoint has, where there is a product for them;
-    ``replace`` is called for every tensor that is filled. Mapped memory is handed out as it is where nothing has to be done to
-    it. ``part`` says what of a tensor of ours is wanted, where that is not all of it; those that are new are made whole. A
-    model may have a part of the parameters that the names tell of, and the report be of these alone.
+    With ``keeps_bits`` linear layers and experts multiply by the bits that the checkpoint has, where there is a product for
+    them; ``replace`` is called for every tensor that is filled. Mapped memory is handed out as it is where nothing has to be
+    done to it. ``part`` says what of a tensor of ours is wanted, where that is not all of it; new ones are made whole. A model
+    may have a part of the parameters that the names tell of, and the report be of these alone.
     """
     keys, state = names.keys, model.state_dict()
     ties = {name: source for name, source in names.tied.items() if name in state}
-    new = _make_new(model, names, report, state, ties, dtype=dtype, device=device, part=part)
+    kept = keep_experts(model, keys, report.filled, store) if keeps_bits else set()
+    filled = {name: stored for name, stored in report.filled.items() if keys.owner(name) not in kept}
+    new = _make_new(model, names, report, state, ties, filled, dtype=dtype, device=device, part=part)
     by_stored: dict[str, dict[str, Recipe]] = {}
-    for name, stored in report.filled.items():
+    for name, stored in filled.items():
         by_stored.setdefault(stored, {})[name] = keys.recipe(name)
     for stored in store.reading_order(by_stored):
         recipes, given = by_stored[stored], set[int]()
@@ -279,14 +281,15 @@ def _make_new(
     report: LoadReport,
     state: Mapping[str, Tensor],
     ties: Mapping[str, str],
+    filled: Iterable[str],
     *,
     dtype: torch.dtype,
     device: torch.device,
     part: Callable[[str], Part],
 ) -> list[str]:
-    """Make and initialise what is not stored, whose names are returned, and make what is stored row by row."""
+    """Make and initialise what is not stored, whose names are returned, and make what is ``filled`` row by row."""
     new = list(dict.fromkeys(names.keys.owner(name) for name in report.new if name not in ties))
-    by_row = (names.keys.owner(name) for name in report.filled if name not in state)
+    by_row = (names.keys.owner(name) for name in filled if name not in state)
     if sizes := {name: state[name].numel() * _type(names, name, state[name], dtype).itemsize for name in new}:
         largest = max(sizes, key=lambda name: sizes[name])
         shape = tuple(state[largest].shape)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.checkpoint.blocks import decode
+from transept.checkpoint.blocks import floats_of_four_bits
 from transept.checkpoint.layouts import Layout, Parts, Scaled, Settings, Stated, integers, number, spread, stream, words
 from transept.errors import FormatError, UnsupportedError
 from transept.quantized.weights import GroupedWeight
@@ -224,15 +224,17 @@ def _mxfp4(settings: Settings) -> Layout:
         experts, outputs, groups, _ = parts["_blocks"].shape
         return experts, groups * 32, outputs
 
+    def grouped(parts: Parts) -> GroupedWeight:
+        """The rows of one expert after those of another."""
+        blocks = parts["_blocks"].flatten(0, 1)
+        codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
+        return GroupedWeight(codes, 32, parts["_scales"].flatten(0, 1), table=floats_of_four_bits())
+
     def unpack(parts: Parts) -> Tensor:
         experts, inputs, outputs = shape(parts)
-        blocks = parts["_blocks"].flatten(0, 2)
-        # The blocks hold the codes of neighbours in one byte; those of GGUF hold the first and the second half.
-        codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(1)
-        halves = torch.cat([parts["_scales"].reshape(-1, 1), codes[:, :16] | (codes[:, 16:] << 4)], dim=1)
-        return decode("MXFP4", halves).view(experts, outputs, inputs).transpose(1, 2).contiguous()
+        return grouped(parts).dequantized().view(experts, outputs, inputs).transpose(1, 2).contiguous()
 
-    return Layout(("_blocks", "_scales"), ("_blocks", "_scales"), shape, unpack, weight="")
+    return Layout(("_blocks", "_scales"), ("_blocks", "_scales"), shape, unpack, weight="", group=grouped)
 
 
 def _torchao(settings: Settings) -> Layout:

@@ -51,11 +51,13 @@ class QuantizedStore(Mapping[str, Tensor]):
             raise self._wrong(name, f"gives {tuple(weight.shape)}")
         return weight
 
-    def grouped(self, name: str) -> GroupedWeight | None:
-        """The weight in its bits, where there are products by such; ``None`` for others."""
+    def grouped(self, name: str, expert: int | None = None) -> GroupedWeight | None:
+        """The weight, or that of one of several experts, in its bits, where there are products by such; ``None`` for others."""
         if name not in self._groups:
             return None
         parts = {end: self.store.passing(stored) for end, stored in self._groups[name].items()}
+        if expert is not None:
+            parts = {end: part[expert : expert + 1] for end, part in parts.items()}
         return self._guarded(name, lambda: self.layout.group(parts))
 
     def reading_order(self, names: Iterable[str]) -> list[str]:

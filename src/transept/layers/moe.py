@@ -73,8 +73,13 @@ def held(weight: Any) -> Tensor:
 
 
 class SortedExperts(nn.Module):
-    """E (``count``) feed-forward layers side by side, each of which is applied to the tokens that chose it."""
+    """E (``count``) feed-forward layers side by side, each of which is applied to the tokens that chose it.
 
+    Weights are (E, out, in), or (E, in, out) with ``inputs_first``. In the place of one may stand a module that multiplies by
+    one of few bits: it takes rows and ``ends`` as :meth:`multiply` does.
+    """
+
+    inputs_first = False
     gate_up_proj: nn.Parameter
     down_proj: nn.Parameter
 
@@ -89,8 +94,21 @@ class SortedExperts(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(self, std: float = 0.02) -> None:
-        for weight in (self.gate_up_proj, self.down_proj):
-            nn.init.normal_(weight, std=std)
+        self.fill(self.gate_up_proj, self.down_proj, std=std)
+
+    def fill(self, *weights: nn.Module | nn.Parameter, std: float) -> None:
+        """Draw new weights, in the place of plain ones."""
+        for weight in weights:
+            if isinstance(weight, nn.Parameter):
+                nn.init.normal_(weight, std=std)
+
+    def multiply(self, name: str, rows: Tensor, ends: Tensor) -> Tensor:
+        """(N, in) -> (N, out), by the weight of that name; ``ends`` (E) are the rows behind those of each expert."""
+        weight = getattr(self, name)
+        if isinstance(weight, nn.Module):
+            out: Tensor = weight(rows, ends)
+            return out
+        return grouped_linear(rows, held(weight).mT if self.inputs_first else held(weight), ends)
 
     def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         """(N, D) tokens, (N, K) weights and (N, K) experts -> (N, D): the weighted sum over each token's experts."""
@@ -120,8 +138,8 @@ class Experts(SortedExperts):
         self.down_proj = nn.Parameter(torch.empty(self.count, dim, hidden))
 
     def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
-        gate, up = grouped_linear(rows, held(self.gate_up_proj), ends).chunk(2, dim=-1)
-        return grouped_linear(self.act(gate) * up, held(self.down_proj), ends)
+        gate, up = self.multiply("gate_up_proj", rows, ends).chunk(2, dim=-1)
+        return self.multiply("down_proj", self.act(gate) * up, ends)
 
     def extra_repr(self) -> str:
         count, dim, hidden = self.down_proj.shape

@@ -23,7 +23,7 @@ from transept.kinds.decoder import LayeredConfig
 from transept.kinds.experts import BalancedConfig
 from transept.layers import Attention, Context
 from transept.layers.context import Attended
-from transept.layers.moe import SortedExperts, SparseMLP, TopRouter, grouped_linear
+from transept.layers.moe import SortedExperts, SparseMLP, TopRouter
 from transept.layers.norm import WideRMSNorm
 from transept.models.llama import ATTENTION, NORMS, LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel
 from transept.models.mixtral import MixtralModel
@@ -103,6 +103,8 @@ class SinkAttention(Attention):
 class GptOssExperts(SortedExperts):
     """Experts whose matrices are stored (G, in, out), with biases; gates and what they gate take turns in ``gate_up_proj``."""
 
+    inputs_first = True
+
     def __init__(self, count: int, dim: int, hidden: int, alpha: float, limit: float) -> None:
         super().__init__(count, dim, hidden)
         self.alpha, self.limit = alpha, limit
@@ -119,10 +121,10 @@ class GptOssExperts(SortedExperts):
             nn.init.zeros_(bias)
 
     def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
-        both = grouped_linear(rows, self.gate_up_proj.mT, ends) + self.gate_up_proj_bias[chosen]
+        both = self.multiply("gate_up_proj", rows, ends) + self.gate_up_proj_bias[chosen]
         gate, up = both[:, ::2].clamp(max=self.limit), both[:, 1::2].clamp(-self.limit, self.limit)
         inner = (up + 1) * gate * torch.sigmoid(gate * self.alpha)
-        return grouped_linear(inner, self.down_proj.mT, ends) + self.down_proj_bias[chosen]
+        return self.multiply("down_proj", inner, ends) + self.down_proj_bias[chosen]
 
 
 class GptOssRouter(TopRouter):
@@ -154,6 +156,7 @@ def _taking_turns(end: str) -> Joined:
         (f"ffn_gate_exps.{end}", f"ffn_up_exps.{end}"),
         lambda parts, config: _turned(torch.stack([*parts], dim=2).flatten(1, 2)),
         lambda tensor, config: (_turned(tensor)[:, ::2], _turned(tensor)[:, 1::2]),
+        lambda parts: torch.stack([*parts], dim=1).flatten(0, 1),
     )
 
 
@@ -169,7 +172,10 @@ _FILES |= {
 _FILES |= {"post_attention_norm": "mlp_norm"}
 _JOINED = {f"ffn_gate_up_exps.{end}": _taking_turns(end) for end in _ENDS}
 _JOINED["ffn_down_exps.weight"] = Joined(
-    ("ffn_down_exps.weight",), lambda parts, config: parts[0].mT, lambda tensor, config: (tensor.mT,)
+    ("ffn_down_exps.weight",),
+    lambda parts, config: parts[0].mT,
+    lambda tensor, config: (tensor.mT,),
+    lambda parts: parts[0],
 )
 
 

@@ -22,7 +22,7 @@ from transept.kinds.decoder import FULL
 from transept.kinds.experts import BalancedConfig
 from transept.layers import Attention, Context, GatedMLP, InterleavedAttention
 from transept.layers.mlp import activation
-from transept.layers.moe import Router, SortedExperts, SparseMLP, grouped_linear, wide
+from transept.layers.moe import Router, SortedExperts, SparseMLP, wide
 from transept.models.llama import ATTENTION, NORMS, LlamaModel
 from transept.models.mixtral import MixtralModel
 from transept.storage.gguf import GGUF
@@ -131,6 +131,8 @@ class Llama4Router(Router):
 class Llama4Experts(SortedExperts):
     """Gated experts whose matrices are stored (G, in, out), and which read tokens times their weights."""
 
+    inputs_first = True
+
     def __init__(self, count: int, dim: int, hidden: int, act: str) -> None:
         super().__init__(count, dim, hidden)
         self.act = activation(act)
@@ -145,8 +147,8 @@ class Llama4Experts(SortedExperts):
         return out.view(*weights.shape, -1).sum(dim=1)
 
     def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
-        gate, up = grouped_linear(rows, self.gate_up_proj.mT, ends).chunk(2, dim=-1)
-        return grouped_linear(self.act(gate) * up, self.down_proj.mT, ends)
+        gate, up = self.multiply("gate_up_proj", rows, ends).chunk(2, dim=-1)
+        return self.multiply("down_proj", self.act(gate) * up, ends)
 
 
 LLAMA4_EXPERTS: Table = {"experts": "experts", "router": "router", "shared_expert": "shared"}

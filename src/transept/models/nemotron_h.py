@@ -20,7 +20,7 @@ from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, LimitedSt
 from transept.layers import MLP, Context
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
-from transept.layers.moe import SigmoidRouter, SortedExperts, SparseMLP, grouped_linear, held
+from transept.layers.moe import SigmoidRouter, SortedExperts, SparseMLP
 from transept.layers.norm import WideRMSNorm
 from transept.layers.recurrent import STATE_SPACE, StateSizes, StateSpaceMixer
 from transept.models.mamba import OLDER_KINDS
@@ -127,14 +127,13 @@ class PlainExperts(SortedExperts, Linked):
         self.down_proj = nn.Parameter(torch.empty(self.count, dim, hidden))
 
     def reset_parameters(self, std: float = 0.02) -> None:
-        for weight in (self.up_proj, self.down_proj):
-            nn.init.normal_(weight, std=std)
+        self.fill(self.up_proj, self.down_proj, std=std)
 
     def forward(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
         return self.behind(super().forward(self.before(x), weights, experts))
 
     def apply_sorted(self, rows: Tensor, chosen: Tensor, ends: Tensor) -> Tensor:
-        return grouped_linear(self.act(grouped_linear(rows, held(self.up_proj), ends)), held(self.down_proj), ends)
+        return self.multiply("down_proj", self.act(self.multiply("up_proj", rows, ends)), ends)
 
 
 class NemotronHBlock(Layer):

@@ -19,20 +19,15 @@ from torch import Tensor, nn
 from transept.environment.compiler import library
 from transept.layers.linear import Conv1D, matrix, share_product
 from transept.layers.links import Linked
-from transept.quantized.layout import SHARED, BlockedWeight
-from transept.quantized.linear import QuantizedLinear
-from transept.quantized.weights import BY_ROW, GROUP, GroupedWeight, rounded_to_four_bits
+from transept.quantized.layout import BlockedWeight
+from transept.quantized.linear import QuantizedLayer, QuantizedLinear
+from transept.quantized.weights import BY_ROW, GROUP, SHARED, GroupedWeight, rounded_to_four_bits
 
 SOURCE = Path(__file__).with_name("kernels") / "grouped.cpp"
 
 
-class GroupedLinear(QuantizedLinear):
-    """A linear layer with a grouped weight (out, in).
-
-    Args:
-        source: the layer in whose place it stands, of which the sizes and the bias are taken.
-        weight: what it multiplies by; the columns behind the layer's own belong to no input.
-    """
+class BlockedLayer(QuantizedLayer):
+    """A layer that has a weight in blocks."""
 
     codes: Tensor
     scale: Tensor
@@ -42,13 +37,44 @@ class GroupedLinear(QuantizedLinear):
     table: Tensor | None
     order: Tensor | None
 
-    def __init__(self, source: nn.Linear | Conv1D, weight: GroupedWeight | BlockedWeight) -> None:
-        super().__init__(source)
-        blocks = BlockedWeight.of(weight) if isinstance(weight, GroupedWeight) else weight
+    def take(self, blocks: BlockedWeight) -> None:
+        """Have a weight."""
         self.group, self.span, self.bits, self.width = blocks.group, blocks.span, blocks.bits, blocks.width
         for name in (*BY_ROW, *SHARED):
             self.register_buffer(name, getattr(blocks, name), persistent=False)
         self.packed_bytes = sum(buffer.nbytes for buffer in self.buffers(recurse=False))
+
+    @property
+    def blocks(self) -> BlockedWeight:
+        """The weight as it lies."""
+        parts = {name: getattr(self, name) for name in (*BY_ROW, *SHARED)}
+        return BlockedWeight(self.out_features, self.group, self.bits, **parts)
+
+    def unpacked(self) -> Tensor:
+        return self.codes
+
+    def columns(self, x: Tensor) -> Tensor:
+        """Inputs as the weight has its columns."""
+        x = x if self.order is None else x[:, self.order]
+        return x.contiguous() if self.width == self.in_features else F.pad(x, (0, self.width - self.in_features))
+
+    def operands(self) -> tuple[Any, ...]:
+        """The arguments of the kernel behind the inputs."""
+        tensors = (self.codes, self.scale, self.fine_scale, self.low, self.fine_low, self.table)
+        return *tensors, self.group, self.span, self.bits, self.out_features
+
+
+class GroupedLinear(BlockedLayer, QuantizedLinear):
+    """A linear layer with a grouped weight (out, in).
+
+    Args:
+        source: the layer in whose place it stands, of which the sizes and the bias are taken.
+        weight: what it multiplies by; the columns behind the layer's own belong to no input.
+    """
+
+    def __init__(self, source: nn.Linear | Conv1D, weight: GroupedWeight | BlockedWeight) -> None:
+        super().__init__(source)
+        self.take(BlockedWeight.of(weight) if isinstance(weight, GroupedWeight) else weight)
 
     @classmethod
     def joined(cls, layers: Sequence[GroupedLinear]) -> GroupedLinear | None:
@@ -67,37 +93,19 @@ class GroupedLinear(QuantizedLinear):
         weight = matrix(source).detach().float()
         return cls(source, rounded_to_four_bits(F.pad(weight, (0, -weight.shape[1] % group)), group))
 
-    @property
-    def blocks(self) -> BlockedWeight:
-        """The weight as it lies."""
-        parts = {name: getattr(self, name) for name in (*BY_ROW, *SHARED)}
-        return BlockedWeight(self.out_features, self.group, self.bits, **parts)
-
     def grouped(self) -> GroupedWeight:
         return self.blocks.grouped()
 
     def multiply(self, x: Tensor) -> Tensor:
-        out = _product(self._columns(x.float()), *self._operands())
+        out = _product(self.columns(x.float()), *self.operands())
         return out if self.bias is None else out.add_(self.bias.detach())
 
     def dequantized(self) -> Tensor:
         return self.grouped().dequantized()[:, : self.in_features]
 
-    def unpacked(self) -> Tensor:
-        return self.codes
-
     def _compiled(self, rows: Tensor, plain: Tensor) -> Tensor:
-        out: Tensor = torch.ops.transept.grouped_product(self._columns(rows.float()), *self._operands())
+        out: Tensor = torch.ops.transept.grouped_product(self.columns(rows.float()), *self.operands())
         return out if self.bias is None else out + self.bias
-
-    def _columns(self, x: Tensor) -> Tensor:
-        """Inputs as the weight has its columns."""
-        x = x if self.order is None else x[:, self.order]
-        return x.contiguous() if self.width == self.in_features else F.pad(x, (0, self.width - self.in_features))
-
-    def _operands(self) -> tuple[Any, ...]:
-        tensors = (self.codes, self.scale, self.fine_scale, self.low, self.fine_low, self.table)
-        return *tensors, self.group, self.span, self.bits, self.out_features
 
 
 def join_grouped(model: nn.Module) -> None:
@@ -147,13 +155,15 @@ def _product(
     if kernel is None:
         weights = BlockedWeight(outputs, group, bits, codes, scale, fine_scale, low, fine_low, table).apart(len(ends))
         parts = zip(x.tensor_split(ends[:-1]), weights, strict=True)
-        return torch.cat([F.linear(part, own.grouped().dequantized()) for part, own in parts if len(part)])
+        found = [F.linear(part, own.grouped().dequantized()) for part, own in parts if len(part)]
+        return torch.cat([x.new_empty(0, outputs), *found])
     threads = torch.get_num_threads()
     room = torch.empty((threads if rows == 1 else rows) * (width + 12 * (width // group)), dtype=torch.uint8)
     out = torch.empty(rows, outputs)
     tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room, ends)
     places = [None if each is None else each.data_ptr() for each in tensors]
     widths = (scale.dtype == torch.float32) + 2 * (table is not None and table.is_floating_point())
+    widths += 4 * (scale.dtype == torch.uint8)
     kernel(*places, len(ends), rows, outputs, width, group, span, bits, widths, threads)
     return out
 

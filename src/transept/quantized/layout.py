@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.quantized.weights import BY_ROW, GroupedWeight
+from transept.quantized.weights import BY_ROW, SHARED, GroupedWeight, is_alike
 
 ROWS = 16  # of a block
-SHARED = ("table", "order")
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class BlockedWeight:
         rows: how many rows the weight has.
         group, table, order: as there.
         codes: (blocks, in * bits / 32, 64) of uint8.
-        scale: (blocks, spans, 16) of float16 or float32.
+        scale: (blocks, spans, 16) of float16, float32 or uint8.
         low: (blocks, spans, 16) of float16.
         fine_scale, fine_low: (blocks, groups, 16) of int8.
     """
@@ -58,22 +57,11 @@ class BlockedWeight:
         """How many groups have one number of ``scale`` and ``low``."""
         return -(-(self.width // self.group) // self.scale.shape[1])
 
-    def is_like(self, other: BlockedWeight) -> bool:
-        """Whether both weights have the same kind of codes, scales and groups, and the same columns."""
-        if self._form() != other._form():
-            return False
-        shared = [(getattr(self, name), getattr(other, name)) for name in SHARED]
-        return all(one is None or torch.equal(one, same) for one, same in shared)
-
-    def _form(self) -> tuple[Any, ...]:
-        parts = [getattr(self, name) for name in (*BY_ROW, *SHARED)]
-        return self.group, self.bits, *(None if part is None else (part.shape[1:], part.dtype) for part in parts)
-
     @staticmethod
     def cat(weights: Sequence[BlockedWeight]) -> BlockedWeight | None:
         """The rows of several after each other; ``None`` where they are of several kinds, or one ends within a block."""
         first = weights[0]
-        if any(weight.rows % ROWS for weight in weights[:-1]) or not all(map(first.is_like, weights)):
+        if any(weight.rows % ROWS for weight in weights[:-1]) or not all(is_alike(first, weight) for weight in weights):
             return None
         parts: dict[str, Any] = {
             name: torch.cat([getattr(weight, name) for weight in weights])
@@ -84,8 +72,8 @@ class BlockedWeight:
 
     def apart(self, count: int) -> list[BlockedWeight]:
         """The weights of ``rows`` each, where the blocks are those of so many after each other."""
-        own = [(name, part) for name in BY_ROW if (part := getattr(self, name)) is not None]
-        return [replace(self, **{name: part.chunk(count)[number] for name, part in own}) for number in range(count)]
+        own = {name: part.chunk(count) for name in BY_ROW if (part := getattr(self, name)) is not None}
+        return [replace(self, **{name: parts[number] for name, parts in own.items()}) for number in range(count)]
 
     def grouped(self) -> GroupedWeight:
         """The weight (out, in)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 GROUP = 32
 BY_ROW = ("codes", "scale", "fine_scale", "low", "fine_low")  # what each row of a weight has of its own
+SHARED = ("table", "order")
 _MIDDLE = 8
 _AT_ONCE = 2**17  # numbers that are rounded at a time, few enough to stay in a core's caches
 # Shares of the largest number that the outermost step is tried at; one that is less may cut it, and fits the others better.
@@ -25,7 +26,8 @@ class GroupedWeight:
     Args:
         codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8.
         group: how many columns have one scale, a multiple of 8.
-        scale: (out, spans) of float16 or float32: of each group, or of several that follow each other.
+        scale: (out, spans) of float16 or float32: of each group, or of several that follow each other; of uint8 for powers of
+            two, whose exponents are 128 less.
         fine_scale: (out, groups) of int8, by which the scale is multiplied for each group.
         low: (out, spans) of float16.
         fine_low: (out, groups) of int8, by which ``low`` is multiplied, or the scale where there is none (a zero point).
@@ -62,6 +64,16 @@ class GroupedWeight:
         parts: dict[str, Any] = {name: change(part) for name, part in rows if part is not None}
         return replace(self, **parts)
 
+    @staticmethod
+    def joined(weights: Sequence[GroupedWeight], join: Callable[[Sequence[Tensor]], Tensor]) -> GroupedWeight | None:
+        """The weight whose rows are made of those of several; ``None`` where they are of several kinds."""
+        first = weights[0]
+        if not all(is_alike(first, weight) for weight in weights[1:]):
+            return None
+        own = [name for name in BY_ROW if getattr(first, name) is not None]
+        parts: dict[str, Any] = {name: join([getattr(weight, name) for weight in weights]) for name in own}
+        return replace(first, **parts)
+
     def dequantized(self) -> Tensor:
         """(out, in) in float32."""
         codes = self.codes.float() if self.table is None else self.table.float()[self.codes.int()]
@@ -80,8 +92,28 @@ class GroupedWeight:
         return torch.empty_like(weight).index_copy_(1, self.order, weight)
 
     def _by_group(self, coarse: Tensor, fine: Tensor | None) -> Tensor:
-        spread = coarse.float().repeat_interleave(self.span, 1)[:, : self.groups]
+        spread = _numbers(coarse).repeat_interleave(self.span, 1)[:, : self.groups]
         return spread if fine is None else spread * fine.float()
+
+
+def is_alike(one: Any, other: Any) -> bool:
+    """Whether two weights have the same kind of codes, scales and groups, and the same columns."""
+    if _form(one) != _form(other):
+        return False
+    shared = [(getattr(one, name), getattr(other, name)) for name in SHARED]
+    return all(mine is None or torch.equal(mine, same) for mine, same in shared)
+
+
+def _form(weight: Any) -> tuple[Any, ...]:
+    parts = [getattr(weight, name) for name in (*BY_ROW, *SHARED)]
+    return weight.group, weight.bits, *(None if part is None else (part.shape[1:], part.dtype) for part in parts)
+
+
+def _numbers(scale: Tensor) -> Tensor:
+    if scale.dtype != torch.uint8:
+        return scale.float()
+    power = scale.int()  # of which the smallest two give no normal numbers
+    return torch.where(power < 2, 0x00200000 << power.clamp(max=1), (power - 1) << 23).view(torch.float32)
 
 
 def rounded_to_four_bits(weight: Tensor, group: int = GROUP) -> GroupedWeight:

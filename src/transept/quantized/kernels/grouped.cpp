@@ -1,10 +1,10 @@
 // Products by weights of few bits: out (M, N) = x (M, K) times the transpose of a weight (N, K), on a CPU.
 //
 // A weight is code * scale - low. Codes have four bits (0 to 15, or what a table of 16 says they stand for) or eight (-128 to
-// 127). Each row has a scale for every group of columns: a number of 16 or 32 bits for `span` groups, times an integer of eight
-// bits for each group where there are such. What it is lessened by is made in the same way; integers alone are multiples of the
-// scale (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of tables by nothing. Inputs
-// are rounded to eight bits for each row and group, so that products are those of integers.
+// 127). Each row has a scale for every group of columns: a number of 16 or 32 bits for `span` groups, or a power of two, times
+// an integer of eight bits for each group where there are such. What it is lessened by is made in the same way; integers alone
+// are multiples of the scale (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of
+// tables by nothing. Inputs are rounded to eight bits for each row and group, so that products are those of integers.
 //
 // A table of floats is rounded to 16 bits, by 2 ** -16 of its largest number at most, where inputs are rounded by 2 ** -8: each
 // of its integers is a high byte and a low one, which are multiplied by themselves.
@@ -26,11 +26,13 @@ namespace {
 
 constexpr int64_t ROWS = 16;
 constexpr int64_t AHEAD = 1024;  // bytes
+constexpr int32_t LEAST = 0x00200000;  // the bits of 2 ** -128, which is no normal number; nor is twice as much
 
 struct Weight {  // sixteen rows
   const uint8_t* codes;
   const uint16_t* scale;
   const float* wide_scale;  // in the place of the scale
+  const uint8_t* powers;    // in its place too: 128 more than the exponents of two
   const int8_t* fine_scale;
   const uint16_t* low;
   const int8_t* fine_low;
@@ -62,6 +64,12 @@ inline Numbers bytes(const int8_t* x) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))))};
 }
 inline Numbers floats(const float* x) { return {_mm512_loadu_ps(x)}; }
+inline Numbers powers(const uint8_t* x) {
+  const __m512i all = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))), one = _mm512_set1_epi32(1);
+  const __m512i usual = _mm512_slli_epi32(_mm512_sub_epi32(all, one), 23);
+  const __m512i least = _mm512_sllv_epi32(_mm512_set1_epi32(LEAST), all);
+  return {_mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(all, one), least, usual))};
+}
 inline Numbers integers(Sums x) { return {_mm512_cvtepi32_ps(x)}; }
 inline Numbers one(float x) { return {_mm512_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm512_mul_ps(a.all, b.all)}; }
@@ -108,6 +116,13 @@ inline __m256 wide(const int8_t* x) {
 inline Numbers halves(const uint16_t* x) { return {wide(x), wide(x + 8)}; }
 inline Numbers bytes(const int8_t* x) { return {wide(x), wide(x + 8)}; }
 inline Numbers floats(const float* x) { return {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
+inline __m256 wide_power(const uint8_t* x) {
+  const __m256i all = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(x))), one = _mm256_set1_epi32(1);
+  const __m256i usual = _mm256_slli_epi32(_mm256_sub_epi32(all, one), 23);
+  const __m256i least = _mm256_sllv_epi32(_mm256_set1_epi32(LEAST), all);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(least, usual, _mm256_cmpgt_epi32(all, one)));
+}
+inline Numbers powers(const uint8_t* x) { return {wide_power(x), wide_power(x + 8)}; }
 inline Numbers integers(Sums x) { return {_mm256_cvtepi32_ps(x.first), _mm256_cvtepi32_ps(x.second)}; }
 inline Numbers one(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm256_mul_ps(a.first, b.first), _mm256_mul_ps(a.second, b.second)}; }
@@ -195,6 +210,14 @@ inline Out each(Function function) {
 inline Numbers halves(const uint16_t* x) { return each<Numbers>([&](int64_t r) { return wide(x[r]); }); }
 inline Numbers bytes(const int8_t* x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x[r]); }); }
 inline Numbers floats(const float* x) { return each<Numbers>([&](int64_t r) { return x[r]; }); }
+inline Numbers powers(const uint8_t* x) {
+  return each<Numbers>([&](int64_t r) {
+    const int32_t bits = x[r] > 1 ? (x[r] - 1) << 23 : LEAST << x[r];
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  });
+}
 inline Numbers integers(const Sums& x) { return each<Numbers>([&](int64_t r) { return static_cast<float>(x.each[r]); }); }
 inline Numbers one(float x) { return each<Numbers>([&](int64_t) { return x; }); }
 inline Numbers operator*(const Numbers& a, const Numbers& b) {
@@ -275,7 +298,9 @@ void multiply(const Weight& weight, const Inputs* x, float* const* out) {
     }
     if (g % weight.span == 0) {
       const int64_t place = g / weight.span * ROWS;
-      scale = weight.wide_scale == nullptr ? halves(weight.scale + place) : floats(weight.wide_scale + place);
+      scale = weight.scale != nullptr    ? halves(weight.scale + place)
+              : weight.powers == nullptr ? floats(weight.wide_scale + place)
+                                         : powers(weight.powers + place);
       if (LOW && weight.low != nullptr) low = halves(weight.low + place);
     }
     const Numbers own = weight.fine_scale == nullptr ? scale : scale * bytes(weight.fine_scale + g * ROWS);
@@ -380,7 +405,7 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
 // `room` holds for each row of x its K values, then K / group steps, sums and starts, of four bytes each. A row alone is
 // rounded by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
 // multiplied by the first weight, those from there to `ends[1]` by the second, and so on; `widths` says whether scales (1) and
-// the table (2) are floats.
+// the table (2) are floats, or scales powers of two (4).
 extern "C" void transept_grouped(const float* x, const uint8_t* codes, const void* scale, const int8_t* fine_scale,
                                  const uint16_t* low, const int8_t* fine_low, const void* table, float* out, uint8_t* room,
                                  const int64_t* ends, int64_t weights, int64_t rows, int64_t outputs, int64_t inputs,
@@ -413,8 +438,9 @@ extern "C" void transept_grouped(const float* x, const uint8_t* codes, const voi
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t place = n * blocks + block, fine = place * ROWS * groups, coarse = place * ROWS * spans;
         const Weight weight = {codes + place * ROWS * inputs * bits / 8,
-                               widths & 1 ? nullptr : static_cast<const uint16_t*>(scale) + coarse,
+                               widths & 5 ? nullptr : static_cast<const uint16_t*>(scale) + coarse,
                                widths & 1 ? static_cast<const float*>(scale) + coarse : nullptr,
+                               widths & 4 ? static_cast<const uint8_t*>(scale) + coarse : nullptr,
                                fine_scale == nullptr ? nullptr : fine_scale + fine,
                                low == nullptr ? nullptr : low + coarse,
                                fine_low == nullptr ? nullptr : fine_low + fine,
