@@ -18,7 +18,8 @@ from transept.checkpoint.blocks import decode, grouped
 from transept.errors import FileError, FormatError, UnsupportedError
 from transept.quantized.grouped import GroupedLinear
 from transept.quantized.linear import few_bits
-from transept.storage.gguf import ENCODINGS, read_gguf
+from transept.storage.gguf import read_gguf
+from transept.storage.gguf_encodings import ENCODINGS
 
 IDS = torch.randint(3, WORDS, (2, 9), generator=torch.Generator().manual_seed(0))
 # Both round in float32 at every step.

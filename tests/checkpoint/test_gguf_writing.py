@@ -21,7 +21,8 @@ from transept.checkpoint.block_writing import encode
 from transept.checkpoint.blocks import decode
 from transept.errors import FileError, InputError, UnsupportedError
 from transept.quantized.linear import few_bits
-from transept.storage.gguf import ENCODINGS, read_gguf
+from transept.storage.gguf import read_gguf
+from transept.storage.gguf_encodings import ENCODINGS
 
 # What the tests' small models have otherwise than the released ones that the format is for.
 USUAL: dict[str, dict[str, Any]] = {

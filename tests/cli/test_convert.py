@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import transept
-from transept.checkpoint.gguf_writing import MIXES
-from transept.cli.convert import _GGUF, TARGETS
+from transept.adapt.gguf import save_gguf
+from transept.cli.convert import _GGUF
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,31 @@ def writer(tmp_path_factory) -> Path:
     return path
 
 
-def test_formats_are_those_that_can_be_written() -> None:
-    assert {target.removeprefix(_GGUF) for target in TARGETS if target.startswith(_GGUF)} == MIXES.keys()
+@pytest.mark.parametrize("source", ["model.gguf", "folder"])
+def test_nothing_is_written_that_the_source_lacks(command, source: str, tmp_path: Path) -> None:
+    """Neither a pooler that no file has, nor a tokenizer; a head that lacks is an error."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+    model = transept.BertModel(transept.BertConfig(**sizes), add_pooling_layer=False)
+    if source == "folder":
+        model.save_pretrained(tmp_path / source)
+    else:
+        save_gguf(model, tmp_path / source, "f32")
+    done = command("convert", tmp_path / source, tmp_path / "out", "--to", "f32")
+    assert (done.code, "no tokenizer" in done.err, "initialised" in done.err) == (0, True, False), done.err
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert written.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in written.items())
+
+
+def test_a_head_that_the_source_lacks_is_an_error(command, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+    config = transept.BertConfig(**sizes)
+    transept.BertModel(config).save_pretrained(tmp_path / "folder")
+    config.architectures = ["BertForSequenceClassification"]
+    config.save_pretrained(tmp_path / "folder")
+    done = command("convert", tmp_path / "folder", tmp_path / "out", "--to", "int8")
+    assert (done.code, "does not have classifier.weight" in done.err) == (1, True), done.err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("target", ["gguf:q8_0", "gguf:q4_k_m", "int8", "int4", "bf16"])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transept.checkpoint.gguf_writing import MIXES, SAVE_PLAIN, Entry, entries_of, take_numbers
+from transept.checkpoint.gguf_writing import SAVE_PLAIN, Entry, entries_of, take_numbers
 from transept.config.fields import plain, specs
 from transept.config.gguf import values_of
 from transept.config.model import Config
@@ -25,7 +25,7 @@ from transept.layers.rotary import FREQUENCIES, Default, Llama3, LongRope, head_
 from transept.preprocess.text.auto import AutoTokenizer
 from transept.preprocess.text.gguf import settings_of_tokenizer
 from transept.storage.files import replaced
-from transept.storage.gguf import ENCODINGS
+from transept.storage.gguf_encodings import ENCODINGS, MIXES
 
 _NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 # Settings that change nothing that a model in evaluation mode computes, or that files say in other words.

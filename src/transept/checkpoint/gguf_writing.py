@@ -18,7 +18,7 @@ from transept.checkpoint.gguf import Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
 from transept.quantized.linear import few_bits
-from transept.storage.gguf import ENCODINGS, Encoding
+from transept.storage.gguf_encodings import Encoding, Mix
 
 Shape = tuple[int, ...]
 Parts = tuple[Callable[[], Tensor], ...]
@@ -26,54 +26,6 @@ Parts = tuple[Callable[[], Tensor], ...]
 SAVE_PLAIN = "Save the model as safetensors, with save_pretrained."
 _STEP = 2**20  # numbers that are rounded at a time
 _EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
-# Matrices that stay float32: they are small, and choices hang on those of routers.
-_WIDE = re.compile(r"(position_embd|token_types|blk\.\d+\.(ffn_gate_inp(_shexp)?|ssm_conv1d|ssm_norm|shortconv\.conv))\.weight")
-_MORE_BITS = re.compile(r"blk\.(?P<layer>\d+)\.(attn_v|ffn_down|ffn_down_exps)\.weight")
-_BY_NAME = {encoding.name: encoding for encoding in ENCODINGS.values()}
-
-
-@dataclass(frozen=True)
-class Mix:
-    """Which encodings the matrices of a file have.
-
-    Args:
-        number: the format's own for the whole, which programs show.
-        most: the encoding of most matrices.
-        output: that of the output layer.
-        some: that of the projections to values and of what ends a feed-forward layer, in about half of the layers.
-    """
-
-    number: int
-    most: str
-    output: str
-    some: str
-
-    def encoding(self, name: str, shape: Sequence[int], layers: int, *, is_output: bool) -> Encoding:
-        """The encoding of a tensor, of whose blocks its rows are a multiple."""
-        if len(shape) < 2 or not name.endswith(".weight") or _WIDE.fullmatch(name):
-            return _BY_NAME["F32"]
-        chosen = self.output if is_output else self.most
-        if (found := _MORE_BITS.fullmatch(name)) and _has_more_bits(int(found["layer"]), layers):
-            chosen = self.some
-        return next(kind for each in (chosen, "Q8_0", "F16") if shape[-1] % (kind := _BY_NAME[each]).block == 0)
-
-
-def _has_more_bits(layer: int, layers: int) -> bool:
-    """Whether a layer is of the first or last eighth, or each third between, as llama.cpp chooses them."""
-    eighth = layers // 8
-    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-
-
-MIXES = {
-    "f32": Mix(0, "F32", "F32", "F32"),
-    "f16": Mix(1, "F16", "F16", "F16"),
-    "bf16": Mix(32, "BF16", "BF16", "BF16"),
-    "q8_0": Mix(7, "Q8_0", "Q8_0", "Q8_0"),
-    "q6_k": Mix(18, "Q6_K", "Q6_K", "Q6_K"),
-    "q4_k_m": Mix(15, "Q4_K", "Q6_K", "Q6_K"),
-    "q4_0": Mix(2, "Q4_0", "Q6_K", "Q4_0"),
-}
-"""What can be written, by the names under which llama.cpp knows it."""
 
 
 @dataclass(frozen=True)

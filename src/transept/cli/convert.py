@@ -6,19 +6,21 @@ import argparse
 import inspect
 import json
 import sys
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transept.cli.arguments import Parser, add_output
 from transept.cli.terminal import Style, complain
 from transept.environment.units import count, size
-from transept.errors import FileError, InputError
+from transept.errors import FileError, InputError, TranseptWarning, UnsupportedError
+from transept.storage.gguf_encodings import MIXES
 
 _DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _BITS = {"int8": 8, "int4": 4}
 _GGUF = "gguf:"
-_GGUF_KINDS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q4_k_m", "q4_0")
-TARGETS = (*_DTYPES, *_BITS, *(_GGUF + kind for kind in _GGUF_KINDS))
+TARGETS = (*_DTYPES, *_BITS, *(_GGUF + kind for kind in MIXES))
 
 
 def convert(parser: Parser) -> None:
@@ -49,8 +51,7 @@ def _main(args: argparse.Namespace) -> int:
     _check(args, output)
     config = AutoConfig.from_pretrained(args.model, revision=args.revision)
     kind: Any = saved_class(config) or resolve(config.model_type, "ForCausalLM", "LMHeadModel", "Model")
-    options = {"add_pooling_layer": False} if args.to.startswith(_GGUF) and _pools(kind) else {}
-    model = kind.from_pretrained(args.model, dtype=_DTYPES.get(args.to), revision=args.revision, **options)
+    model = _loaded(kind, args)
     parameters, processor = sum(tensor.numel() for tensor in written_state(model).values()), _processor(args)
     if args.to.startswith(_GGUF):
         _write(model, output, args.to.removeprefix(_GGUF), processor)
@@ -76,8 +77,30 @@ def _check(args: argparse.Namespace, output: Path) -> None:
         raise FileError("is there already.", path=output, hint="Pass --force to replace it, or write to another place.")
 
 
-def _pools(kind: Any) -> bool:
-    return "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+def _loaded(kind: Any, args: argparse.Namespace) -> Any:
+    """The model, without a pooler that its files do not have, or GGUF has no name for.
+
+    Raises:
+        UnsupportedError: the files lack something else.
+    """
+    load = partial(kind.from_pretrained, args.model, dtype=_DTYPES.get(args.to), revision=args.revision)
+    pools = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+    if pools and (args.to.startswith(_GGUF) or args.model.lower().endswith(".gguf")):
+        return load(add_pooling_layer=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", TranseptWarning)
+        model = load()
+        if pools and model.load_report.missing:
+            told.clear()
+            model = load(add_pooling_layer=False)
+    for each in told:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    if missing := model.load_report.missing:
+        hint = "Save a model that is trained, or the network without its head."
+        raise UnsupportedError(
+            f"does not have {', '.join(missing[:4])}, and no new weights are written.", path=args.model, hint=hint
+        )
+    return model
 
 
 def _processor(args: argparse.Namespace) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 from transept.errors import FileError, FormatError
 from transept.storage.files import open_regular, reason
+from transept.storage.gguf_encodings import ENCODINGS, Encoding
 from transept.storage.source import Source
 
 MAGIC = b"GGUF"
@@ -32,34 +33,6 @@ _TEXT, _ARRAY = 8, 9
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """How numbers are stored: a name, how many stand in a block, and how many bytes a block takes."""
-
-    name: str
-    block: int
-    size: int
-
-
-# The format's numbers of encodings. Others are of integers or were given up.
-ENCODINGS = {
-    0: Encoding("F32", 1, 4),
-    1: Encoding("F16", 1, 2),
-    2: Encoding("Q4_0", 32, 18),
-    3: Encoding("Q4_1", 32, 20),
-    6: Encoding("Q5_0", 32, 22),
-    7: Encoding("Q5_1", 32, 24),
-    8: Encoding("Q8_0", 32, 34),
-    10: Encoding("Q2_K", 256, 84),
-    11: Encoding("Q3_K", 256, 110),
-    12: Encoding("Q4_K", 256, 144),
-    13: Encoding("Q5_K", 256, 176),
-    14: Encoding("Q6_K", 256, 210),
-    20: Encoding("IQ4_NL", 32, 18),
-    23: Encoding("IQ4_XS", 256, 136),
-    30: Encoding("BF16", 1, 2),
-    39: Encoding("MXFP4", 32, 17),
-}
 # Those whose names are known and which are not read.
 _OTHERS = {16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M"}
 _OTHERS |= {24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4"}

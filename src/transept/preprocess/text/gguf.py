@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 
-from transept.errors import FormatError, UnsupportedError
+from transept.errors import FileError, FormatError, UnsupportedError
 from transept.preprocess.text.build import (
     BY_NAME,
     GPT2,
@@ -85,15 +85,17 @@ def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
     """The parts of the tokenizer of a file.
 
     Raises:
-        FormatError: the file has no vocabulary, or one that contradicts itself.
+        FileError: the file has no tokenizer.
+        FormatError: it has no vocabulary, or one that contradicts itself.
         UnsupportedError: its algorithm, or its way to split texts, is not here.
     """
     model = gguf.get(f"{_NAME}.model", str)
+    hint = "Load the tokenizer of the repository it was made of."
+    if model in (None, "none"):
+        raise FileError("holds no tokenizer.", path=gguf.paths[0], hint=hint)
     if model not in ("llama", "gpt2", "bert", "t5"):
-        what = (
-            "holds no tokenizer" if model in (None, "none") else f"has a tokenizer of the kind {model!r:.60}, which is not here"
-        )
-        raise UnsupportedError(f"{what}.", path=str(gguf.paths[0]), hint="Load the tokenizer of the repository it was made of.")
+        what = f"has a tokenizer of the kind {model!r:.60}, which is not here."
+        raise UnsupportedError(what, path=str(gguf.paths[0]), hint=hint)
     tokens, kinds = _texts(gguf, "tokens"), _numbers(gguf, "token_type")
     special = {name: tokens[index] for role, name in _ROLES.items() if (index := _id(gguf, role, len(tokens))) is not None}
     stated = TokenizerSettings(tokens={f"{name}_token": _added(text, CONTROL) for name, text in special.items()}, extra=[])
