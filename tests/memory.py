@@ -6,7 +6,7 @@ from tests.document_tables import ROOT, written
 from transept.config.model import Config
 from transept.core.auto import config_class, family, model_types, models_of
 from transept.core.model import Backbone
-from transept.layers.layer_cache import KeyValues
+from transept.layers.caches.layer import KeyValues
 
 PAGE = ROOT / "docs/how-to/caches.md"
 # Two bytes of a range's start and two of its step, for each group of 64 numbers.

@@ -200,18 +200,16 @@ from transept.kinds.text import (
     TextBackbone as TextBackbone,
     unpadded as unpadded,
 )
-from transept.layers.cache import (
+from transept.layers.caches.cache import (
     Cache as Cache,
     DynamicCache as DynamicCache,
     EncoderDecoderCache as EncoderDecoderCache,
     SlidingWindowCache as SlidingWindowCache,
 )
-from transept.layers.caches import (
-    OffloadedCache as OffloadedCache,
-    StaticCache as StaticCache,
-)
+from transept.layers.caches.offloaded import OffloadedCache as OffloadedCache
+from transept.layers.caches.quantized import QuantizedCache as QuantizedCache
+from transept.layers.caches.static import StaticCache as StaticCache
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
-from transept.layers.quantized_cache import QuantizedCache as QuantizedCache
 from transept.metrics import get_metric as get_metric
 from transept.metrics.embeddings import (
     alignment as alignment,

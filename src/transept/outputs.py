@@ -18,7 +18,7 @@ from transept.errors import InputTypeError, MissingNameError, nearest
 from transept.objectives.terms import LossTerm
 
 if TYPE_CHECKING:
-    from transept.layers.cache import Cache
+    from transept.layers.caches.cache import Cache
 
 _OUTSIDE = frozenset({"loss_terms"})
 _CACHE = "past_key_values"

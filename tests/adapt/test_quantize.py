@@ -19,7 +19,7 @@ from transept.adapt.quantize import quantize
 from transept.errors import InputError
 from transept.generation.compiled import compiled_step
 from transept.generation.config import GenerationConfig
-from transept.layers.caches import StaticCache
+from transept.layers.caches.static import StaticCache
 from transept.layers.moe import Router
 from transept.pipelines import pipeline
 from transept.quantized.eight_bits import (

@@ -19,7 +19,7 @@ import transept
 from transept.environment import memory
 from transept.errors import InputError, InputTypeError, TranseptError
 from transept.generation.prompt import next_inputs
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.bert import BertConfig, BertLMHeadModel
 from transept.models.encoder_decoder import EncoderDecoderModel
 from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel

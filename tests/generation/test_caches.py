@@ -20,9 +20,10 @@ from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError
 from transept.generation.compiled import CACHES, make_cache
 from transept.generation.config import CompileConfig, GenerationConfig
-from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
-from transept.layers.caches import OffloadedCache, StaticCache
-from transept.layers.quantized_cache import QuantizedCache
+from transept.layers.caches.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches.offloaded import OffloadedCache
+from transept.layers.caches.quantized import QuantizedCache
+from transept.layers.caches.static import StaticCache
 from transept.models.gemma2 import Gemma2Config, Gemma2ForCausalLM
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 from transept.models.mamba import MambaConfig, MambaForCausalLM

@@ -15,7 +15,7 @@ from tests.models.harness import TASKS, USED, batch, pair
 from tests.thorough import crossed, in_turn
 from transept.core.model import Model
 from transept.errors import InputError
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 
 pytestmark = pytest.mark.reference
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from transept.errors import InputError, UnsupportedError
-from transept.layers.attention import KERNELS, Attention, eager, flex, kernel_named, sdpa
+from transept.layers.attention import Attention
+from transept.layers.attention.kernels import KERNELS, eager, flex, kernel_named, sdpa
 from transept.layers.context import Context, Pattern
 from transept.layers.norm import RMSNorm
 from transept.layers.rotary import Rotary, rotate

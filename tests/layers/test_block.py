@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from transept.kinds.encoder import EncoderConfig, encoder_layers
-from transept.layers.attention import Attention, kernel_named
+from transept.layers.attention import Attention
+from transept.layers.attention.kernels import kernel_named
 from transept.layers.block import Block, Parallel, PostNorm, PreNorm, adds_to_stream, standard_layers
 from transept.layers.context import Context, Pattern
 from transept.layers.conv import ScaledBranch

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from transept.errors import InputError, InputTypeError
-from transept.layers.attention import eager
-from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
-from transept.layers.caches import OffloadedCache, StaticCache
+from transept.layers.attention.kernels import eager
+from transept.layers.caches.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches.offloaded import OffloadedCache
+from transept.layers.caches.static import StaticCache
 from transept.layers.context import Context, Pattern, lower, mask_for
 from transept.models.mamba import MambaConfig, MambaModel
 from transept.models.mistral import MistralConfig, MistralForCausalLM

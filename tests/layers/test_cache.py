@@ -12,8 +12,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, UnsupportedError
-from transept.layers.cache import Cache, DynamicCache
-from transept.layers.layer_cache import KeyValues
+from transept.layers.caches.cache import Cache, DynamicCache
+from transept.layers.caches.layer import KeyValues
 from transept.models.bert import BertConfig, BertModel
 from transept.models.gpt2 import GPT2Config, GPT2LMHeadModel, GPT2Model
 from transept.models.llama import LlamaConfig, LlamaForCausalLM, LlamaModel

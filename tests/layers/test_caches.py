@@ -14,11 +14,12 @@ import torch.utils._pytree as pytree
 from tests.layers.test_cache import CLOSE, SIZES, Stop, gpt2, interrupt, llama, numbers, states
 
 from transept.errors import InputError, UnsupportedError
-from transept.layers import caches
-from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
-from transept.layers.caches import OffloadedCache, OffloadedKeyValues, StaticCache, StaticKeyValues
-from transept.layers.layer_cache import KeyValues, SlidingKeyValues
-from transept.layers.quantized_cache import QuantizedCache, QuantizedKeyValues, quantize
+from transept.layers.caches import offloaded
+from transept.layers.caches.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches.layer import KeyValues, SlidingKeyValues
+from transept.layers.caches.offloaded import OffloadedCache, OffloadedKeyValues
+from transept.layers.caches.quantized import QuantizedCache, QuantizedKeyValues, quantize
+from transept.layers.caches.static import StaticCache, StaticKeyValues
 from transept.models.gpt2 import GPT2Config, GPT2Model
 from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
 from transept.models.mistral import MistralConfig, MistralModel
@@ -312,7 +313,7 @@ def test_gradients_flow_through_windows() -> None:
 @torch.no_grad()
 def test_offloaded_layers_are_fetched_one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     # Main memory stands for another device: all that differs is that copies take time.
-    monkeypatch.setattr(caches, "is_home", lambda device: False)
+    monkeypatch.setattr(offloaded, "is_home", lambda device: False)
     model, ids, cache = llama(num_hidden_layers=3), numbers(2, 12), OffloadedCache()
     whole = model(ids).logits
     parts = [model(ids[:, :5], past_key_values=cache).logits]

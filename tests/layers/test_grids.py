@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transept.errors import InputError
-from transept.layers.attention import kernel_named
+from transept.layers.attention.kernels import kernel_named
 from transept.layers.context import Context
 from transept.layers.grids import (
     EmbeddedGridPositions,

@@ -18,10 +18,10 @@ from transept.errors import InputError, InputTypeError
 from transept.heads.language import ForCausalLM
 from transept.kinds.text import CausalBackbone
 from transept.layers import Context
-from transept.layers.attention import eager
-from transept.layers.cache import Cache, DynamicCache, Kinds
-from transept.layers.caches import StaticCache
-from transept.layers.layer_cache import KeyValues, LayerCache, States
+from transept.layers.attention.kernels import eager
+from transept.layers.caches.cache import Cache, DynamicCache, Kinds
+from transept.layers.caches.layer import KeyValues, LayerCache, States
+from transept.layers.caches.static import StaticCache
 from transept.models.llama import LlamaConfig, LlamaModel
 from transept.models.mamba import MambaConfig, MambaModel
 

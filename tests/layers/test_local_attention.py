@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transept.layers.attention import eager, sdpa
+from transept.layers.attention.kernels import eager, sdpa
+from transept.layers.attention.local import GlobalTokens, SlidingAttention, in_blocks, out_of_blocks
 from transept.layers.context import Context, Pattern
-from transept.layers.local_attention import GlobalTokens, SlidingAttention, in_blocks, out_of_blocks
 
 B, T, D, H, REACH = 2, 12, 16, 2, 3
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}

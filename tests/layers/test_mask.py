@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError
-from transept.layers.attention import KERNELS, eager, sdpa
+from transept.layers.attention.kernels import KERNELS, eager, sdpa
 from transept.layers.context import Context, Pattern, lower, mask_for, read_mask
 from transept.models.bert import BertConfig, BertModel
 from transept.models.llama import LlamaConfig, LlamaModel

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.layers.attention import eager
+from transept.layers.attention.kernels import eager
 from transept.layers.context import Context
 from transept.layers.mlp import GatedMLP
 from transept.layers.moe import Experts, Router, SigmoidRouter, SparseMLP, grouped_linear

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transept.layers.attention import eager
+from transept.layers.attention.kernels import eager
 from transept.layers.context import Context
 from transept.models.xlnet import Relative, RelativeAttention, by_key, relative_waves
 

@@ -12,7 +12,7 @@ from torch import nn
 import transept
 from tests.thorough import in_turn
 from transept.core.model import Model
-from transept.layers.latent import LatentAttention
+from transept.layers.attention.latent import LatentAttention
 from transept.models.llama4_text import Llama4TextConfig, Llama4TextModel
 from transept.models.phimoe import ScaledRotary
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from transept.errors import ConfigError, InputError
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.bamba import BambaForCausalLM
 from transept.models.lfm2 import Lfm2Model
 from transept.models.nemotron_h import NemotronHConfig

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from transept.core.auto import AutoModelForImageTextToText
 from transept.errors import ConfigError, InputError
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.llava import LlavaConfig, LlavaForConditionalGeneration, LlavaModel
 
 from .families import FAMILIES

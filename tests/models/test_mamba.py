@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from transept.errors import ConfigError, InputError, InputTypeError
-from transept.layers.cache import DynamicCache
-from transept.layers.layer_cache import States
+from transept.layers.caches.cache import DynamicCache
+from transept.layers.caches.layer import States
 from transept.models.mamba import MambaConfig, MambaForCausalLM, MambaModel
 from transept.models.rwkv import RwkvConfig, RwkvForCausalLM, RwkvModel
 

@@ -10,7 +10,7 @@ import transformers as reference
 
 import transept
 from transept.errors import InputError
-from transept.layers.sparse import BlockSparseAttention
+from transept.layers.attention.sparse import BlockSparseAttention
 
 from .families import FAMILIES, Family
 from .harness import SINGLE, batch, compare, error, pair

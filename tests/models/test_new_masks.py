@@ -13,7 +13,7 @@ from transept.config.model import Config
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
 from transept.layers.attention import Attention
-from transept.layers.cache import Cache, DynamicCache, SlidingWindowCache
+from transept.layers.caches.cache import Cache, DynamicCache, SlidingWindowCache
 from transept.layers.context import Pattern, lower
 from transept.models.gemma3_text import Gemma3TextConfig, Gemma3TextModel
 from transept.outputs import BackboneOutput

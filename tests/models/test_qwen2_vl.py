@@ -16,7 +16,7 @@ from torch import Tensor
 from transept.core.auto import AutoConfig, AutoModelForImageTextToText, config_class
 from transept.core.model import Model
 from transept.errors import ConfigError, InputError, InputTypeError, TranseptWarning
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 from transept.models.qwen2_vl import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLModel, Qwen2VLTextModel
 

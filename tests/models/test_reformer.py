@@ -15,8 +15,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from transept.errors import ConfigError, InputError, InputTypeError
-from transept.layers.cache import DynamicCache
-from transept.layers.caches import StaticCache
+from transept.layers.caches.cache import DynamicCache
+from transept.layers.caches.static import StaticCache
 from transept.models import reformer
 from transept.models.reformer import (
     AxialPositions,

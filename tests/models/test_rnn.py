@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import transept
 from tests.thorough import crossed
 from transept.errors import ConfigError, InputError
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.rnn import RNNConfig, RNNForCausalLM, RNNForSequenceClassification, RNNForTokenClassification, RNNModel
 
 from .harness import SINGLE, check_same, error, gradients

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from transept.errors import ConfigError, InputError, InputTypeError
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.models.xlnet import (
     XLNetConfig,
     XLNetForMultipleChoice,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from transept.layers.cache import DynamicCache
+from transept.layers.caches.cache import DynamicCache
 from transept.pipelines.tasks.generation import MIN_PREFIX, common_prefix, group_by_prefix
 
 from .writers import Watch, model, pipe

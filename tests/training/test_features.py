@@ -189,7 +189,7 @@ def test_a_schedule_that_follows_a_metric(tmp_path: Path) -> None:
 
 def _caches(made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Note each cache of keys and values that is made."""
-    from transept.layers.cache import DynamicCache
+    from transept.layers.caches.cache import DynamicCache
 
     first = DynamicCache.__init__
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from transept.core.task import TaskModel
 from transept.errors import InputError, UnsupportedError, refuse
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.objectives.classification import IGNORED
 from transept.objectives.terms import total
 from transept.outputs import RECORDED, ModelOutput

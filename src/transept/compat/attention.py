@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transept.layers.attention import KERNELS
+from transept.layers.attention.kernels import KERNELS
 from transept.layers.context import Attended
 
 # (module, query, key, value, mask, ...) -> (B, T, H, E) and the weights, where it shows them.

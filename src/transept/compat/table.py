@@ -21,7 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "activations": ("layers.mlp: ACT2FN, Activation as get_activation",),
     "as_transformers": ("compat.as_transformers",),
     "audio_utils": ("preprocess.audio.spectrogram", "preprocess.media: load_audio"),
-    "cache_utils": ("layers.cache", "layers.caches", "layers.quantized_cache"),
+    "cache_utils": tuple(f"layers.caches.{kind}" for kind in ("cache", "static", "offloaded", "quantized")),
     "configuration_utils": ("config.model",),
     "conversion_mapping": ("compat.weight_conversion",),
     "core_model_loading": ("compat.weight_conversion",),
@@ -125,7 +125,7 @@ ROOT = (
 # Parts of families that stand among what all families share.
 PARTS = (
     "layers.rotary: rotate_half, apply_rotary_pos_emb",
-    "layers.attention: repeat_kv",
+    "layers.attention.kernels: repeat_kv",
     "compat.modeling: RotaryEmbedding as LlamaRotaryEmbedding, RotaryEmbedding as MistralRotaryEmbedding",
     "compat.modeling: RotaryEmbedding as Qwen2RotaryEmbedding, RotaryEmbedding as Qwen3RotaryEmbedding",
     "compat.modeling: RotaryEmbedding as MixtralRotaryEmbedding, RotaryEmbedding as Gemma2RotaryEmbedding",

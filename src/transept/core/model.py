@@ -25,9 +25,9 @@ from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained
 from transept.core.tree import place
 from transept.errors import InputError, InputTypeError, refuse
-from transept.layers.attention import kernel_named
+from transept.layers.attention.kernels import kernel_named
 from transept.layers.block import adds_to_stream
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.layers.context import Context
 from transept.layers.links import Linked
 from transept.layers.pool import Pooler

@@ -13,7 +13,7 @@ from transept.checkpoint.load import Loadable
 from transept.config.model import Config
 from transept.environment.tiles import guard
 from transept.errors import InputError, UnsupportedError, refuse
-from transept.layers.layer_cache import States
+from transept.layers.caches.layer import States
 from transept.layers.linear import Packed
 from transept.objectives.classification import IGNORED, cross_entropy
 from transept.objectives.terms import Items, total

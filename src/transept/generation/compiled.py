@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.errors import ConfigError, UnsupportedError, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.layers.cache import Cache, SlidingWindowCache
-from transept.layers.caches import OffloadedCache, StaticCache
+from transept.layers.caches.cache import Cache, SlidingWindowCache
+from transept.layers.caches.offloaded import OffloadedCache
+from transept.layers.caches.quantized import QuantizedCache
+from transept.layers.caches.static import StaticCache
 from transept.layers.linear import plain_weights
-from transept.layers.quantized_cache import QuantizedCache
 from transept.outputs import ModelOutput
 
 # What makes a step fastest on the CPU, in the words of PyTorch's compiler: products by loops of its own, the fastest of some;

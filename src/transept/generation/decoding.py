@@ -33,9 +33,9 @@ from transept.generation.prompt import (
     takes_positions,
     vocabulary_size,
 )
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
+from transept.layers.caches.layer import GROWTH
 from transept.layers.context import reaching
-from transept.layers.layer_cache import GROWTH
 from transept.outputs import ModelOutput
 
 _SCORES = 2  # of (R, V), which every strategy but greedy search holds at once, at least

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transept.errors import GenerationError, InputError, refuse
 from transept.generation.config import GenerationConfig
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.outputs import ModelOutput
 
 # One entry a step, each one a layer.

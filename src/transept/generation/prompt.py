@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, nearest, refuse
 from transept.generation.config import GenerationConfig
-from transept.layers.cache import Cache, DynamicCache
+from transept.layers.caches.cache import Cache, DynamicCache
 from transept.layers.context import read_mask
 
 # Inputs with one value for each position; those of new positions follow from the last of the prompt.

@@ -13,7 +13,7 @@ from transept.checkpoint.names import Names
 from transept.config.model import Config
 from transept.heads.language import WritingTask, next_tokens
 from transept.kinds.picture_text import PictureTextB
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.objectives.classification import counted, cross_entropy
 from transept.objectives.terms import LossTerm
 

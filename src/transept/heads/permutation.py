@@ -14,8 +14,8 @@ from torch import Tensor
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM
 from transept.kinds.text import TextB
-from transept.layers.cache import Cache, DynamicCache
-from transept.layers.layer_cache import States
+from transept.layers.caches.cache import Cache, DynamicCache
+from transept.layers.caches.layer import States
 
 # What a step leaves to be read by the next one: the last token, and the target's place, where a token stands then.
 READ_AGAIN = 2

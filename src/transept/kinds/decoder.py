@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from transept.config.fields import Count, Deviation, Layers, PaddingId, Share, derived
 from transept.config.rotary import RotaryConfig
 from transept.layers import MLP, Attention, GatedMLP, Pattern, RMSNorm
-from transept.layers.latent import LatentAttention, LatentSizes
+from transept.layers.attention.latent import LatentAttention, LatentSizes
 from transept.storage.gguf import GGUF
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -117,7 +117,7 @@ def gated_mlp(c: GroupedConfig, act: str, kind: type[MLP] = GatedMLP) -> MLP:
 
 
 class LatentConfig(DecoderConfig):
-    """A decoder with latent attention (:class:`transept.layers.latent.LatentAttention`).
+    """A decoder with latent attention (:class:`transept.layers.attention.latent.LatentAttention`).
 
     Queries and keys have ``qk_nope_head_dim`` elements that do not turn and ``qk_rope_head_dim`` that do; the latter is
     ``head_dim`` too, which rotary tables are made for.

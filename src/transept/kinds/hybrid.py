@@ -16,9 +16,9 @@ from transept.errors import InputError
 from transept.kinds.decoder import FULL, SLIDING
 from transept.kinds.text import CausalBackbone, PackedOptions
 from transept.layers.block import StatePreNorm
-from transept.layers.cache import Kinds
+from transept.layers.caches.cache import Kinds
+from transept.layers.caches.layer import KeyValues, LayerCache, States
 from transept.layers.context import Context
-from transept.layers.layer_cache import KeyValues, LayerCache, States
 from transept.layers.recurrent import StateSizes, StateSpaceMixer
 from transept.outputs import BackboneOutput, ModelOutput
 from transept.storage.gguf import GGUF

@@ -23,7 +23,7 @@ from transept.errors import InputError
 from transept.generation.generate import Generates
 from transept.kinds.seq2seq import Seq2SeqConfig, as_output, recorded, shifted
 from transept.kinds.text import TextBackbone
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.objectives.classification import Unscored, counted, cross_entropy
 from transept.objectives.terms import Items, total
 from transept.outputs import BackboneOutput, Seq2SeqLogitsOutput

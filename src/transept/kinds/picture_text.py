@@ -17,7 +17,7 @@ from transept.core.model import Backbone
 from transept.core.parts import Composed, CompositeConfig, Part, resolved
 from transept.errors import InputError, InputTypeError
 from transept.kinds.text import TextBackbone
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.outputs import BackboneOutput
 
 

@@ -28,9 +28,9 @@ from transept.core.inputs import (
 )
 from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.kinds.packing import PackableBackbone
-from transept.layers.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
+from transept.layers.caches.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
+from transept.layers.caches.layer import KeyValues, LayerCache
 from transept.layers.context import Context, Rows, reaching, read_encoder, read_mask
-from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.positions import Counted
 
 _UNPADDED = ContextVar("unpadded", default=False)

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
-from transept.layers.cache import Cache, K
-from transept.layers.layer_cache import KeyValues
+from transept.layers.caches.cache import Cache, K
+from transept.layers.caches.layer import KeyValues
 from transept.layers.rotary import with_signs
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.layers.caches.layer import States
 from transept.layers.context import Context
-from transept.layers.layer_cache import States
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.layers.moe import wide

@@ -17,8 +17,8 @@ from transept.core.task import TaskModel
 from transept.heads import classify, span
 from transept.kinds.encoder import LinearPooled, encoder_layers
 from transept.layers import MLP, Attention
+from transept.layers.attention.sparse import BlockSparseAttention
 from transept.layers.links import Linked
-from transept.layers.sparse import BlockSparseAttention
 from transept.models.bert import (
     BertConfig,
     BertEmbeddings,

@@ -14,7 +14,7 @@ from transept.config.fields import Count, Layers, PaddingId
 from transept.config.model import Config
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering, ForSequenceClassification, StackForCausalLM
 from transept.layers import Attention, PreNorm
-from transept.layers.sparse import BlockSparseAttention
+from transept.layers.attention.sparse import BlockSparseAttention
 from transept.models.bart import BART_BLOCK, BartConfig, BartDecoder, BartEncoder, BartModel, BartStack
 
 

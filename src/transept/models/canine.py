@@ -18,8 +18,8 @@ from transept.heads.task import Task
 from transept.kinds.encoder import EncoderConfig, encoder_layers
 from transept.kinds.text import Options, TextBackbone
 from transept.layers import Attention, Context, Pooler
+from transept.layers.attention.local import in_blocks, out_of_blocks
 from transept.layers.context import Attended
-from transept.layers.local_attention import in_blocks, out_of_blocks
 from transept.layers.mlp import activation
 from transept.models.bert import BERT_BLOCK, BertModel
 from transept.outputs import BackboneOutput

@@ -22,7 +22,7 @@ from transept.heads import classify, language, span
 from transept.kinds.encoder import EncoderBlock, EncoderConfig, encoder_layers
 from transept.kinds.text import TextB, TextBackbone
 from transept.layers import Attention, ByHeadAttention, Context
-from transept.layers.attention import score, weigh
+from transept.layers.attention.kernels import score, weigh
 from transept.layers.context import Attended
 from transept.models.bert import BERT_BLOCK, BERT_EMBEDDINGS
 

@@ -15,7 +15,7 @@ from transept.config.model import Config
 from transept.heads import classify, language, span
 from transept.kinds.text import Options, TextBackbone
 from transept.layers import MLP, Context
-from transept.layers.attention import weigh
+from transept.layers.attention.kernels import weigh
 from transept.layers.links import Layer, Linked
 from transept.models.electra import ElectraForPreTraining
 from transept.outputs import BackboneOutput

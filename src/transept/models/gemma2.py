@@ -20,7 +20,8 @@ from transept.config.fields import Count, Layers, PaddingId, Positive
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import CAUSAL_ONLY, DecoderConfig, LayeredConfig, gated_mlp
 from transept.layers import SandwichNorm
-from transept.layers.attention import Attention, score, weigh
+from transept.layers.attention import Attention
+from transept.layers.attention.kernels import score, weigh
 from transept.layers.context import Attended, Context
 from transept.layers.norm import CenteredRMSNorm
 from transept.models.llama import LlamaForSequenceClassification, LlamaForTokenClassification, LlamaModel

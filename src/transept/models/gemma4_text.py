@@ -23,9 +23,9 @@ from transept.errors import InputError
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL, SLIDING, DecoderConfig, LayeredConfig
 from transept.layers import Attention, Block, Context, GatedMLP, Pattern, SandwichNorm, moe
-from transept.layers.cache import Kinds
+from transept.layers.caches.cache import Kinds
+from transept.layers.caches.layer import KeyValues
 from transept.layers.context import Attended, Rows, mask_for
-from transept.layers.layer_cache import KeyValues
 from transept.layers.mlp import activation
 from transept.layers.norm import WideRMSNorm
 from transept.layers.rotary import Rotary, RotaryTables

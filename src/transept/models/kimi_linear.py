@@ -21,7 +21,7 @@ from transept.kinds.decoder import FULL, LatentConfig, latent_attention
 from transept.kinds.experts import SharedExpertsConfig
 from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, spread_steps
 from transept.layers import Attention, Context
-from transept.layers.layer_cache import States
+from transept.layers.caches.layer import States
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.layers.moe import wide

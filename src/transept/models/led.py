@@ -14,7 +14,7 @@ from transept.errors import InputError
 from transept.heads.seq2seq import ForBiasedGeneration, ForQuestionAnswering
 from transept.kinds.seq2seq import Seq2SeqBackbone
 from transept.layers import Context, Pattern
-from transept.layers.local_attention import GlobalTokens, SlidingAttention
+from transept.layers.attention.local import GlobalTokens, SlidingAttention
 from transept.models.bart import BART_BLOCK, BartConfig, BartDecoder, BartEncoder, BartStack
 from transept.models.longformer import GlobalOutput
 

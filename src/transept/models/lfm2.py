@@ -14,7 +14,7 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL, GroupedConfig
 from transept.kinds.hybrid import CONV, HeadsByLayer, HybridBackbone
 from transept.layers import Context, GatedMLP, RMSNorm
-from transept.layers.layer_cache import States
+from transept.layers.caches.layer import States
 from transept.layers.links import Linked
 from transept.layers.recurrent import causal_conv, real_positions
 from transept.models.llama import LlamaModel

@@ -15,7 +15,7 @@ from transept.errors import InputError
 from transept.kinds.encoder import encoder_layers
 from transept.kinds.text import Options
 from transept.layers import Context, Pattern
-from transept.layers.local_attention import GlobalTokens, SlidingAttention
+from transept.layers.attention.local import GlobalTokens, SlidingAttention
 from transept.models.bert import BERT_BLOCK
 from transept.models.roberta import (
     EMBEDDINGS,

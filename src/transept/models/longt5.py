@@ -16,8 +16,8 @@ from transept.config.fields import Count
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.layers import Context, Pattern
+from transept.layers.attention.local import for_blocks, in_blocks, near, out_of_blocks
 from transept.layers.context import Attended
-from transept.layers.local_attention import for_blocks, in_blocks, near, out_of_blocks
 from transept.layers.positions import distance_buckets
 from transept.models.t5 import (
     ScaledGeneration,

@@ -22,7 +22,7 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import FULL
 from transept.kinds.hybrid import LINEAR, StateBackbone, spread_steps
 from transept.layers import Context, RMSNorm
-from transept.layers.layer_cache import States
+from transept.layers.caches.layer import States
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.layers.recurrent import causal_conv, real_positions, selective_scan

@@ -19,8 +19,8 @@ from transept.errors import InputError
 from transept.heads.seq2seq import ForConditionalGeneration
 from transept.kinds.seq2seq import Seq2SeqBackbone
 from transept.layers import Attention, Context, PreNorm
+from transept.layers.attention.local import for_blocks, in_blocks, out_of_blocks
 from transept.layers.context import Attended
-from transept.layers.local_attention import for_blocks, in_blocks, out_of_blocks
 from transept.layers.positions import waves
 from transept.models.bart import BART_BLOCK, BartConfig, BartDecoder, BartEncoder, BartStack
 from transept.models.pegasus import resize_positions

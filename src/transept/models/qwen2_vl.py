@@ -26,7 +26,7 @@ from transept.errors import InputError
 from transept.heads.image_text import ForImageTextToText
 from transept.kinds.picture_text import Pictures, PictureTextBackbone, PictureTextConfig
 from transept.layers import MLP, Block, Context, FusedAttention, PreNorm
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.layers.context import Rows
 from transept.layers.links import Linked
 from transept.layers.rotary import AxialRotary, RotaryTables, SectionRotary, rotary_tables, section_positions

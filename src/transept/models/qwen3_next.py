@@ -22,8 +22,8 @@ from transept.kinds.decoder import FULL, DecoderConfig
 from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig
 from transept.layers import Attention, Context
+from transept.layers.caches.layer import States
 from transept.layers.context import Attended
-from transept.layers.layer_cache import States
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.layers.moe import Router, wide

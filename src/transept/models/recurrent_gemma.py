@@ -20,7 +20,7 @@ from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import SLIDING, DecoderConfig
 from transept.kinds.hybrid import LINEAR, HybridBackbone
 from transept.layers import Attention, Context, GatedMLP
-from transept.layers.layer_cache import States
+from transept.layers.caches.layer import States
 from transept.layers.links import Linked
 from transept.layers.mlp import activation
 from transept.layers.norm import CenteredRMSNorm

@@ -26,8 +26,8 @@ from transept.errors import InputError
 from transept.heads import classify, language
 from transept.kinds.text import TextBackbone
 from transept.layers import Context, pool
-from transept.layers.cache import Cache
-from transept.layers.layer_cache import States
+from transept.layers.caches.cache import Cache
+from transept.layers.caches.layer import States
 from transept.outputs import BackboneOutput
 
 _CELLS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}

@@ -19,8 +19,8 @@ from transept.config.fields import Count, Layers, derived
 from transept.config.model import Config
 from transept.heads.language import ForCausalLM
 from transept.kinds.hybrid import LINEAR, StateBackbone
+from transept.layers.caches.layer import States
 from transept.layers.context import Context
-from transept.layers.layer_cache import States
 from transept.layers.links import Layer, Linked
 from transept.layers.moe import wide
 from transept.layers.recurrent import real_positions

@@ -14,7 +14,7 @@ from torch import Tensor
 from transept.core.auto import AutoModelForSpeechSeq2Seq
 from transept.errors import InputError, InputTypeError
 from transept.generation.generate import Generates
-from transept.layers.attention import is_wide
+from transept.layers.attention.kernels import is_wide
 from transept.pipelines.base import TaskPipeline, count
 from transept.pipelines.batching import Sample
 from transept.pipelines.components import Components

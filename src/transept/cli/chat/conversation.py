@@ -135,7 +135,7 @@ class Conversation:
 
     def _recall(self, ids: list[int], pictures: list[str]) -> None:
         """Let the cache hold what a prompt begins with, or nothing where it cannot forget what is different."""
-        from transept.layers.cache import DynamicCache
+        from transept.layers.caches.cache import DynamicCache
         from transept.pipelines.tasks.generation import common_prefix
 
         if pictures[: len(self.seen)] != self.seen:

@@ -25,7 +25,7 @@ from transept.errors import InputError
 from transept.heads import classify, language, span
 from transept.kinds.text import TextBackbone
 from transept.layers import Context
-from transept.layers.cache import Cache
+from transept.layers.caches.cache import Cache
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import MLP, apply_chunking_to_forward
 from transept.models.reformer.attention import Hashed, HashedKeyValues, LocalAttention, LSHAttention

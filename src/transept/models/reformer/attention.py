@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transept.config.model import Config
 from transept.errors import InputError
 from transept.layers import Context
+from transept.layers.caches.layer import KeyValues, LayerCache
 from transept.layers.context import Attended
-from transept.layers.layer_cache import KeyValues, LayerCache
 from transept.layers.links import Linked
 
 # Scores of what may not be seen, and of a position's own key, which is seen where there is nothing else.

@@ -19,8 +19,8 @@ from transept.generation.config import GenerationConfig
 from transept.generation.generate import Generates
 from transept.kinds.seq2seq import Stack
 from transept.kinds.text import TextBackbone
-from transept.layers.cache import DynamicCache
-from transept.layers.layer_cache import KeyValues
+from transept.layers.caches.cache import DynamicCache
+from transept.layers.caches.layer import KeyValues
 from transept.layers.rotary import Rotary
 from transept.pipelines.base import Options, TaskPipeline, choice, count
 from transept.pipelines.batching import Sample, flat

@@ -1,7 +1,7 @@
 """Caches: what the layers of a model keep of earlier positions, each of its kind, in one object.
 
-Buffers grow by half of their size, so that decoding n tokens copies O(n) values. See ``layer_cache`` for the kinds, and
-``caches`` for caches of one size, in main memory and of few bits. Shapes: B batch, H key-value heads, D head size.
+Buffers grow by half of their size, so that decoding n tokens copies O(n) values. ``layer`` has the kinds; ``static``,
+``offloaded`` and ``quantized`` have other caches. Shapes: B batch, H key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transept.config.model import Config
 from transept.errors import InputError, InputTypeError, UnsupportedError
-from transept.layers.layer_cache import KINDS, OWNER, KeyValues, LayerCache, Pair, Several, SlidingKeyValues
+from transept.layers.caches.layer import KINDS, OWNER, KeyValues, LayerCache, Pair, Several, SlidingKeyValues
 
 K = TypeVar("K", bound=LayerCache)
 # The kinds of what each layer of a model keeps: most keep one, or none.

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from transept.config.model import Config
 from transept.errors import InputError
-from transept.layers.cache import Cache
-from transept.layers.layer_cache import KeyValues, LayerCache, Pair
+from transept.layers.caches.cache import Cache
+from transept.layers.caches.layer import KeyValues, LayerCache, Pair
 
 BACKENDS = ("quanto", "hqq")
 

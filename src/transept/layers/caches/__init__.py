@@ -1,0 +1,1 @@
+"""Caches: what the layers of a model keep of earlier positions."""
