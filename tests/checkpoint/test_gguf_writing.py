@@ -112,6 +112,29 @@ def written(name: str, tmp_path: Path, **more: Any) -> tuple[Any, Any]:
     return model, transept.AutoModelForCausalLM.from_pretrained(tmp_path / "model.gguf")
 
 
+@pytest.mark.parametrize("model_type", ["t5", "umt5"])
+@pytest.mark.parametrize("more", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}], ids=["tied", "gated"])
+def test_encoder_decoders_and_encoders_are_read_as_they_were(model_type: str, more: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    name = model_type.upper()
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 37, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "vocab_size": 99}
+    config = getattr(transept, f"{name}Config")(**sizes, **({"feed_forward_proj": "relu"} | more), decoder_start_token_id=0)
+    model = getattr(transept, f"{name}ForConditionalGeneration")(config).eval()
+    save_gguf(model, tmp_path / "model.gguf", "f32")
+    again = transept.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model.gguf")
+    ids, written = torch.randint(5, 99, (2, 9)), torch.randint(5, 99, (2, 5))
+    with torch.no_grad():
+        one, other = (each(input_ids=ids, decoder_input_ids=written).logits for each in (model, again))
+    assert torch.equal(one, other)
+    assert type(again) is type(model)
+    encoder = getattr(transept, f"{name}EncoderModel")(config).eval()
+    save_gguf(encoder, tmp_path / "encoder.gguf", "f32")
+    assert transept.AutoConfig.from_pretrained(tmp_path / "encoder.gguf").architectures == [type(encoder).__name__]
+    alone = type(encoder).from_pretrained(tmp_path / "encoder.gguf")
+    with torch.no_grad():
+        assert torch.equal(encoder(input_ids=ids)[0], alone(input_ids=ids)[0])
+
+
 SCALES = ("embedding", "lm_head", "key", "attention_in", "attention_out", "ssm_in", "ssm_out")
 OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "groups": ("FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 2}),

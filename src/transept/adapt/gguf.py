@@ -78,7 +78,7 @@ def save_gguf(
     except ImportError as error:
         raise MissingExtraError("gguf", "gguf", "writing GGUF files") from error
     entries, factors, config = entries_of(model, mix), _frequency_factors(model.body.config), model.body.config
-    architecture = gguf_architecture(config, gguf.MODEL_ARCH_NAMES.values())
+    architecture = model.body.gguf.architecture or gguf_architecture(config, gguf.MODEL_ARCH_NAMES.values())
     settings = {f"{architecture}.{key}": value for key, value in values_of(config.in_gguf()).items()}
     settings |= take_numbers(entries, model.body.gguf) | {"general.file_type": mix.number, "general.quantization_version": 2}
     settings |= {} if tokenizer is None else settings_of_tokenizer(tokenizer, config.vocab_size)

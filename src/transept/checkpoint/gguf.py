@@ -110,10 +110,11 @@ class Layout:
     Args:
         layer: names of the parts of a layer -> ours, in place of the usual ones, or functions of the config that give them;
             ``None`` for one that the family lacks.
-        whole: the same for what stands beside the layers.
+        whole: the same for what stands beside the layers, which are ``blk.*``.
         changes: names of tensors, of a layer without its number -> how their numbers differ.
         joined: names that no file has, which ``layer`` gives ours for -> what stands for such a tensor in files.
         numbers: settings of files that have a number for each layer -> ours, tensors of one number.
+        architecture: the name of the architecture in files, where it is not that of the model type.
     """
 
     layer: Mapping[str, Any] = field(default_factory=dict)
@@ -121,12 +122,14 @@ class Layout:
     changes: Mapping[str, Change] = field(default_factory=dict)
     joined: Mapping[str, Joined] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
+    architecture: str = ""
 
     def table(self) -> Table:
         """The names in a file -> ours, of the network without its head."""
-        whole, layer = dict(_WHOLE) | dict(self.whole), dict(LAYER) | dict(self.layer) | dict(self.numbers)
-        table: dict[str, Any] = {name: ours for name, ours in whole.items() if ours is not None}
-        return table | {"blk.*": ("layers.*", {name: ours for name, ours in layer.items() if ours is not None})}
+        layer = dict(LAYER) | dict(self.layer) | dict(self.numbers)
+        blocks = "layers.*", {name: ours for name, ours in layer.items() if ours is not None}
+        whole = dict(_WHOLE) | {"blk.*": blocks} | dict(self.whole)
+        return {name: ours for name, ours in whole.items() if ours is not None}
 
 
 def of_matrix(name: str, change: Change) -> dict[str, Change]:

@@ -25,6 +25,7 @@ from transept.storage.source import Source, model_name, take_source_options
 
 # By name, since families stand above: a model that is made of models asks here.
 _FAMILIES = "transept.models"
+_WRITES = ("ForCausalLM", "ForConditionalGeneration")
 # Classes of users' own, by model type.
 _REGISTERED: dict[str, type[Config]] = {}
 
@@ -173,7 +174,8 @@ class AutoConfig:
         hub = take_source_options(options)
         if (gguf := gguf_of(Source(model_name(pretrained_model_name_or_path), **hub))) is not None:
             of_file: Any = gguf_config_class(gguf)
-            task = resolve(of_file.model_type, "ForCausalLM", "ForConditionalGeneration", "Model").__name__
+            tasks = ("EncoderModel",) if gguf.architecture.endswith("encoder") else _WRITES
+            task = resolve(of_file.model_type, *tasks, "Model").__name__
             loaded: Config = of_file.from_pretrained(
                 pretrained_model_name_or_path, **hub, **({"architectures": [task]} | options)
             )

@@ -53,10 +53,12 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "llama4": lambda gguf: "llama4_text",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
-    "t5encoder": lambda gguf: "t5",
+    "t5": lambda gguf: "umt5" if "enc.blk.1.attn_rel_b.weight" in gguf.tensors else "t5",
+    "t5encoder": lambda gguf: "umt5" if "enc.blk.1.attn_rel_b.weight" in gguf.tensors else "t5",
 }
 """Architectures of GGUF files -> model types, where they are not the same but for ``-`` and ``_``."""
 GGUF_NAMES = {"mistral": "llama", "mixtral": "llama", "falcon_mamba": "mamba", "granitemoeshared": "granitemoe"}
+GGUF_NAMES |= dict.fromkeys(("t5", "mt5", "umt5"), "t5")
 GGUF_NAMES |= {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2"}
 """Model types -> architectures of GGUF files that are written for them, where those are read as another type at first."""
 _MT5 = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"}

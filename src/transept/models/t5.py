@@ -10,10 +10,11 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import LAYER, Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import MAX_SIZE, Deviation, Layers, PaddingId, Range, Share, derived
@@ -25,6 +26,7 @@ from transept.heads.seq2seq import ForConditionalGeneration, ForQuestionAnswerin
 from transept.kinds.seq2seq import SHARED_TABLES, DecoderStack, EncoderStack, Seq2SeqB, Seq2SeqBackbone, Seq2SeqConfig, Stack
 from transept.layers import MLP, Attention, Context, GatedMLP, Pattern, PreNorm, RMSNorm, clamp_half, distance_bias
 from transept.layers.links import Step
+from transept.storage.gguf import GGUF
 
 
 class DistanceConfig(Seq2SeqConfig):
@@ -61,10 +63,27 @@ class T5Config(DistanceConfig):
 
     model_type = "t5"
     aliases = {"head_dim": "d_kv"}
+    gguf_keys = {
+        "feed_forward_length": "d_ff",
+        "decoder_block_count": "num_decoder_layers",
+        "attention.relative_buckets_count": "relative_attention_num_buckets",
+        "decoder_start_token_id": "decoder_start_token_id",
+    }
 
     feed_forward_proj: str = "relu"
     classifier_dropout: Share = 0.0
     scale_decoder_outputs: bool = derived(lambda c: c.tie_word_embeddings)
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        gated = "enc.blk.0.ffn_gate.weight" in gguf.tensors
+        found = {"feed_forward_proj": "gated-gelu" if gated else "relu", "is_encoder_decoder": gguf.architecture == "t5"}
+        return values | found
+
+    def in_gguf(self) -> Self:
+        """An encoder alone has no output layer."""
+        alone = {"tie_word_embeddings": True, "scale_decoder_outputs": True}
+        return self if self.is_encoder_decoder else self.with_settings(**alone)
 
     def validate(self) -> None:
         super().validate()
@@ -288,12 +307,36 @@ class T5Decoder(T5Stack, DecoderStack):
     base_model_prefix = "decoder"
 
 
+_CROSS = {f"cross_attn_{name}": f"cross_attn.{name}_proj" for name in "qkvo"} | {"cross_attn_norm": "cross_attn_norm"}
+
+
+def stack_files(bias: str, *, ours: str = "", causal: bool = False) -> dict[str, Any]:
+    """What GGUF files call the parts of a stack, whose biases by distance are at ``bias``, below ``ours``."""
+    stored = "dec" if causal else "enc"
+    layer = {name.replace("attn_output", "attn_o"): part for name, part in LAYER.items()} | (_CROSS if causal else {})
+    table: dict[str, Any] = {f"{stored}.blk.*": (f"{ours}layers.*", layer), f"{stored}.output_norm": f"{ours}norm"}
+    table |= {"blk.*": None, "output_norm": None}
+    return table | {f"{stored}.blk.{'*' if '*' in bias else 0}.attn_rel_b": ours + bias}
+
+
+def encoder_files(bias: str) -> Layout:
+    """The same of an encoder alone."""
+    return Layout(whole=stack_files(bias) | {"token_embd": "shared"}, architecture="t5encoder")
+
+
+def both_files(bias: str) -> Layout:
+    """The same of an encoder and a decoder."""
+    encoder, decoder = (stack_files(bias, ours=f"{name}.", causal=name == "decoder") for name in ("encoder", "decoder"))
+    return Layout(whole=encoder | decoder)
+
+
 class T5Model(Seq2SeqBackbone):
     config_class: ClassVar[type[DistanceConfig]] = T5Config
     encoder_class: ClassVar[type[Stack]] = T5Encoder
     decoder_class: ClassVar[type[Stack]] = T5Decoder
     base_model_prefix = "transformer"
     names = Seq2SeqBackbone.names | Names(ignore=("layer.1.EncDecAttention.relative_attention_bias",))
+    gguf = both_files("distance_bias")
     question_layout = "question: {} context: {}"
 
     @classmethod
@@ -308,6 +351,7 @@ class T5EncoderModel(T5Encoder):
     """The encoder of T5 as a model by itself; it reads the checkpoints of whole models too."""
 
     base_model_prefix = "transformer"
+    gguf = encoder_files("distance_bias")
     head_dropouts = ("classifier_dropout",)
     reads = ("input_ids", "attention_mask", "inputs_embeds", "labels")
     names = Names(

@@ -24,6 +24,8 @@ from transept.models.t5 import (
     T5EncoderModel,
     T5Model,
     T5Stack,
+    both_files,
+    encoder_files,
 )
 
 
@@ -70,12 +72,17 @@ class UMT5Encoder(UMT5Stack, T5Encoder): ...
 class UMT5Decoder(UMT5Stack, T5Decoder): ...
 
 
+BIAS = "layers.*.self_attn.distance_bias"
+
+
 class UMT5Model(T5Model):
     config_class = UMT5Config
+    gguf = both_files(BIAS)
     encoder_class, decoder_class = UMT5Encoder, UMT5Decoder
 
 
-class UMT5EncoderModel(UMT5Encoder, T5EncoderModel): ...
+class UMT5EncoderModel(UMT5Encoder, T5EncoderModel):
+    gguf = encoder_files(BIAS)
 
 
 class UMT5ForConditionalGeneration(ScaledGeneration[UMT5Model]):

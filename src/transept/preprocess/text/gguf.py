@@ -257,11 +257,11 @@ def _written_model(backend: Mapping[str, Any], tokens: list[str], kinds: Sequenc
     if model["type"] == "Unigram":
         charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
         scores = [score for _, score in model["vocab"]]
-        more = {
+        more: dict[str, Any] = {
             "scores": scores + [0.0] * (len(tokens) - len(scores)),
         }
         if charsmap:
-            more["precompiled_charsmap"] = [*base64.b64decode(charsmap)]
+            more["precompiled_charsmap"] = base64.b64decode(charsmap)  # numbers of 8 bits, which readers expect
         return "t5", more
     if model["type"] != "BPE":
         raise UnsupportedError(f"GGUF files have no tokenizers of the kind {model['type']}.")
