@@ -220,7 +220,8 @@ def test_compressed_numbers_of_eight_bits(plain: Path, tmp_path: Path, kind: str
     scheme = {"num_bits": 8, "type": "int" if kind == "int" else "float", "block_structure": block}
     groups = {"group_0": {"targets": ["Linear"], "weights": scheme}}
     form = "int-quantized" if kind == "int" else "float-quantized"
-    check(plain, tmp_path, pack, {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}, "float32")
+    settings = {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+    check(plain, tmp_path, pack, settings, "float32", kept=kind != "int")
 
 
 def test_floats_by_blocks(plain: Path, tmp_path: Path) -> None:
@@ -233,7 +234,20 @@ def test_floats_by_blocks(plain: Path, tmp_path: Path) -> None:
         whole = scale.repeat_interleave(96, 0)[: len(weight)].repeat_interleave(96, 1)[:, : weight.shape[1]]
         return {".weight": codes, ".weight_scale_inv": scale}, codes.float() * whole
 
-    check(plain, tmp_path, pack, {"quant_method": "fp8", "weight_block_size": [96, 96]}, "bfloat16")
+    check(plain, tmp_path, pack, {"quant_method": "fp8", "weight_block_size": [96, 96]}, "bfloat16", kept=True)
+
+
+def test_what_is_no_float_of_eight_bits_that_is_multiplied_is_unpacked() -> None:
+    from transept.checkpoint.layouts import floats
+
+    weight, scale = torch.randn(16, 40).to(torch.float8_e4m3fn), torch.rand(2, 3)
+    assert floats(weight, scale, [8, 16]) is not None
+    assert floats(weight, scale[0, 0], None) is not None
+    assert floats(weight, scale, [8, 20]) is None
+    assert floats(weight.float().to(torch.float8_e5m2), scale, [8, 16]) is None
+    broken = weight.view(torch.uint8).clone()
+    broken[3, 5] = 255
+    assert floats(broken.view(torch.float8_e4m3fn), scale, [8, 16]) is None
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tests.checkpoint.gguf_files import gated, write
-from transept import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, Mxfp4Config
+from transept import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, MixtralConfig, MixtralForCausalLM, Mxfp4Config
 from transept.adapt.gguf import save_gguf
 from transept.errors import InputError
 from transept.layers.moe import Experts, grouped_linear
@@ -101,6 +101,25 @@ def test_pieces_of_files_that_take_turns_stay(tmp_path: Path) -> None:
     check(
         model, AutoModelForCausalLM.from_pretrained(tmp_path / "model.gguf", quantization_config=Mxfp4Config(dequantize=True))
     )
+
+
+def test_experts_in_floats_of_eight_bits_stay(tmp_path: Path) -> None:
+    """One by one in the file, with a scale for each block: they are multiplied as they are."""
+    torch.manual_seed(0)
+    MixtralForCausalLM(MixtralConfig(**SIZES, **MORE)).save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in state if ".experts." in name]:
+        scale = torch.rand(4, 2) * 0.01
+        state[f"{name}_scale_inv"] = scale
+        state[name] = (state[name] / scale.repeat_interleave(16, 0).repeat_interleave(32, 1)).to(torch.float8_e4m3fn)
+    save_file(state, tmp_path / "model.safetensors")
+    told = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]}}
+    (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | told))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=Mxfp4Config(dequantize=True))
+    check(model, plain, 1e-5)
+    model.save_pretrained(tmp_path / "again")
+    check(AutoModelForCausalLM.from_pretrained(tmp_path / "again"), plain, 1e-5)
 
 
 def experts() -> tuple[Experts, GroupedExperts, Tensor]:

@@ -37,6 +37,11 @@ def rounded_inputs(x: Tensor, group: int) -> Tensor:
     return rounded.flatten(1)[:, : x.shape[1]]
 
 
+def taken_inputs(x: Tensor, weight: GroupedWeight) -> Tensor:
+    """Inputs as the kernel takes them: floats are not multiplied by integers."""
+    return x if weight.codes.is_floating_point() else rounded_inputs(x, weight.group)
+
+
 def off(one: Tensor, other: Tensor) -> float:
     return float((one - other).detach().abs().max() / other.detach().abs().max())
 
@@ -69,6 +74,12 @@ FLOATS = torch.cat([torch.randn(14, generator=torch.Generator().manual_seed(0)),
 OUTPUTS, INPUTS = 21, 96
 
 
+def of_bytes() -> Tensor:
+    """All floats of eight bits, but for those that are no numbers."""
+    codes = torch.arange(OUTPUTS * INPUTS).to(torch.uint8).view(OUTPUTS, INPUTS)
+    return torch.where(codes & 127 == 127, 0, codes).view(torch.float8_e4m3fn)
+
+
 def weights() -> dict[str, GroupedWeight]:
     """One of each kind, with codes and scales at their ends."""
     torch.manual_seed(0)
@@ -90,6 +101,7 @@ def weights() -> dict[str, GroupedWeight]:
         "floats, wide": GroupedWeight(four, 96, torch.rand(OUTPUTS, 1) * 1e-6, table=FLOATS),
         "powers": GroupedWeight(four, 32, torch.randint(120, 133, (OUTPUTS, 3)).to(torch.uint8), table=TABLE),
         "least powers": GroupedWeight(four, 32, torch.tensor([[0, 1, 2]] * OUTPUTS).to(torch.uint8), table=TABLE),
+        "bytes": GroupedWeight(of_bytes(), 32, torch.rand(OUTPUTS, 3)),
         "eight": GroupedWeight(eight, 32, each),
         "eight, wide": GroupedWeight(eight, 32, torch.rand(OUTPUTS, 3) * 1e6),
         "zero, wide": GroupedWeight(four, 32, torch.rand(OUTPUTS, 3), fine_low=small(OUTPUTS, 3, low=0, high=16)),
@@ -120,11 +132,11 @@ def test_kinds_of_weights(kind: str) -> None:
     layer = GroupedLinear(nn.Linear(INPUTS, OUTPUTS, bias=False), weight)
     assert torch.equal(layer.dequantized(), weight.dequantized())
     back = layer.grouped()
-    assert torch.equal(back.codes, weight.codes)
+    assert torch.equal(back.codes.view(torch.uint8), weight.codes.view(torch.uint8))
     assert (back.group, back.span, back.bits) == (weight.group, weight.span, weight.bits)
     x = torch.randn(3, INPUTS)
     by_group = x if weight.order is None else x[:, weight.order]
-    rounded, taken = rounded_inputs(by_group, weight.group), multiplied(weight)
+    rounded, taken = taken_inputs(by_group, weight), multiplied(weight)
     plain = taken if weight.order is None else taken[:, weight.order]
     assert off(layer(x), rounded @ plain.T) < SUMS
     compiled = torch.ops.transept.grouped_product(layer.columns(x), *layer.operands())
@@ -181,12 +193,12 @@ def test_every_set_of_instructions_gives_the_same(function: Any, kind: str, monk
     for rows in (1, 2, 3, 5, 8, 15, 70):
         x = torch.randn(rows, INPUTS)
         x[0, :16] = 127  # the ends of eight bits
-        wanted = rounded_inputs(x[:, order], weight.group) @ multiplied(weight)[:, order].T
+        wanted = taken_inputs(x[:, order], weight) @ multiplied(weight)[:, order].T
         assert off(layer(x), wanted) < SUMS
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("kind", ["fine", "floats", "powers", "eight, zero"])
+@pytest.mark.parametrize("kind", ["fine", "floats", "powers", "bytes", "eight, zero"])
 @pytest.mark.parametrize("built", [True, False])
 def test_rows_are_multiplied_by_weights_of_their_own(
     function: Any, kind: str, built: bool, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +210,7 @@ def test_rows_are_multiplied_by_weights_of_their_own(
     assert experts is not None
     for ends in ([2, 2, 7, 8], [0, 0, 0, 1], [70, 71, 71, 71], [0, 0, 0, 0]):
         x = torch.randn(ends[-1], INPUTS)
-        rows = rounded_inputs(x, one.group) if built else x
+        rows = taken_inputs(x, one) if built else x
         parts = zip(rows.tensor_split(ends[:-1]), several, strict=True)
         wanted = torch.cat([part @ (multiplied(own) if built else own.dequantized()).T for part, own in parts])
         out = experts(x, torch.tensor(ends))

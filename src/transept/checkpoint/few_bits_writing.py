@@ -109,6 +109,7 @@ def _is_of_integers(own: GroupedWeight, layer: LayerWeight) -> bool:
     """Whether there is one number for each group, and perhaps a zero point of as many bits."""
     plain = own.fine_scale is None and own.low is None and own.table is None and own.span == 1
     zero = own.fine_low is None or own.bits == 8 or not (own.fine_low & -16).any()
+    zero = zero and not own.codes.is_floating_point()
     return plain and zero and own.scale.dtype == torch.float16 and _has_own_columns(own, layer)
 
 
@@ -212,8 +213,26 @@ def _mxfp4(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
     return {"quant_method": "mxfp4", "modules_to_not_convert": plain}
 
 
+# Floats of eight bits, as DeepSeek-V3 has them, in blocks of one row
+
+
+def _is_of_bytes(own: GroupedWeight, layer: LayerWeight) -> bool:
+    """Whether floats of eight bits have a scale for each group."""
+    return own.codes.is_floating_point() and own.span == 1 and not layer.inputs_first and len(own.codes) == layer.shape[0]
+
+
+def _bytes(weight: GroupedWeight, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {".weight": weight.codes[:, : shape[1]].contiguous(), ".weight_scale_inv": weight.scale}
+
+
+def _fp8(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
+    told = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": plain}
+    return told | {"weight_block_size": [1, max(schemes.values())]}
+
+
 FORMATS = (
     Format(_is_of_integers, _integers, _scheme, _compressed),
     Format(_is_of_floats, _floats, _kind, _bitsandbytes),
     Format(_is_of_powers, _powers, lambda weight: None, _mxfp4),
+    Format(_is_of_bytes, _bytes, lambda weight: weight.group if weight.groups > 1 else 1, _fp8),
 )

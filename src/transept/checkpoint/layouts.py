@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import FormatError
@@ -124,6 +125,19 @@ def integers(
     found = (codes() + more).to(torch.int8 if bits == 8 else torch.uint8)
     found = found if order is None else found[:, order]
     return GroupedWeight(found, size, scale.half().contiguous(), fine_low=fine, order=order)
+
+
+def floats(weight: Tensor, scale: Tensor, block: Sequence[int] | None) -> GroupedWeight | None:
+    """Floats of eight bits (out, in), with one scale, one for each row, or one for each ``block``; ``None`` for others."""
+    if weight.dtype != torch.float8_e4m3fn or weight.ndim != 2 or weight.isnan().any():
+        return None
+    outputs, inputs = weight.shape
+    count = scale.shape[-1] if scale.ndim == 2 else 1
+    size = inputs if count == 1 else int(block[1]) if block else -(-inputs // count)
+    if size % 8 or -(-inputs // size) != count:
+        return None
+    rows = spread(scale.float(), (outputs, count), None if block is None else (block[0], 1)).expand(outputs, count)
+    return GroupedWeight(F.pad(weight, (0, count * size - inputs)), size, rows.contiguous())
 
 
 def number(settings: Settings, name: str, default: int) -> int:

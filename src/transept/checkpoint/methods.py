@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transept.checkpoint.blocks import floats_of_four_bits
-from transept.checkpoint.layouts import Layout, Parts, Scaled, Settings, Stated, integers, number, spread, stream, words
+from transept.checkpoint.layouts import Layout, Parts, Scaled, Settings, Stated, floats, integers, number, spread, stream, words
 from transept.errors import FormatError, UnsupportedError
 from transept.quantized.weights import GroupedWeight
 from transept.storage.files import parse_json
@@ -142,21 +142,26 @@ def _floats(settings: Settings) -> Layout:
     """Numbers of eight bits with a scale for each block (DeepSeek-V3, arXiv:2412.19437), row or matrix."""
     block = settings.get("weight_block_size")
 
-    def unpack(parts: Parts) -> Tensor:
-        weight, scale = parts[".weight"], parts.get(".weight_scale_inv", parts.get(".weight_scale"))
+    def pieces(parts: Parts) -> tuple[Tensor, Tensor]:
+        scale = parts.get(".weight_scale_inv", parts.get(".weight_scale"))
         if scale is None:
             raise FormatError("there is no scale")
+        return parts[".weight"], scale
+
+    def unpack(parts: Parts) -> Tensor:
+        weight, scale = pieces(parts)
         return weight.float() * spread(scale.float(), weight.shape, block)
 
+    def grouped(parts: Parts) -> GroupedWeight | None:
+        return floats(*pieces(parts), block)
+
     ends = (".weight", ".weight_scale_inv", ".weight_scale", ".activation_scale", ".input_scale")
-    return Scaled(ends, (".weight",), lambda parts: (*parts[".weight"].shape,), unpack)
+    return Scaled(ends, (".weight",), lambda parts: (*parts[".weight"].shape,), unpack, group=grouped)
 
 
 def _compressed(settings: Settings) -> Layout:
     """The formats of compressed-tensors: packed integers, integers and floats of eight bits."""
-    kinds = {settings.get("format")} | {group.get("format") for group in _schemes(settings)} - {None}
-    if unknown := kinds - {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision"}:
-        raise UnsupportedError(f"the format {', '.join(map(str, unknown))!r:.80} of compressed-tensors is not read.")
+    _check_format(settings)
     block = _block(settings)
 
     def shape(parts: Parts) -> tuple[int, ...]:
@@ -183,7 +188,9 @@ def _compressed(settings: Settings) -> Layout:
     def grouped(parts: Parts) -> GroupedWeight | None:
         bits, group, sizes = bits_of(parts), parts.get(".weight_g_idx"), shape(parts)
         stored = parts[".weight_packed" if ".weight_packed" in parts else ".weight"]
-        if stored.is_floating_point() or len(sizes) != 2 or bits not in (2, 3, 4, 8):
+        if stored.is_floating_point():
+            return floats(stored, parts[".weight_scale"], block) if zeros(parts, bits) is None else None
+        if len(sizes) != 2 or bits not in (2, 3, 4, 8):
             return None
         half, group = 2 ** (bits - 1), None if group is None or (group < 0).any() else group.long()
         zero = None if (found := zeros(parts, bits)) is None else found.int() + half
@@ -203,6 +210,12 @@ def _compressed(settings: Settings) -> Layout:
     ends = ("_packed", "", "_scale", "_zero_point", "_shape", "_g_idx")
     names = (*(f".weight{end}" for end in ends), ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point")
     return Scaled(names, (".weight_scale",), shape, unpack, group=grouped)
+
+
+def _check_format(settings: Settings) -> None:
+    kinds = {settings.get("format")} | {group.get("format") for group in _schemes(settings)} - {None}
+    if unknown := kinds - {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense", "mixed-precision"}:
+        raise UnsupportedError(f"the format {', '.join(map(str, unknown))!r:.80} of compressed-tensors is not read.")
 
 
 def _block(settings: Settings) -> tuple[int, ...] | None:

@@ -158,7 +158,8 @@ def _product(
         found = [F.linear(part, own.grouped().dequantized()) for part, own in parts if len(part)]
         return torch.cat([x.new_empty(0, outputs), *found])
     threads = torch.get_num_threads()
-    room = torch.empty((threads if rows == 1 else rows) * (width + 12 * (width // group)), dtype=torch.uint8)
+    size = (threads if rows == 1 else rows) * (width + 12 * (width // group))
+    room = None if codes.is_floating_point() else torch.empty(size, dtype=torch.uint8)
     out = torch.empty(rows, outputs)
     tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room, ends)
     places = [None if each is None else each.data_ptr() for each in tensors]

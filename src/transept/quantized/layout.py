@@ -22,7 +22,7 @@ class BlockedWeight:
     Args:
         rows: how many rows the weight has.
         group, table, order: as there.
-        codes: (blocks, in * bits / 32, 64) of uint8.
+        codes: (blocks, in * bits / 32, 64) of uint8, or of the type of floats.
         scale: (blocks, spans, 16) of float16, float32 or uint8.
         low: (blocks, spans, 16) of float16.
         fine_scale, fine_low: (blocks, groups, 16) of int8.
@@ -42,7 +42,8 @@ class BlockedWeight:
     @classmethod
     def of(cls, weight: GroupedWeight) -> BlockedWeight:
         """The weight (out, in) in blocks."""
-        codes = (_halves_together if weight.bits == 4 else _together)(weight.codes)
+        codes = (_halves_together if weight.bits == 4 else _together)(weight.codes.view(torch.uint8))
+        codes = codes.view(weight.codes.dtype) if weight.codes.is_floating_point() else codes
         parts = {name: _in_blocks(part) for name in BY_ROW[1:] if (part := getattr(weight, name)) is not None}
         shared = {name: getattr(weight, name) for name in SHARED}
         return cls(len(weight.codes), weight.group, weight.bits, codes, **parts, **shared)
@@ -77,7 +78,8 @@ class BlockedWeight:
 
     def grouped(self) -> GroupedWeight:
         """The weight (out, in)."""
-        codes = _halves_apart(self.codes) if self.bits == 4 else _apart(self.codes).view(torch.int8)
+        kind = self.codes.dtype if self.codes.is_floating_point() else torch.int8
+        codes = _halves_apart(self.codes) if self.bits == 4 else _apart(self.codes).view(kind)
         parts = {name: _in_rows(part)[: self.rows] for name in BY_ROW[1:] if (part := getattr(self, name)) is not None}
         return GroupedWeight(codes[: self.rows], self.group, table=self.table, order=self.order, **parts)
 

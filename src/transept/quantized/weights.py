@@ -24,7 +24,7 @@ class GroupedWeight:
     """A weight (out, in), which is code * scale - low.
 
     Args:
-        codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8.
+        codes: (out, in), of four bits as uint8 from 0 to 15, or of eight as int8, or as float8_e4m3fn with a scale alone.
         group: how many columns have one scale, a multiple of 8.
         scale: (out, spans) of float16 or float32: of each group, or of several that follow each other; of uint8 for powers of
             two, whose exponents are 128 less.

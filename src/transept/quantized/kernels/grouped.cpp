@@ -6,6 +6,8 @@
 // are multiples of the scale (zero points), and with neither, codes of four bits are lessened by 8, those of eight and of
 // tables by nothing. Inputs are rounded to eight bits for each row and group, so that products are those of integers.
 //
+// Codes that are floats of eight bits (E4M3) are multiplied as such, by inputs as they are, and scales alone belong to them.
+//
 // A table of floats is rounded to 16 bits, by 2 ** -16 of its largest number at most, where inputs are rounded by 2 ** -8: each
 // of its integers is a high byte and a low one, which are multiplied by themselves.
 //
@@ -27,6 +29,13 @@ namespace {
 constexpr int64_t ROWS = 16;
 constexpr int64_t AHEAD = 1024;  // bytes
 constexpr int32_t LEAST = 0x00200000;  // the bits of 2 ** -128, which is no normal number; nor is twice as much
+
+// Floats of eight bits (E4M3) are halves with the same bits behind the sign, but for one more in front of the exponent.
+constexpr uint16_t KEPT = 0xbf80;
+constexpr float RAISED = 256;
+// Which bytes of a word of four columns stand in the higher halves of two numbers of 16 bits, for the first of four rows.
+template <int PLACE>
+constexpr int32_t TWO = static_cast<int32_t>((PLACE + 1u) << 24 | 0x800080 | PLACE << 8);
 
 struct Weight {  // sixteen rows
   const uint8_t* codes;
@@ -71,6 +80,29 @@ inline Numbers powers(const uint8_t* x) {
   return {_mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(all, one), least, usual))};
 }
 inline Numbers integers(Sums x) { return {_mm512_cvtepi32_ps(x)}; }
+
+struct Pairs {  // sums of two columns each, of the first eight rows and of the others
+  __m512 first, second;
+};
+
+inline Numbers joined(Pairs x) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  return {_mm512_add_ps(_mm512_permutex2var_ps(x.first, even, x.second), _mm512_permutex2var_ps(x.first, odd, x.second))};
+}
+template <int PLACE>
+inline Pairs columns(Codes x) {
+  constexpr int32_t step = 0x04000400, own = TWO<PLACE>;
+  const __m512i two = _mm512_shuffle_epi8(x, _mm512_set4_epi32(own + 3 * step, own + 2 * step, own + step, own));
+  const __m512i half = _mm512_and_si512(_mm512_srai_epi16(two, 1), _mm512_set1_epi16(static_cast<int16_t>(KEPT)));
+  return {_mm512_cvtph_ps(_mm512_castsi512_si256(half)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1))};
+}
+inline Pairs added(Pairs sum, Pairs x, const float* inputs) {
+  double two;
+  std::memcpy(&two, inputs, 8);
+  const __m512 both = _mm512_castpd_ps(_mm512_set1_pd(two));
+  return {_mm512_fmadd_ps(x.first, both, sum.first), _mm512_fmadd_ps(x.second, both, sum.second)};
+}
 inline Numbers one(float x) { return {_mm512_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm512_mul_ps(a.all, b.all)}; }
 inline Numbers less(Numbers a, Numbers b, Numbers c) { return {_mm512_fnmadd_ps(b.all, c.all, a.all)}; }   // a - b * c
@@ -124,6 +156,36 @@ inline __m256 wide_power(const uint8_t* x) {
 }
 inline Numbers powers(const uint8_t* x) { return {wide_power(x), wide_power(x + 8)}; }
 inline Numbers integers(Sums x) { return {_mm256_cvtepi32_ps(x.first), _mm256_cvtepi32_ps(x.second)}; }
+
+struct Pairs {  // sums of two columns each, of four rows after four others
+  __m256 rows[4];
+};
+
+inline __m256 joined(__m256 first, __m256 second) {
+  const __m256d sums = _mm256_castps_pd(_mm256_hadd_ps(first, second));
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(sums, 0xd8));
+}
+inline Numbers joined(const Pairs& x) { return {joined(x.rows[0], x.rows[1]), joined(x.rows[2], x.rows[3])}; }
+template <int PLACE>
+inline Pairs columns(Codes x) {
+  constexpr int32_t step = 0x04000400, own = TWO<PLACE>;
+  const __m128i places = _mm_set_epi32(own + 3 * step, own + 2 * step, own + step, own);
+  Pairs out;
+  for (int i = 0; i < 2; ++i) {
+    const __m256i two = _mm256_shuffle_epi8(i == 0 ? x.first : x.second, _mm256_broadcastsi128_si256(places));
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(two, 1), _mm256_set1_epi16(static_cast<int16_t>(KEPT)));
+    out.rows[2 * i] = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
+    out.rows[2 * i + 1] = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
+  }
+  return out;
+}
+inline Pairs added(Pairs sum, const Pairs& x, const float* inputs) {
+  double two;
+  std::memcpy(&two, inputs, 8);
+  const __m256 both = _mm256_castpd_ps(_mm256_set1_pd(two));
+  for (int i = 0; i < 4; ++i) sum.rows[i] = _mm256_fmadd_ps(x.rows[i], both, sum.rows[i]);
+  return sum;
+}
 inline Numbers one(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline Numbers operator*(Numbers a, Numbers b) { return {_mm256_mul_ps(a.first, b.first), _mm256_mul_ps(a.second, b.second)}; }
 inline Numbers less(Numbers a, Numbers b, Numbers c) {
@@ -231,6 +293,25 @@ inline Numbers added(const Numbers& a, const Numbers& b, const Numbers& c) {
 }
 inline void store(float* out, const Numbers& x) { std::memcpy(out, x.each, sizeof(x.each)); }
 
+struct Pairs {
+  Numbers first, second;
+};
+
+inline Numbers joined(const Pairs& x) { return added(x.first, x.second, one(1)); }
+inline Numbers columns_at(const Codes& x, int64_t place) {
+  return each<Numbers>([&](int64_t r) {
+    const int32_t code = static_cast<int8_t>(x.each[4 * r + place]);
+    return wide(static_cast<uint16_t>(code * 128 & KEPT));
+  });
+}
+template <int PLACE>
+inline Pairs columns(const Codes& x) {
+  return {columns_at(x, PLACE), columns_at(x, PLACE + 1)};
+}
+inline Pairs added(const Pairs& sum, const Pairs& x, const float* inputs) {
+  return {added(sum.first, x.first, one(inputs[0])), added(sum.second, x.second, one(inputs[1]))};
+}
+
 inline Sums all(int32_t x) { return each<Sums>([&](int64_t) { return x; }); }
 inline Sums plus(const Sums& a, const Sums& b) { return each<Sums>([&](int64_t r) { return a.each[r] + b.each[r]; }); }
 inline Codes load(const uint8_t* x) {
@@ -256,6 +337,12 @@ inline Sums dot(const Sums& sum, const Codes& x, const int8_t* inputs) {
 
 // How codes are stored: four bits, four bits that a table of 8 or of 16 bits tells the meaning of, or eight bits.
 enum Kind { FOUR, TABLE, FINE, EIGHT };
+
+inline Numbers scale_at(const Weight& weight, int64_t group) {
+  const int64_t place = group / weight.span * ROWS;
+  if (weight.scale != nullptr) return halves(weight.scale + place);
+  return weight.powers == nullptr ? floats(weight.wide_scale + place) : powers(weight.powers + place);
+}
 
 template <int64_t COUNT, Kind KIND, bool LOW>
 void multiply(const Weight& weight, const Inputs* x, float* const* out) {
@@ -297,11 +384,8 @@ void multiply(const Weight& weight, const Inputs* x, float* const* out) {
       }
     }
     if (g % weight.span == 0) {
-      const int64_t place = g / weight.span * ROWS;
-      scale = weight.scale != nullptr    ? halves(weight.scale + place)
-              : weight.powers == nullptr ? floats(weight.wide_scale + place)
-                                         : powers(weight.powers + place);
-      if (LOW && weight.low != nullptr) low = halves(weight.low + place);
+      scale = scale_at(weight, g);
+      if (LOW && weight.low != nullptr) low = halves(weight.low + g / weight.span * ROWS);
     }
     const Numbers own = weight.fine_scale == nullptr ? scale : scale * bytes(weight.fine_scale + g * ROWS);
     Numbers below = weight.low == nullptr ? own : low;
@@ -378,7 +462,50 @@ void round_row(const float* x, uint8_t* room, int64_t inputs, int64_t groups, in
   else round_groups(x, out, groups, group, middle);
 }
 
+template <int64_t COUNT>
+void multiply_floats(const Weight& weight, const float* const* x, float* const* out) {
+  const uint8_t* codes = weight.codes;
+  Numbers total[COUNT], scale = one(0);
+  for (int64_t m = 0; m < COUNT; ++m) total[m] = one(0);
+  for (int64_t g = 0; g < weight.groups; ++g) {
+    Pairs sum[COUNT] = {}, other[COUNT] = {};  // of which one does not wait for the other
+    for (int64_t k = g * weight.group; k < (g + 1) * weight.group; k += 4, codes += 64) {
+      const Codes four = load(codes);
+      const Pairs first = columns<0>(four), second = columns<2>(four);
+      for (int64_t m = 0; m < COUNT; ++m) {
+        sum[m] = added(sum[m], first, x[m] + k);
+        other[m] = added(other[m], second, x[m] + k + 2);
+      }
+    }
+    if (g % weight.span == 0) scale = scale_at(weight, g) * one(RAISED);
+    for (int64_t m = 0; m < COUNT; ++m) total[m] = added(added(total[m], scale, joined(sum[m])), scale, joined(other[m]));
+  }
+  for (int64_t m = 0; m < COUNT; ++m) store(out[m], total[m]);
+}
+
 constexpr int64_t AT_ONCE = 64;
+
+// The same as below, for floats, and inputs that are not rounded.
+void multiply_rows_of_floats(const Weight& weight, const float* x, float* out, int64_t begin, int64_t end, int64_t outputs,
+                             int64_t count) {
+  constexpr int64_t MANY = 4;
+  const int64_t inputs = weight.groups * weight.group;
+  for (int64_t m = begin; m < end;) {
+    const int64_t some = end - m >= MANY ? MANY : end - m >= 2 ? 2 : 1;
+    const float* taken[MANY];
+    float edge[MANY][ROWS];
+    float* places[MANY];
+    for (int64_t i = 0; i < some; ++i) {
+      taken[i] = x + (m + i) * inputs;
+      places[i] = edge[i];
+    }
+    if (some == MANY) multiply_floats<MANY>(weight, taken, places);
+    else if (some == 2) multiply_floats<2>(weight, taken, places);
+    else multiply_floats<1>(weight, taken, places);
+    for (int64_t i = 0; i < some; ++i) std::memcpy(out + (m + i) * outputs, edge[i], static_cast<size_t>(count) * 4);
+    m += some;
+  }
+}
 
 // Rows `begin` to `end` of the output, whose inputs lie in `rounded`, in the columns of one block of the weight.
 template <Kind KIND, bool LOW>
@@ -405,7 +532,7 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
 // `room` holds for each row of x its K values, then K / group steps, sums and starts, of four bytes each. A row alone is
 // rounded by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
 // multiplied by the first weight, those from there to `ends[1]` by the second, and so on; `widths` says whether scales (1) and
-// the table (2) are floats, or scales powers of two (4).
+// the table (2) are floats, or scales powers of two (4), or codes floats (8), for which there is no room.
 extern "C" void transept_grouped(const float* x, const uint8_t* codes, const void* scale, const int8_t* fine_scale,
                                  const uint16_t* low, const int8_t* fine_low, const void* table, float* out, uint8_t* room,
                                  const int64_t* ends, int64_t weights, int64_t rows, int64_t outputs, int64_t inputs,
@@ -424,7 +551,8 @@ extern "C" void transept_grouped(const float* x, const uint8_t* codes, const voi
 #pragma omp parallel num_threads(threads)
   {
     uint8_t* rounded = room;
-    if (rows == 1) {
+    if (room == nullptr) {
+    } else if (rows == 1) {
       rounded += omp_get_thread_num() * size;
       round_row(x, rounded, inputs, groups, group, middle);
     } else {
@@ -450,7 +578,8 @@ extern "C" void transept_grouped(const float* x, const uint8_t* codes, const voi
                                group,
                                span};
         const int64_t count = outputs - block * ROWS < ROWS ? outputs - block * ROWS : ROWS;
-        multiply_block(weight, rounded, out + block * ROWS, begin, end, outputs, count);
+        if (room == nullptr) multiply_rows_of_floats(weight, x, out + block * ROWS, begin, end, outputs, count);
+        else multiply_block(weight, rounded, out + block * ROWS, begin, end, outputs, count);
       }
     }
   }
