@@ -1693,6 +1693,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     RobertaTokenizer as RobertaTokenizer,
     RobertaTokenizerFast as RobertaTokenizerFast,
 )
+from transept.preprocess.text.classes.entities import LukeTokenizer as LukeTokenizer
 from transept.preprocess.text.classes.passages import (
     DPRReaderTokenizer as DPRReaderTokenizer,
     DPRReaderTokenizerFast as DPRReaderTokenizerFast,

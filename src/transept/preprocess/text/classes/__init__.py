@@ -35,6 +35,7 @@ from transept.preprocess.text.classes.byte_pairs import (
     RobertaTokenizer,
     RobertaTokenizerFast,
 )
+from transept.preprocess.text.classes.entities import LukeTokenizer
 from transept.preprocess.text.classes.passages import (
     DPRReaderTokenizer,
     DPRReaderTokenizerFast,
@@ -179,6 +180,7 @@ __all__ = [
     "LayoutLMv3TokenizerFast",
     "LlamaTokenizer",
     "LlamaTokenizerFast",
+    "LukeTokenizer",
     "M2M100Tokenizer",
     "MBart50Tokenizer",
     "MBart50TokenizerFast",
