@@ -321,6 +321,10 @@ class Config(Settings):
                 setattr(twin, short, getattr(self, name))
         return twin
 
+    def set_vocab_size(self, size: int) -> None:
+        """Say that a model's tables of tokens have so many rows, wherever the config says how many they have."""
+        self.get_text_config().vocab_size = size
+
 
 PretrainedConfig = PreTrainedConfig = Config
 

@@ -310,7 +310,7 @@ class Pretrained(ForLibraries, Pushable):
         refuse(wrong, f"the vocabulary cannot have {size} tokens in multiples of {multiple}.")
         size = -(-size // multiple) * multiple
         resize_rows(self.vocabulary_layers(), size, None if mean_resizing else self._init_weights)
-        self.config.get_text_config().vocab_size = size
+        self.config.set_vocab_size(size)
         self.tie_weights()
         return table
 

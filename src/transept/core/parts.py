@@ -207,6 +207,12 @@ class Composed(Model):
         for name in self.token_parts:
             getattr(self, name).replace_embedding_table(table)
 
+    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **options)
+        for name in self.token_parts:  # whose configs may be their own
+            getattr(self, name).config.set_vocab_size(table.num_embeddings)
+        return table
+
     def vocabulary_layers(self) -> list[nn.Module]:
         if not self.token_parts:
             return super().vocabulary_layers()

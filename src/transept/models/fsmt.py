@@ -43,6 +43,9 @@ class FSMTConfig(BartConfig):
     num_labels: int = 2
     pad_token_id: PaddingId | None = 1
 
+    def set_vocab_size(self, size: int) -> None:
+        self.src_vocab_size = self.tgt_vocab_size = size
+
 
 class FSMTPositions(CountedWaves):
     """The same waves for a text of any length, and a table of them, which is not trained."""
@@ -85,25 +88,8 @@ class FSMTDecoder(FSMTStack, BartDecoder):
         output.last_hidden_state = self.output_projection(output.last_hidden_state)
         return output
 
-    def vocabulary_layers(self) -> list[nn.Module]:
-        return [*super().vocabulary_layers(), self.output_projection]
 
-
-class _TwoVocabularies:
-    """Both vocabularies grow together, as one that is grown alone would have ids that the other lacks."""
-
-    config: Any
-
-    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
-        sizes = self.config.src_vocab_size, self.config.tgt_vocab_size
-        what = f"the vocabularies have {sizes[0]} and {sizes[1]} tokens, and no new size fits both."
-        refuse(sizes[0] != sizes[1], what, "Vocabularies of one size can be resized.")
-        table: nn.Embedding = super().resize_token_embeddings(*args, **options)  # type: ignore[misc]
-        self.config.src_vocab_size = table.num_embeddings
-        return table
-
-
-class FSMTModel(_TwoVocabularies, BartModel):
+class FSMTModel(BartModel):
     """FSMT, whose ``last_hidden_state`` (B, T, V) are logits; ``embed_tokens`` is the encoder's."""
 
     config_class = FSMTConfig
@@ -117,12 +103,19 @@ class FSMTModel(_TwoVocabularies, BartModel):
         ties=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.output_projection.weight"), "decoder.embed_tokens.weight"),
     )
 
+    def vocabulary_layers(self) -> list[nn.Module]:
+        """All tables, as a vocabulary that is grown alone would have ids that the other lacks."""
+        read, written = self.config.src_vocab_size, self.config.tgt_vocab_size
+        what = f"the vocabularies have {read} and {written} tokens, and no new size fits both."
+        refuse(read != written, what, "Vocabularies of one size can be resized.")
+        return [*super().vocabulary_layers(), self.decoder.output_projection]
+
     def shifted(self, ids: Tensor) -> Tensor:
         """What the decoder reads to write these ids, (B, T): each row's last token, its end, before the others."""
         return shift_tokens_right(ids, self.config.pad_token_id)
 
 
-class FSMTForConditionalGeneration(_TwoVocabularies, ForConditionalGeneration[FSMTModel]):
+class FSMTForConditionalGeneration(ForConditionalGeneration[FSMTModel]):
     """FSMT that writes; its output layer is ``model.decoder.output_projection``."""
 
     reads = Seq2SeqBackbone.reads

@@ -6,7 +6,6 @@ The two languages share a table of embeddings, or each has a vocabulary of its o
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +42,11 @@ class MarianConfig(BartConfig):
         super().validate()
         if not self.share_encoder_decoder_embeddings:
             self.decoder_vocab_size = self.decoder_vocab_size  # resizing one vocabulary leaves the other
+
+    def set_vocab_size(self, size: int) -> None:
+        super().set_vocab_size(size)
+        if self.share_encoder_decoder_embeddings:
+            self.decoder_vocab_size = size
 
 
 class SinusoidalPositions(nn.Module):
@@ -114,12 +118,6 @@ class MarianModel(Seq2SeqBackbone):
 
 
 class MarianMTModel(ForBiasedGeneration[MarianModel]):
-    def resize_token_embeddings(self, *args: Any, **options: Any) -> nn.Embedding:
-        table = super().resize_token_embeddings(*args, **options)
-        if "decoder" in self.backbone.token_parts:
-            self.config.decoder_vocab_size = self.config.vocab_size
-        return table
-
     def resize_decoder_token_embeddings(self, new_num_tokens: int) -> nn.Embedding:
         """Grow or shrink the vocabulary of the language that is written, where the languages share none."""
         if "decoder" in self.backbone.token_parts:

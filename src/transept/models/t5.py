@@ -232,8 +232,7 @@ class T5Stack(Stack):
         self.embed_tokens = nn.Embedding(c.vocab_size, c.d_model)
         if self.shares_bias:
             self.distance_bias = self.make_bias()
-        depth = c.num_decoder_layers if self.causal else c.num_layers
-        self.layers = nn.ModuleList(self.make_block() for _ in range(depth))
+        self.layers = nn.ModuleList(self.make_block() for _ in range(c.num_decoder_layers if self.causal else c.num_layers))
         self.norm, self.dropout = T5Norm(c.d_model, c.layer_norm_epsilon), nn.Dropout(c.dropout_rate)
 
     def make_block(self) -> T5Block:
@@ -250,8 +249,7 @@ class T5Stack(Stack):
     def feed_forward(self) -> nn.Module:
         """Make the feed-forward layer of a block."""
         c, form = self.config, GatedMLP if self.config.is_gated_act else MLP
-        options = {"bias": False, "chunk_size": c.chunk_size_feed_forward, "dropout": c.dropout_rate}
-        mlp = form(c.d_model, c.d_ff, c.dense_act_fn, **options)
+        mlp = form(c.d_model, c.d_ff, c.dense_act_fn, bias=False, chunk_size=c.chunk_size_feed_forward, dropout=c.dropout_rate)
         mlp.down_proj = WideLinear(c.d_ff, c.d_model, bias=False)
         return mlp
 
@@ -315,8 +313,7 @@ def stack_files(bias: str, *, ours: str = "", causal: bool = False) -> dict[str,
     stored = "dec" if causal else "enc"
     layer = {name.replace("attn_output", "attn_o"): part for name, part in LAYER.items()} | (_CROSS if causal else {})
     table: dict[str, Any] = {f"{stored}.blk.*": (f"{ours}layers.*", layer), f"{stored}.output_norm": f"{ours}norm"}
-    table |= {"blk.*": None, "output_norm": None}
-    return table | {f"{stored}.blk.{'*' if '*' in bias else 0}.attn_rel_b": ours + bias}
+    return table | {"blk.*": None, "output_norm": None, f"{stored}.blk.{'*' if '*' in bias else 0}.attn_rel_b": ours + bias}
 
 
 def encoder_files(bias: str) -> Layout:
@@ -372,6 +369,9 @@ class T5EncoderModel(T5Encoder):
 
     def replace_embedding_table(self, table: nn.Module) -> None:
         self.shared = self.embed_tokens = table  # type: ignore[assignment]
+
+    def vocabulary_layers(self) -> list[nn.Module]:
+        return [self.shared, *super().vocabulary_layers()]
 
 
 class ScaledGeneration(ForConditionalGeneration[Seq2SeqB]):
