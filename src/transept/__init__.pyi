@@ -1355,6 +1355,15 @@ from transept.models.t5 import (
     T5Model as T5Model,
     T5Model as MT5Model,
 )
+from transept.models.t5gemma import (
+    T5GemmaConfig as T5GemmaConfig,
+    T5GemmaEncoderModel as T5GemmaEncoderModel,
+    T5GemmaForConditionalGeneration as T5GemmaForConditionalGeneration,
+    T5GemmaForSequenceClassification as T5GemmaForSequenceClassification,
+    T5GemmaForTokenClassification as T5GemmaForTokenClassification,
+    T5GemmaModel as T5GemmaModel,
+    T5GemmaModuleConfig as T5GemmaModuleConfig,
+)
 from transept.models.tapas import (
     TapasConfig as TapasConfig,
     TapasForMaskedLM as TapasForMaskedLM,

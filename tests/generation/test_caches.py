@@ -378,7 +378,7 @@ def test_the_formula_for_memory_holds(family: Family, cls: type[Model]) -> None:
         tokens = 7 + 5
     with torch.no_grad():
         cache = model(**given, use_cache=True).past_key_values
-    assert cache.get_memory_footprint() == 3 * tokens * memory.cache_bytes(model.config, 4)
+    assert cache.get_memory_footprint() == 3 * tokens * memory.cache_bytes(getattr(model.config, "decoder", model.config), 4)
 
 
 def test_the_page_on_caches_has_the_table() -> None:

@@ -79,7 +79,8 @@ def ready(family: Family, cls: type[Model]) -> tuple[Any, Any]:
         if family.modality == "seq2seq":
             # Where positions count real tokens, padding that begins a text would shift what is read in one pass.
             model.generation_config.decoder_start_token_id = 3 if family.model_type in ("fsmt", "m2m_100") else 1
-            model.generation_config.use_cache = True  # without one, tokens of the reference's FSMT see later ones
+        if family.model_type == "fsmt":
+            model.generation_config.use_cache = True  # without one, the reference's tokens see later ones
     return ours, theirs
 
 

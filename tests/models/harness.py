@@ -28,7 +28,7 @@ from .documents import document_batch
 from .entities import entity_inputs
 from .families import FAMILIES, Family
 from .pictures import picture_batch
-from .seq2seq import image_to_text_batch, seq2seq_batch, speech_batch, written_labels
+from .seq2seq import image_to_text_batch, reads_only, seq2seq_batch, speech_batch, written_labels
 from .tables import table_labels, table_types
 
 # Families whose layers the reference computes by its eager kernel alone.
@@ -157,6 +157,8 @@ def settings(family: Family, cls: type[Model], **more: Any) -> dict[str, Any]:
     given = dict(family.tiny)
     if any(part in cls.__name__ for part in ("LMHead", "CausalLM", "GenerationDecoder")):
         given |= family.decoder or {}
+    if family.modality == "seq2seq" and reads_only(cls):
+        given["is_encoder_decoder"] = False
     part = (given | more).get(reference_class(cls).config_class.base_config_key)  # of a composed model's
     return given | more if part is None else part | {name: value for name, value in more.items() if name not in given}
 

@@ -14,7 +14,7 @@ from transept.kinds.seq2seq import EncoderDecoderBackbone, Stack
 
 def reads_only(cls: type[Model]) -> bool:
     """Whether the class has one half alone."""
-    return cls.__name__.endswith("ForTokenClassification") or issubclass(cls, Stack)
+    return cls.__name__.endswith(("EncoderModel", "ForTokenClassification")) or issubclass(cls, Stack)
 
 
 def restores(cls: type[Model]) -> bool:

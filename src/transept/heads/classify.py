@@ -183,7 +183,7 @@ class ForLastTokenClassification(ForSequenceClassification[TextB]):
     bias, head_dropouts = False, ()
 
 
-class TokenTask(HeadedTask[TextB]):
+class TokenTask(HeadedTask[B]):
     """A task on all tokens together."""
 
     def reads_cache(self, labels: Tensor | None) -> bool:
@@ -191,7 +191,7 @@ class TokenTask(HeadedTask[TextB]):
         return False
 
 
-class ForTokenClassification(TokenTask[TextB]):
+class ForTokenClassification(TokenTask[B]):
     """One of C classes for each token: ``logits`` (B, T, C), ``labels`` (B, T) with -100 for ignored ones."""
 
     @property

@@ -73,10 +73,11 @@ class ForConditionalGeneration(WritingTask[Seq2SeqB], Seq2SeqTask[Seq2SeqB]):
 
     @classmethod
     def own_names_of(cls, config: Config) -> Names:
-        """The head is tied to what the decoder's embeddings are, where the config asks for it."""
+        """The head is tied to what the decoder's embeddings are, where the config asks for it; a class may state its ties."""
         names, table = super().own_names_of(config), "decoder.embed_tokens.weight"
         source = cls.backbone_class.names_of(config).tied.get(table, table)
-        return names | Names(ties={"lm_head.weight": f"backbone.{source}"} if config.tie_word_embeddings else {})
+        ties = cls.names.ties or {"lm_head.weight": f"backbone.{source}"}
+        return names | Names(ties=ties if config.tie_word_embeddings else {})
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """What the decoder reads to write these labels: (B, T) -> (B, T)."""

@@ -111,7 +111,7 @@ def grouped_attention(
     return kind(c.hidden_size, c.num_attention_heads, **sizes, bias=bias, pattern=pattern, rotary=rotary, **more)
 
 
-def gated_mlp(c: GroupedConfig, act: str, kind: type[MLP] = GatedMLP) -> MLP:
+def gated_mlp(c: GroupedConfig, act: str, kind: Callable[..., MLP] = GatedMLP) -> MLP:
     """The feed-forward layer, with the activation of that name; it is gated, or of another ``kind``."""
     return kind(c.hidden_size, c.intermediate_size, act, bias=c.mlp_bias, chunk_size=c.chunk_size_feed_forward)
 

@@ -21,6 +21,10 @@ TEXT_OF_NGRAMS = {"vocab_size": 99, "hidden_size": 32, "num_encoder_layers": 2, 
 TEXT_OF_NGRAMS |= {"num_encoder_attention_heads": 4, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 37}
 TEXT_OF_NGRAMS |= {"max_position_embeddings": 64, "num_buckets": 8, "relative_max_distance": 6, "initializer_range": SHARP}
 
+# One of T5Gemma's stacks, whose second layer sees all.
+GEMMA = TEXT | {"intermediate_size": 37, "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 4}
+GEMMA |= {"sliding_window": 4, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "initializer_range": SHARP}
+
 SEQ2SEQ = [
     Family(
         "bart",
@@ -215,6 +219,20 @@ SEQ2SEQ = [
             "next": {"ngram": 1},
             "three": {"ngram": 3, "num_buckets": 6, "relative_max_distance": 4, "eps": 0.2},
             "alone": {"disable_ngram_loss": True, "eps": 0.1},
+        },
+    ),
+    Family(
+        "t5gemma",
+        {"encoder": GEMMA, "decoder": GEMMA | {"hidden_size": 24}, "vocab_size": 99},
+        modality="seq2seq",
+        left_padded_alone=True,
+        rounded=ALL,  # the reference norms in float32
+        variants={
+            "untied": {"tie_word_embeddings": False},
+            "unbounded": {
+                "encoder": GEMMA | {"attn_logit_softcapping": None, "attention_bias": True},
+                "decoder": GEMMA | {"final_logit_softcapping": None, "num_hidden_layers": 3},
+            },
         },
     ),
 ]

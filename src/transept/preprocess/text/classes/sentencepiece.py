@@ -37,7 +37,7 @@ class GemmaTokenizer(
     build=build.plain_backend,
     options={},
     padding_side="left",
-    model_types=("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma"),
+    model_types=("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma"),
 ):
     """Gemma's tokenizer (byte pairs with byte fallback). Options: ``add_bos_token`` and ``add_eos_token``."""
 
