@@ -149,6 +149,8 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"tie_word_embeddings": False, "mlp_multipliers": [0.7, 0.9], "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 0.9]}
         | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "attention_bias": True},
     ),
+    "clipped": ("MptForCausalLM", {"attn_config": {"clip_qkv": 0.5}, "n_heads": 4, "tie_word_embeddings": False}),
+    "one number": ("HunYuanMoEV1ForCausalLM", {"moe_topk": [3, 3]}),
     "plain positions": ("ApertusForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
     "scaled positions": (
         "PhimoeForCausalLM",

@@ -52,6 +52,7 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "qwen35": lambda gguf: "qwen3_5_text",
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "llama4": lambda gguf: "llama4_text",
+    "hunyuan-moe": lambda gguf: "hunyuan_v1_moe",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5": lambda gguf: "umt5" if "enc.blk.1.attn_rel_b.weight" in gguf.tensors else "t5",
     "t5encoder": lambda gguf: "umt5" if "enc.blk.1.attn_rel_b.weight" in gguf.tensors else "t5",

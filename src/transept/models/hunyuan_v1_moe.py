@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.config.fields import Experts
 from transept.heads.language import ForSparseCausalLM
@@ -30,6 +31,15 @@ class HunYuanMoEV1Config(HunYuanDenseV1Config, SparseConfig):
     sep_token_id: int | None = 4
     num_experts: Experts = 1
     moe_topk: int | list[int] = 1
+
+    def in_gguf(self) -> Self:
+        """With one number for all layers, where they are alike."""
+        chosen = {self.chosen(layer) for layer in range(self.num_hidden_layers)}
+        return self.with_settings(moe_topk=chosen.pop()) if len(chosen) == 1 else self
+
+    def to_gguf(self) -> dict[str, Any]:
+        sizes = dict.fromkeys(("expert_feed_forward_length", "expert_shared_feed_forward_length"), self.intermediate_size)
+        return super().to_gguf() | sizes | {"expert_shared_count": 1}
 
     def chosen(self, layer: int) -> int:
         """How many experts work on a token in a layer."""
@@ -56,6 +66,7 @@ HUNYUAN_EXPERTS: Table = {"gate": ("router", {"wg.weight": "weight"}), "experts"
 class HunYuanMoEV1Model(MixtralModel):
     config_class = HunYuanMoEV1Config
     names = sparse_names(HUNYUAN_EXPERTS, HUNYUAN_BLOCK)
+    gguf = Layout({"ffn_gate_inp": None, "ffn_gate_inp.weight": "mlp.router.weight"})
     attention_class, qk_norm_class = LateNormAttention, RMSNorm
     config: HunYuanMoEV1Config
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Experts, Layers
+from transept.config.gguf import SIGMOID
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.experts import BalancedConfig, sparse_mlp
 from transept.layers import RMSNorm
@@ -42,6 +44,9 @@ class MiniMaxM2Config(BalancedConfig):
     num_experts_per_tok: int = 8
     router_jitter_noise: float = 0.0
 
+    def to_gguf(self) -> dict[str, Any]:
+        return super().to_gguf() | {"expert_gating_func": SIGMOID, "expert_feed_forward_length": self.intermediate_size}
+
     @classmethod
     def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
         values = super().upgrade(values)
@@ -63,6 +68,7 @@ class MiniMaxM2Model(MixtralModel):
         legacy={f"layers.*.mlp.{part}": f"layers.*.block_sparse_moe.{part}" for part in MINIMAX_EXPERTS},
         exact=("correction_bias",),
     )
+    gguf = Layout()
     attention_class, qk_norm_class = WholeNormAttention, RMSNorm
     config: MiniMaxM2Config
 

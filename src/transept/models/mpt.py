@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Deviation, Layers, Multiple, Range, Share
@@ -16,6 +17,7 @@ from transept.core.parts import CompositeConfig
 from transept.heads import classify, language, span
 from transept.kinds.text import CausalBackbone
 from transept.layers import MLP, Context, FusedAttention, Pattern, PreNorm, alibi, standard_layers
+from transept.storage.gguf import GGUF
 
 
 class MptAttentionConfig(Config):
@@ -67,6 +69,20 @@ class MptConfig(CompositeConfig):
     use_cache: bool = False
     initializer_range: Deviation = 0.02
 
+    gguf_keys = {"context_length": "max_seq_len"}
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        own = {"clip_qkv": "clamp_kqv", "alibi_bias_max": "max_alibi_bias"}
+        found = {name: gguf.get(f"mpt.attention.{key}", float) for name, key in own.items()}
+        most = found["alibi_bias_max"]
+        return values | {"attn_config": found | {"alibi_bias_max": 8 if most is None else int(most)}}
+
+    def to_gguf(self) -> dict[str, Any]:
+        own = self.attn_config
+        clip = {} if own.clip_qkv is None else {"attention.clamp_kqv": own.clip_qkv}
+        return super().to_gguf() | clip | {"attention.max_alibi_bias": float(own.alibi_bias_max)}
+
 
 class MptBlock(PreNorm):
     is_prepared = True  # biases by distance are made once for all layers
@@ -98,6 +114,7 @@ class MptModel(CausalBackbone):
     head_dropouts = (0.1,)
     reads = ("input_ids", "past_key_values", "attention_mask", "inputs_embeds", "labels", "use_cache")
     names = Names({"wte": "embed_tokens", "blocks.*": ("layers.*", MPT_BLOCK), "norm_f": "norm"})
+    gguf = Layout()
 
     def __init__(self, config: MptConfig) -> None:
         super().__init__(config)
