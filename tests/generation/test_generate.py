@@ -26,6 +26,7 @@ BEHIND_PADDING = ("roberta", "xlm_roberta", "roberta_prelayernorm", "xlm_roberta
 COUNTED = [case for case in WRITERS if case.values[0].model_type in BEHIND_PADDING]
 # Of these the reference reads padding as if it were text.
 READING_PADDING = ("reformer", "xlnet", "recurrent_gemma", "rwkv")
+SEEING_PADDING = ("ProphetNetForCausalLM",)  # and of these classes where there is a cache
 # With hashed attention, the reference lets all rows read what it keeps of the first; it bounds no steps of decoding.
 ALONE: dict[str, Any] = {"reformer": {"attn_layers": ["local", "local"]}, "zamba2": {"time_step_min": 1e-6}}
 COMPARED = [case for case in WRITERS if case not in COUNTED]
@@ -56,7 +57,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 def inputs(family: Family, cls: type[Model], pad: str = "left") -> dict[str, Tensor]:
     """Prompts of three lengths."""
     decoder = family.modality != "seq2seq" or cls.__name__.endswith("CausalLM")
-    pad = "none" if family.model_type in READING_PADDING else pad
+    pad = "none" if family.model_type in READING_PADDING or cls.__name__ in SEEING_PADDING else pad
     found = batch(family, cls, pad=pad if decoder else "right")
     return {name: found[name] for name in ("input_ids", "attention_mask")}
 
