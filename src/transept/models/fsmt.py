@@ -99,7 +99,6 @@ class FSMTModel(BartModel):
         *("use_cache", "output_attentions", "output_hidden_states", "inputs_embeds", "decoder_inputs_embeds"),
     )
     names = Names(
-        {"encoder": "encoder", "decoder": "decoder"},
         ties=dict.fromkeys(("encoder.embed_tokens.weight", "decoder.output_projection.weight"), "decoder.embed_tokens.weight"),
     )
 
