@@ -41,12 +41,14 @@ def model_types() -> tuple[str, ...]:
 def family(model_type: str) -> types.ModuleType:
     """The module with the classes of a model type; where there is none, an ``UnsupportedError`` with the nearest name.
 
-    A network that a composed model is made of has a type that begins with its family's: ``clip_vision_model``.
+    A network that a composed model is made of has a type that begins with its family's, perhaps written otherwise:
+    ``clip_vision_model``, ``t5_gemma_module``.
     """
     models = importlib.import_module(_FAMILIES)
     name = model_type.replace("-", "_")
     if name not in model_types():
-        owner = max((each for each in model_types() if name.startswith(f"{each}_")), key=len, default=None)
+        letters = name.replace("_", "")
+        owner = max((each for each in model_types() if letters.startswith(each.replace("_", ""))), key=len, default=None)
         module = None if owner is None else family(owner)
         if module is None or not any(same_type(cls.config_class.model_type, name) for cls in models_of(module)):
             raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))
