@@ -94,10 +94,13 @@ def _see(family: Family, attentions: bool = False) -> dict[str, bool]:
 WITHOUT_CACHE = ("RecurrentGemmaModel", "RecurrentGemmaForCausalLM")
 
 
+def _without_cache(kind: type) -> dict[str, Any]:
+    return {"use_cache": False} if kind.__name__ in WITHOUT_CACHE else {}
+
+
 def _run(model: Any, inputs: dict[str, Any]) -> Any:
-    more = {"use_cache": False} if type(model).__name__ in WITHOUT_CACHE else {}
     with torch.no_grad():
-        return model(**more | inputs)
+        return model(**_without_cache(type(model)) | inputs)
 
 
 FORMS = [pytest.param(pad, kernel, id=f"{pad}-{kernel}") for pad in ("right", "left", "none") for kernel in ("eager", "sdpa")]
@@ -327,7 +330,7 @@ OF_ITS_OWN = [
 @pytest.mark.parametrize(("family", "cls"), in_turn(OF_ITS_OWN, 3))
 def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
     ours, _ = pair(family, cls, **shallow(family.tiny))
-    inputs = batch(family, cls)
+    inputs = batch(family, cls) | _without_cache(cls)
     torch._dynamo.reset()
     compare(_run(torch.compile(ours, fullgraph=True), inputs), _run(ours, inputs), 10 * SINGLE)  # other kernels
 
@@ -336,7 +339,7 @@ def test_compiles_with_inductor(family: Family, cls: type[Model]) -> None:
 def test_exports(family: Family, cls: type[Model]) -> None:
     """The first of a family is exported whole, the others with one layer of what was seen there."""
     ours, _ = pair(family, cls, **({} if cls is classes(family)[0] else shallow(family.tiny)))
-    inputs = batch(family, cls)
+    inputs = batch(family, cls) | _without_cache(cls)
     exported = torch.export.export(ours, (), inputs)
     compare(_run(exported.module(), inputs), _run(ours, inputs), SINGLE)
 
