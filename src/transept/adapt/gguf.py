@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from transept.checkpoint.gguf_writing import SAVE_PLAIN, Entry, entries_of, take_numbers
+from transept.checkpoint.gguf import SAVE_PLAIN
+from transept.checkpoint.gguf_writing import Entry, entries_of, take_numbers
 from transept.config.fields import plain, specs
 from transept.config.gguf import values_of
 from transept.config.model import Config

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from transept.checkpoint.gguf import GGUFStore
@@ -72,7 +71,7 @@ def _weights_of_experts(
         found = [store.grouped(filled[piece]) for piece in sorted(pieces)]
         weights = [weight for weight in found if weight is not None]
         complete = len(weights) == keys.recipe(pieces[0]).pieces
-        yield GroupedWeight.joined(weights, lambda parts: torch.cat([*parts])) if complete else None
+        yield GroupedWeight.joined(weights) if complete else None
 
 
 def replace(model: nn.Module, path: str, layer: nn.Module) -> None:

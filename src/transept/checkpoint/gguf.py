@@ -26,6 +26,7 @@ from transept.storage.gguf import GGUF, Stored
 
 T = TypeVar("T")
 
+SAVE_PLAIN = "Save the model as safetensors, with save_pretrained."  # what to do with what the format cannot say
 # Numbers that are unpacked at a time: few enough for what stands between to stay in a core's caches.
 _STEP = 2**17
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from transept.checkpoint.block_writing import encode
 from transept.checkpoint.few_bits_writing import slots_of, written_state
-from transept.checkpoint.gguf import Layout, file_names, stated_for
+from transept.checkpoint.gguf import SAVE_PLAIN, Layout, file_names, stated_for
 from transept.checkpoint.keys import KeyMap
 from transept.errors import UnsupportedError
 from transept.quantized.linear import few_bits
@@ -23,7 +23,6 @@ from transept.storage.gguf_encodings import Encoding, Mix
 Shape = tuple[int, ...]
 Parts = tuple[Callable[[], Tensor], ...]
 
-SAVE_PLAIN = "Save the model as safetensors, with save_pretrained."
 _STEP = 2**20  # numbers that are rounded at a time
 _EXPERT = re.compile(r"(?P<stem>.+_exps)\.\d+\.weight")
 

@@ -47,8 +47,7 @@ def family(model_type: str) -> types.ModuleType:
     models = importlib.import_module(_FAMILIES)
     name = model_type.replace("-", "_")
     if name not in model_types():
-        letters = name.replace("_", "")
-        owner = max((each for each in model_types() if letters.startswith(each.replace("_", ""))), key=len, default=None)
+        owner = max((each for each in model_types() if _letters(name).startswith(_letters(each))), key=len, default=None)
         module = None if owner is None else family(owner)
         if module is None or not any(same_type(cls.config_class.model_type, name) for cls in models_of(module)):
             raise UnsupportedError(f"there is no model type {model_type!r}.", hint=nearest(name, model_types()))

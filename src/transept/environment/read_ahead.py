@@ -22,9 +22,9 @@ def read_ahead(paths: Sequence[Path]) -> None:
 
     Else each part of a file is read when a tensor is first touched, and the disk waits while the processor works.
     """
-    if hasattr(os, "posix_fadvise"):
-        room, size = memory_left(torch.device("cpu")), sum(path.stat().st_size for path in paths)
-        if size > _SMALL and (room is None or 2 * size < room):
+    if hasattr(os, "posix_fadvise") and (size := sum(path.stat().st_size for path in paths)) > _SMALL:
+        room = memory_left(torch.device("cpu"))
+        if room is None or 2 * size < room:
             threading.Thread(target=_advise, args=(paths,), daemon=True).start()
 
 

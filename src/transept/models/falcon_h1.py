@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.gguf import Change, Layout, of_matrix
+from transept.checkpoint.gguf import SAVE_PLAIN, Change, Layout, of_matrix
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, derived, specs
@@ -76,7 +76,7 @@ class FalconH1Config(DecoderConfig, StateSpaceSettings):
         ones |= {"ssm_multipliers": [1.0] * 5, "mlp_multipliers": [1.0] * 2, "mamba_d_ssm": self.mamba_inner}
         if self.tie_word_embeddings and self.embedding_multiplier != self.lm_head_multiplier:
             what = "GGUF files have `embedding_multiplier` and `lm_head_multiplier` in the weights, which are one tensor here."
-            raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+            raise UnsupportedError(what, hint=SAVE_PLAIN)
         before = self.mamba_norm_before_gate and self.mamba_rms_norm
         return self.with_settings(mamba_expand=2, mamba_norm_before_gate=before, **ones)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transept.checkpoint.gguf import Layout
+from transept.checkpoint.gguf import SAVE_PLAIN, Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts
 from transept.config.model import Config
@@ -63,7 +63,7 @@ class PhimoeConfig(BalancedConfig):
         rope, own = self.rope_parameters or {}, super().to_gguf()
         if rope.get("short_mscale") != rope.get("long_mscale"):
             what = "GGUF files have one number for `short_mscale` and `long_mscale` in `rope_parameters`."
-            raise UnsupportedError(what, hint="Save the model as safetensors, with save_pretrained.")
+            raise UnsupportedError(what, hint=SAVE_PLAIN)
         return own | ({"rope.scaling.attn_factor": rope["short_mscale"]} if "short_mscale" in rope else {})
 
     def window(self, layer: int) -> int | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transept.quantized.grouped import BlockedLayer
 from transept.quantized.layout import BlockedWeight
 from transept.quantized.linear import LayerWeight, gone, has_names_alone
-from transept.quantized.weights import BY_ROW, GroupedWeight, is_alike
+from transept.quantized.weights import GroupedWeight, is_alike, parts_of_rows
 
 
 class GroupedExperts(BlockedLayer):
@@ -28,9 +28,7 @@ class GroupedExperts(BlockedLayer):
         first = weights[0]
         super().__init__(nn.Linear(inputs, first.rows, device="meta"))
         self.count, self.inputs_first = len(weights), inputs_first
-        own = [name for name in BY_ROW if getattr(first, name) is not None]
-        parts: dict[str, Any] = {name: torch.cat([getattr(weight, name) for weight in weights]) for name in own}
-        self.take(replace(first, **parts))
+        self.take(replace(first, **parts_of_rows(weights)))
 
     @classmethod
     def of(cls, weights: Iterable[GroupedWeight | None], shape: torch.Size, *, inputs_first: bool) -> Self | None:
@@ -75,7 +73,7 @@ class GroupedExperts(BlockedLayer):
     def grouped(self) -> GroupedWeight:
         """The rows of all experts."""
         weights = [weight.grouped() for weight in self.blocks.apart(self.count)]
-        rows = GroupedWeight.joined(weights, lambda parts: torch.cat([*parts]))
+        rows = GroupedWeight.joined(weights)
         assert rows is not None
         return rows
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transept.quantized.weights import BY_ROW, SHARED, GroupedWeight, is_alike
+from transept.quantized.weights import BY_ROW, SHARED, GroupedWeight, is_alike, parts_of_rows
 
 ROWS = 16  # of a block
 
@@ -64,12 +63,7 @@ class BlockedWeight:
         first = weights[0]
         if any(weight.rows % ROWS for weight in weights[:-1]) or not all(is_alike(first, weight) for weight in weights):
             return None
-        parts: dict[str, Any] = {
-            name: torch.cat([getattr(weight, name) for weight in weights])
-            for name in BY_ROW
-            if getattr(first, name) is not None
-        }
-        return replace(first, rows=sum(weight.rows for weight in weights), **parts)
+        return replace(first, rows=sum(weight.rows for weight in weights), **parts_of_rows(weights))
 
     def apart(self, count: int) -> list[BlockedWeight]:
         """The weights of ``rows`` each, where the blocks are those of so many after each other."""

@@ -18,6 +18,13 @@ _AT_ONCE = 2**17  # numbers that are rounded at a time, few enough to stay in a 
 # Shares of the largest number that the outermost step is tried at; one that is less may cut it, and fits the others better.
 _TRIED = tuple(1 - 0.02 * step for step in range(-2, 13))
 
+Join = Callable[[Sequence[Tensor]], Tensor]
+
+
+def behind_each_other(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of several after those of the first."""
+    return torch.cat([*parts])
+
 
 @dataclass(frozen=True)
 class GroupedWeight:
@@ -65,14 +72,10 @@ class GroupedWeight:
         return replace(self, **parts)
 
     @staticmethod
-    def joined(weights: Sequence[GroupedWeight], join: Callable[[Sequence[Tensor]], Tensor]) -> GroupedWeight | None:
+    def joined(weights: Sequence[GroupedWeight], join: Join = behind_each_other) -> GroupedWeight | None:
         """The weight whose rows are made of those of several; ``None`` where they are of several kinds."""
-        first = weights[0]
-        if not all(is_alike(first, weight) for weight in weights[1:]):
-            return None
-        own = [name for name in BY_ROW if getattr(first, name) is not None]
-        parts: dict[str, Any] = {name: join([getattr(weight, name) for weight in weights]) for name in own}
-        return replace(first, **parts)
+        alike = all(is_alike(weights[0], weight) for weight in weights[1:])
+        return replace(weights[0], **parts_of_rows(weights, join)) if alike else None
 
     def dequantized(self) -> Tensor:
         """(out, in) in float32."""
@@ -94,6 +97,12 @@ class GroupedWeight:
     def _by_group(self, coarse: Tensor, fine: Tensor | None) -> Tensor:
         spread = _numbers(coarse).repeat_interleave(self.span, 1)[:, : self.groups]
         return spread if fine is None else spread * fine.float()
+
+
+def parts_of_rows(weights: Sequence[Any], join: Join = behind_each_other) -> dict[str, Any]:
+    """What several weights have of their rows, by its names, put together."""
+    own = [name for name in BY_ROW if getattr(weights[0], name) is not None]
+    return {name: join([getattr(weight, name) for weight in weights]) for name in own}
 
 
 def is_alike(one: Any, other: Any) -> bool:

@@ -532,7 +532,7 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
 // `room` holds for each row of x its K values, then K / group steps, sums and starts, of four bytes each. A row alone is
 // rounded by every thread for itself, in a room for each of them, so that none waits for another. The rows before `ends[0]` are
 // multiplied by the first weight, those from there to `ends[1]` by the second, and so on; `widths` says whether scales (1) and
-// the table (2) are floats, or scales powers of two (4), or codes floats (8), for which there is no room.
+// the table (2) are floats, or scales powers of two (4). Where codes are floats there is no room.
 extern "C" void transept_grouped(const float* x, const uint8_t* codes, const void* scale, const int8_t* fine_scale,
                                  const uint16_t* low, const int8_t* fine_low, const void* table, float* out, uint8_t* room,
                                  const int64_t* ends, int64_t weights, int64_t rows, int64_t outputs, int64_t inputs,
@@ -544,7 +544,7 @@ extern "C" void transept_grouped(const float* x, const uint8_t* codes, const voi
   const bool lows = low != nullptr || fine_low != nullptr;
   const auto choose = [&](auto without, auto with) { return lows ? with : without; };
   const auto multiply_block = bits == 8          ? choose(multiply_rows<EIGHT, false>, multiply_rows<EIGHT, true>)
-                              : widths & 2       ? choose(multiply_rows<FINE, false>, multiply_rows<FINE, true>)
+                              : widths & 2       ? multiply_rows<FINE, false>
                               : table != nullptr ? choose(multiply_rows<TABLE, false>, multiply_rows<TABLE, true>)
                                                  : choose(multiply_rows<FOUR, false>, multiply_rows<FOUR, true>);
   const int32_t middle = bits == 8 || table != nullptr ? OVER : lows ? 0 : 8;
