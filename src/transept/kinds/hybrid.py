@@ -45,6 +45,11 @@ class KindsConfig(Config):
             self.fail("layer_types", f"must name {' or '.join(self.kinds)} for each of {self.num_hidden_layers} layers")
 
 
+def heads_by_layer(c: Any) -> dict[str, list[int]]:
+    """The setting of GGUF files that says how many heads of keys each layer has."""
+    return {"attention.head_count_kv": [c.num_key_value_heads if kind == FULL else 0 for kind in c.layer_types]}
+
+
 class HeadsByLayer(KindsConfig):
     """The same, where GGUF files tell layers of attention by their heads of keys, of which others have none."""
 
@@ -56,8 +61,7 @@ class HeadsByLayer(KindsConfig):
         return super().from_gguf(gguf, values | ({"layer_types": kinds} if kinds else {}))
 
     def to_gguf(self) -> dict[str, Any]:
-        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
-        return super().to_gguf() | {"attention.head_count_kv": counts}
+        return super().to_gguf() | heads_by_layer(self)
 
 
 class LimitedSteps(Config):

@@ -22,6 +22,7 @@ from transept.layers.block import PreNorm
 from transept.layers.moe import wide
 from transept.layers.recurrent import STATE_SPACE, GatedGroupNorm, StateSpaceMixer
 from transept.models.llama import ATTENTION, LlamaModel
+from transept.models.mamba import mixer_files
 from transept.models.mamba2 import Mamba2Model
 from transept.storage.gguf import GGUF
 
@@ -194,8 +195,7 @@ class FalconH1Model(HybridBackbone, LlamaModel):
     config_class = FalconH1Config
     names = LlamaModel.names | Names({"layers.*": ("layers.*", FALCON_BLOCK), "final_layernorm": "norm"})
     gguf = Layout(
-        {name: ours for name, ours in Mamba2Model.gguf.layer.items() if name != "attn_norm"}
-        | {"ffn_norm": "mlp_norm.weight"},  # a name without an ending
+        mixer_files(Mamba2Model.gguf) | {"ffn_norm": "mlp_norm.weight"},  # a name without an ending
         changes={
             **Mamba2Model.gguf.changes,
             "token_embd.weight": _times(lambda c: c.embedding_multiplier),

@@ -19,7 +19,7 @@ from transept.models.granite import Multiplier
 from transept.models.granitemoe import FILES, GraniteMoeForCausalLM
 from transept.models.granitemoeshared import GraniteMoeSharedConfig, GraniteMoeSharedModel
 from transept.models.llama import ATTENTION, NORMS, LlamaModel
-from transept.models.mamba import OLDER_KINDS
+from transept.models.mamba import OLDER_KINDS, mixer_files
 from transept.models.mamba2 import Mamba2Model
 from transept.storage.gguf import GGUF
 
@@ -78,7 +78,7 @@ class GraniteMoeHybridModel(HybridBackbone, GraniteMoeSharedModel):
     )
     gguf = Layout(
         {
-            **{name: ours for name, ours in Mamba2Model.gguf.layer.items() if name != "attn_norm"},
+            **mixer_files(Mamba2Model.gguf),
             **GraniteMoeSharedModel.gguf.layer,
             "ffn_gate_up": "mlp.gate_up_proj",
         },

@@ -17,11 +17,11 @@ from transept.config.model import Config
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL
 from transept.kinds.experts import BalancedConfig, sparse_mlp
-from transept.kinds.hybrid import LINEAR, HybridBackbone
+from transept.kinds.hybrid import LINEAR, HybridBackbone, heads_by_layer
 from transept.layers import RMSNorm
 from transept.layers.moe import Router
 from transept.models.llama import ATTENTION, LlamaForSequenceClassification, LlamaModel
-from transept.models.mamba import STATE_FILES, MambaMixer
+from transept.models.mamba import STATE_FILES, MambaMixer, mixer_files
 from transept.models.mixtral import MixtralModel, experts_files
 from transept.storage.gguf import GGUF
 
@@ -87,9 +87,7 @@ class JambaConfig(BalancedConfig):
         return {period: others[0] - first if others else len(layers), offset: first}
 
     def to_gguf(self) -> dict[str, Any]:
-        counts = [self.num_key_value_heads if kind == FULL else 0 for kind in self.layer_types]
-        own = {"ssm.inner_size": self.mamba_expand * self.hidden_size, "attention.head_count_kv": counts}
-        return super().to_gguf() | own
+        return super().to_gguf() | heads_by_layer(self) | {"ssm.inner_size": self.mamba_expand * self.hidden_size}
 
     @property
     def layer_types(self) -> list[str]:
@@ -138,8 +136,7 @@ class JambaModel(HybridBackbone, MixtralModel):
     config_class = JambaConfig
     names = LlamaModel.names | Names({"layers.*": ("layers.*", JAMBA_BLOCK), "final_layernorm": "norm"}, files=FILES)
     gguf = Layout(
-        {name: ours for name, ours in STATE_FILES.layer.items() if name != "attn_norm"}
-        | {f"ssm_{name}_norm": f"mixer.{name}_layernorm" for name in ("dt", "b", "c")},
+        mixer_files(STATE_FILES) | {f"ssm_{name}_norm": f"mixer.{name}_layernorm" for name in ("dt", "b", "c")},
         changes=STATE_FILES.changes,
     )
     config: JambaConfig

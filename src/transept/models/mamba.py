@@ -145,6 +145,11 @@ STATE_FILES = Layout(
 )
 
 
+def mixer_files(layout: Layout) -> dict[str, Any]:
+    """What GGUF files call the parts of the mixers of a layout, in families that have a norm of their own before these."""
+    return {name: ours for name, ours in layout.layer.items() if name != "attn_norm"}
+
+
 class MambaModel(StateBackbone):
     config_class: ClassVar[type[StateSpaceConfig]] = MambaConfig
     base_model_prefix = "backbone"
