@@ -173,6 +173,7 @@ WHOLE = (
     "XLNetForQuestionAnswering",
     "XLMForQuestionAnswering",
     "FlaubertForQuestionAnswering",
+    "TapasForQuestionAnswering",
     "BlipForImageTextRetrieval",
     "BlipForConditionalGeneration",
     "DetrForSegmentation",
@@ -216,7 +217,7 @@ def test_a_head_learns_from_kept_states_as_from_the_whole_model(family: Family, 
     for name, one, other in zip(trained, found, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
-            least = max(1e-4 * max(float(other.norm()), 1e-3 * largest), noise_of(name, other))
+            least = max(1e-4 * max(float(other.norm()), 1e-3 * largest), noise_of(cls, name, other))
             assert float((one - other).norm()) <= least, name
 
 

@@ -176,7 +176,8 @@ def test_gradients_equal_reference(family: Family, cls: type[Model]) -> None:
             other = recipe.take(theirs_as_stored[recipe.stored], recipe.lengths(state))
         else:  # what files have as one tensor, and the reference as several
             other = theirs_by_name[name]
-        found = float((gradient - other).norm()) / max(float(other.norm()), 1e-3 * largest, noise_of(name, gradient) / 1e-4)
+        least = noise_of(cls, name, gradient) / 1e-4
+        found = float((gradient - other).norm()) / max(float(other.norm()), 1e-3 * largest, least)
         note("gradients", found)
         assert found <= 1e-4, name
         compared += 1
