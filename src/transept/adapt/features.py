@@ -135,7 +135,8 @@ def precompute(model: TaskModel[Any], batches: Iterable[Mapping[str, Any]]) -> t
     if not rows:
         raise InputError("there are no batches to compute states of.")
     labels = dict.fromkeys(task.labels, float(IGNORED))
-    return Features(rows, labels | {"input_ids": float(model.config.pad_token_id or 0)}), head
+    pad = float(model.config.pad_token_id or 0)
+    return Features(rows, labels | {"input_ids": pad, "decoder_input_ids": pad}), head
 
 
 def _in_steps(cls: type[nn.Module]) -> bool:
@@ -147,10 +148,12 @@ def _in_steps(cls: type[nn.Module]) -> bool:
 
 def _rows(task: Any, head: HeadModel, batch: dict[str, Any]) -> Iterator[Row]:
     """One batch's rows."""
-    inputs = {name: value for name, value in batch.items() if name not in task.labels}
+    given = {name: value for name, value in batch.items() if name not in task.labels}
     labels = {name: batch[name] for name in task.labels if name in batch}
-    states = task.encode(dict(inputs), next(iter(labels.values()), None))
-    features = task.features(states, inputs)
+    states = task.encode(given, next(iter(labels.values()), None))
+    features = task.features(states, given)
+    # With what the task itself made to read, such as a decoder's ids.
+    inputs = {name: value for name, value in given.items() if name in batch or isinstance(value, Tensor)}
     kept = _tensors(states, type(task).__name__) if features is None else {_FEATURES: features}
     values, count = (inputs if features is None else {}) | kept | labels, len(next(iter(kept.values())))
     head.kind = type(states)

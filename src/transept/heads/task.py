@@ -63,7 +63,8 @@ class Task(TaskModel[B]):
         return self.answer(output, states, terms, num_items_in_batch, return_dict)
 
     def for_loss(self, **inputs: Any) -> ModelOutput:
-        states = self.encode({name: value for name, value in inputs.items() if name != "return_dict"}, None)
+        inputs.pop("return_dict", None)
+        states = self.encode(inputs, None)
         output = self.unscored(states, inputs)
         output.complete(states)
         return output

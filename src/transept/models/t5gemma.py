@@ -17,14 +17,14 @@ from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Share
 from transept.config.model import Config
 from transept.core.parts import Composed, CompositeConfig, Part
-from transept.heads.classify import Classifier, ForTokenClassification, HeadedTask
+from transept.heads.classify import Classifier, ForTokenClassification, HeadedTask, PooledTask
 from transept.heads.seq2seq import ForConditionalGeneration, Seq2SeqTask
 from transept.kinds.decoder import gated_mlp
 from transept.kinds.seq2seq import DecoderStack, EncoderStack, Seq2SeqBackbone, Seq2SeqConfig, Stack, shifted
 from transept.kinds.text import TextBackbone
-from transept.layers import Attention, Block, Context, GatedMLP, SandwichNorm, pool
+from transept.layers import Attention, Block, Context, GatedMLP, SandwichNorm
 from transept.models.gemma2 import Gemma2Config, Gemma2Model, softcap
-from transept.outputs import BackboneOutput, LogitsOutput, ModelOutput, Seq2SeqOutput
+from transept.outputs import BackboneOutput, LogitsOutput, Seq2SeqOutput
 
 
 class T5GemmaModuleConfig(Gemma2Config):
@@ -265,18 +265,19 @@ class _Classification(Seq2SeqTask[T5GemmaModel], HeadedTask[T5GemmaModel]):
         return BackboneOutput(last_hidden_state=found.last_hidden_state, **seen)
 
 
-class T5GemmaForSequenceClassification(_Classification):
+class T5GemmaForSequenceClassification(_Classification, PooledTask[T5GemmaModel]):
     """One of C classes for each sequence, by the state of its last token: ``logits`` (B, C), ``labels`` (B)."""
+
+    pooling = "last"
 
     @property
     def rows_apart(self) -> bool:
         """False for both stacks: of a text that nothing pads, the decoder does not read the last token."""
         return not self.config.is_encoder_decoder
 
-    def predict(self, states: Any, inputs: dict[str, Any]) -> ModelOutput:
+    def pooled(self, states: BackboneOutput, inputs: dict[str, Any]) -> Tensor:
         side = "decoder_" if self.config.is_encoder_decoder else ""
-        ids, mask = inputs.get(f"{side}input_ids"), inputs.get(f"{side}attention_mask")
-        return self.output_class(logits=self.head(pool.last(states.last_hidden_state, ids, mask, self.config.pad_token_id)))
+        return self.pool(states, inputs.get(f"{side}input_ids"), inputs.get(f"{side}attention_mask"))
 
 
 class T5GemmaForTokenClassification(_Classification, ForTokenClassification[T5GemmaModel]): ...
