@@ -59,7 +59,7 @@ WRITERS = {
     if cls.__name__.endswith(("ForCausalLM", "LMHeadModel")) and "gguf" in vars(getattr(cls, "backbone_class", cls))
 }
 # OLMo 3's files are OLMo 2's, EXAONE 4's do not say which layers of a small model slide, and those of BERT have no head.
-OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel"}
+OTHERS = {"Olmo3ForCausalLM", "Exaone4ForCausalLM", "BertLMHeadModel", "RobertaForCausalLM", "XLMRobertaForCausalLM"}
 
 
 def tiny(**more: Any) -> transept.LlamaForCausalLM:
@@ -180,6 +180,33 @@ def test_bert_is_read_as_it_was(tmp_path: Path) -> None:
     ids = torch.randint(5, 40, (2, 9))
     with torch.no_grad():  # the file's numbers have 16 bits
         assert (model(ids)[0] - again(ids)[0]).abs().max() < 1e-2
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "Roberta": {"max_position_embeddings": 40, "type_vocab_size": 1},
+    "XLMRoberta": {"max_position_embeddings": 40},
+    "ModernBert": {"global_attn_every_n_layers": 2, "local_attention": 6, "local_rope_theta": 5e3, "hidden_activation": "silu"}
+    | {"cls_token_id": 1, "sep_token_id": 2},
+    "NomicBert": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e3}},
+    "JinaEmbeddingsV3": {},
+    "EuroBert": {"num_key_value_heads": 1, "mask_token_id": 4},
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_are_read_as_they_were(name: str, tmp_path: Path) -> None:
+    """RoBERTa's are BERT's in such files, which have no rows for positions that do not count."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 40}
+    sizes |= {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+    kind, config = getattr(transept, f"{name}Model"), getattr(transept, f"{name}Config")(**sizes, **ENCODERS[name])
+    options = {} if name in ("ModernBert", "EuroBert") else {"add_pooling_layer": False}
+    model = kind(config, **options).eval()
+    save_gguf(model, tmp_path / "model.gguf", "f32")
+    same, read = (cls.from_pretrained(tmp_path / "model.gguf", **options) for cls in (kind, transept.AutoModel))
+    ids = torch.randint(5, 40, (2, 9))
+    with torch.no_grad():
+        assert all(torch.equal(model(ids)[0], each(ids)[0]) for each in (same, read))
+    assert type(read).__name__ == ("BertModel" if "Roberta" in name else f"{name}Model")
 
 
 @pytest.mark.parametrize(

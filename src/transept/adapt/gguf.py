@@ -83,6 +83,8 @@ def save_gguf(
     settings = {f"{architecture}.{key}": value for key, value in values_of(config.in_gguf()).items()}
     settings |= take_numbers(entries, model.body.gguf) | {"general.file_type": mix.number, "general.quantization_version": 2}
     settings |= {} if tokenizer is None else settings_of_tokenizer(tokenizer, config.vocab_size)
+    if (types := entries.get("token_types.weight")) is not None:
+        settings["tokenizer.ggml.token_type_count"] = types.shape[0]
     settings |= {f"tokenizer.ggml.{role}_token_id": number for role, number in _ends(model, tokenizer)}
     with replaced(path) as place, closing(gguf.GGUFWriter(place, architecture)) as writer:
         _begin(writer, settings, factors, entries)

@@ -28,6 +28,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
     "attention.sliding_window": ("sliding_window",),
     "rope.freq_base": ("rope_theta",),
+    "rope.freq_base_swa": ("rope_local_base_freq",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
@@ -92,6 +93,8 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
     if (embeddings := gguf.tensors.get("token_embd.weight")) is None:
         raise FormatError("holds no tensor `token_embd.weight`.", path=gguf.paths[0], hint="It may be no language model.")
     values |= {"vocab_size": embeddings.shape[0], "tie_word_embeddings": "output.weight" not in gguf.tensors}
+    if (types := gguf.tensors.get("token_types.weight")) is not None and _has(kind, "type_vocab_size"):
+        values["type_vocab_size"] = types.shape[0]
     if _has(kind, "rope_parameters"):
         values |= dict(_rotary(gguf, values))
     found: dict[str, Any] = kind.from_gguf(gguf, values | {"dtype": _dtype(gguf)})

@@ -52,6 +52,7 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "qwen35": lambda gguf: "qwen3_5_text",
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "llama4": lambda gguf: "llama4_text",
+    "jina-bert-v3": lambda gguf: "jina_embeddings_v3",
     "hunyuan-moe": lambda gguf: "hunyuan_v1_moe",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",
     "t5": lambda gguf: "umt5" if "enc.blk.1.attn_rel_b.weight" in gguf.tensors else "t5",
@@ -92,6 +93,7 @@ def renamed(model_type: str, source: ModuleType) -> ModuleType:
             body |= {"model_type": model_type, "__annotations__": kinds, **alias.defaults}
         else:
             body["base_model_prefix"] = alias.prefix or cls.base_model_prefix
+            body |= {"gguf": vars(cls)["gguf"]} if "gguf" in vars(cls) else {}
             if issubclass(cls, TaskModel):
                 body["heads_first"] = alias.heads_first
                 options["backbone"] = getattr(made, cls.backbone_class.__name__.replace(old, new, 1))

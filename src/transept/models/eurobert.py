@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
 from transept.config.model import Config
@@ -42,9 +43,14 @@ class EuroBertConfig(DecoderConfig):
     pretraining_tp: int | None = 1
     classifier_pooling: Literal["bos", "mean", "late"] = "late"
 
+    def in_gguf(self) -> Self:
+        """A network without a head."""
+        return self.with_settings(tie_word_embeddings=True)
+
 
 class EuroBertModel(LlamaModel):
     config_class = EuroBertConfig
+    gguf = Layout()
     causal, infers_texts, pooling = False, False, "first"
     head_dropouts = ()
     reads = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "labels")

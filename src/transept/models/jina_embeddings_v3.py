@@ -8,7 +8,7 @@ from __future__ import annotations
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId
 from transept.layers import MLP
-from transept.models.nomic_bert import EMBEDDINGS, NomicBertModel, RotaryEncoderConfig, file_names, layer_names
+from transept.models.nomic_bert import EMBEDDINGS, FUSED_POST_NORM, NomicBertModel, RotaryEncoderConfig, file_names, layer_names
 from transept.models.roberta import (
     RobertaForMaskedLM,
     RobertaForQuestionAnswering,
@@ -51,6 +51,7 @@ class JinaEmbeddingsV3Model(NomicBertModel):
         files=file_names("mixer", {"fc1": "up_proj", "fc2": "down_proj"}),
         ignore=NomicBertModel.names.ignore,
     )
+    gguf = FUSED_POST_NORM
     mlp_class, bias = MLP, True
 
     def __init__(self, config: JinaEmbeddingsV3Config, add_pooling_layer: bool = True) -> None:

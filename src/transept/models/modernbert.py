@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Layout
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Deviation, Layers, Multiple, PaddingId, Share, Signed, derived
@@ -25,6 +26,7 @@ from transept.layers.mlp import activation
 from transept.layers.rotary import rotary_tables
 from transept.objectives.terms import LossTerm
 from transept.outputs import BackboneOutput
+from transept.storage.gguf import GGUF
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
@@ -105,6 +107,28 @@ class ModernBertConfig(ModernBertBaseConfig):
     sparse_prediction: bool = False
     sparse_pred_ignore_index: Signed = -100
 
+    gguf_keys = {
+        "attention.sliding_window": "local_attention",
+        "rope.freq_base": "global_rope_theta",
+        "rope.freq_base_swa": "local_rope_theta",
+        "hidden_activation": "hidden_activation",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        every = gguf.settings.get(f"{gguf.architecture}.attention.sliding_window_pattern")
+        return values | ({"global_attn_every_n_layers": every} if isinstance(every, int) else {})
+
+    def in_gguf(self) -> Self:
+        """A network without a head, whose layers are named one by one."""
+        head = {"decoder_bias": True, "sparse_prediction": False, "sparse_pred_ignore_index": -100}
+        alone = {"layer_types": self.layer_types[: self.num_hidden_layers], "global_attn_every_n_layers": None}
+        return self.with_settings(**alone, **head, tie_word_embeddings=True, deterministic_flash_attn=False)
+
+    def to_gguf(self) -> dict[str, Any]:
+        acts = {"hidden_activation": self.hidden_activation} if self.hidden_activation in ("gelu", "silu") else {}
+        return acts | {"attention.sliding_window_pattern": [kind == LOCAL for kind in self.layer_types]}
+
 
 MODERNBERT_BLOCK: Table = {
     "attn_norm": "self_attn_norm",
@@ -140,6 +164,7 @@ class ModernBertModel(TextBackbone):
             "final_norm": "norm",
         }
     )
+    gguf = Layout({"ffn_up": "mlp.gate_up_proj"}, architecture="modern-bert")
     scales_residual = True
     attention_class: ClassVar[type[Attention]] = FusedAttention
     config: ModernBertBaseConfig

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import POST_NORM, Layout
 from transept.checkpoint.keys import Fused, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import PaddingId, Share, derived
@@ -41,6 +42,16 @@ class NomicBertConfig(RotaryEncoderConfig):
 
 
 EMBEDDINGS: Table = {"word_embeddings": "embed_tokens", "token_type_embeddings": "embed_types", "LayerNorm": "embed_norm"}
+
+
+FUSED_POST_NORM = Layout(
+    {
+        **POST_NORM.layer,
+        **dict.fromkeys(("attn_q", "attn_k", "attn_v")),
+        "attn_qkv": Fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+    }
+)
+"""The layout of GGUF files for layers whose norms stand behind, with one product for queries, keys and values."""
 
 
 def layer_names(mlp: dict[str, str]) -> Table:
@@ -103,6 +114,7 @@ class NomicBertModel(TextBackbone):
         files=file_names("attn", {"fc11": "up_proj", "fc12": "gate_proj", "fc2": "down_proj"}),
         ignore=("inv_freq", "original_inv_freq"),
     )
+    gguf = FUSED_POST_NORM
     mlp_class: ClassVar[type[MLP]] = GatedMLP
     bias: ClassVar[bool] = False
     config: RotaryEncoderConfig

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Change
 from transept.checkpoint.keys import Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Below, PaddingId
 from transept.heads import classify, language, span
 from transept.layers import CountedPositions
 from transept.models.bert import BERT_LAYERS, BertConfig, BertEmbeddings, BertModel
+from transept.storage.gguf import GGUF
 
 
 class RobertaConfig(BertConfig):
@@ -24,6 +27,22 @@ class RobertaConfig(BertConfig):
     pad_token_id: Annotated[PaddingId | None, Below("max_position_embeddings")] = 1
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        """With the positions that files lack, those up to the padding id."""
+        pad, count = values.get("pad_token_id"), values.get("max_position_embeddings")
+        more: int = 1 + (1 if pad is None else pad)
+        return super().from_gguf(gguf, values | ({"max_position_embeddings": count + more} if isinstance(count, int) else {}))
+
+    def in_gguf(self) -> Any:
+        """BERT, whose first position is the first one that counts."""
+        return BertConfig.from_dict(self.to_dict() | {"model_type": "bert", "max_position_embeddings": self.positions})
+
+    @property
+    def positions(self) -> int:
+        """How many positions count."""
+        return self.max_position_embeddings - (self.pad_token_id or 0) - 1
 
 
 EMBEDDINGS: Table = {
@@ -55,6 +74,17 @@ class RobertaModel(BertModel):
     embeddings_class: ClassVar[type[BertEmbeddings]] = RobertaEmbeddings
     base_model_prefix = "roberta"
     pooling = "first"
+    gguf = replace(
+        BertModel.gguf,
+        architecture="bert",
+        changes={
+            "position_embd.weight": Change(
+                lambda tensor, c: F.pad(tensor, (0, 0, c.max_position_embeddings - c.positions, 0)),
+                lambda tensor, c: tensor[c.max_position_embeddings - c.positions :],
+                by_rows=False,
+            )
+        },
+    )
     names = replace(BertModel.names, table={"embeddings": ("", EMBEDDINGS), **BERT_LAYERS})
 
 

@@ -21,6 +21,7 @@ from transept.preprocess.text.build import (
     LLAMA3,
     QWEN,
     Options,
+    Template,
     Tokens,
     VocabularyFiles,
     byte_pair_model,
@@ -59,7 +60,8 @@ _TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_NOT_LOWER}*{_NOT_UPPER}+|[^\r\n\p{{L}}\p{{N
 _TEKKEN += r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # How words are found, as patterns that are applied one after another, by the names of `tokenizer.ggml.pre`.
 _PATTERNS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "phi-2", "jina-es", "jina-de", "roberta-bpe"), (GPT2,)),
+    **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "modern-bert"), (GPT2,)),
+    **dict.fromkeys(("jina-es", "jina-de", "jina-v1-en", "jina-v2-code", "jina-v2-es", "jina-v2-de"), (GPT2,)),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "lfm2", "chatglm-bpe"), (LLAMA3,)),
     **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan"), (QWEN,)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), (_DIGIT, GPT2)),
@@ -101,23 +103,29 @@ def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
     stated = TokenizerSettings(tokens={f"{name}_token": _added(text, CONTROL) for name, text in special.items()}, extra=[])
     if isinstance(template := gguf.get("tokenizer.chat_template", str), str):
         stated.attributes["chat_template"] = template
-    is_writer = model in ("llama", "gpt2")
-    stated.attributes["padding_side"] = "left" if is_writer else "right"
+    is_writer, is_encoder = model in ("llama", "gpt2"), "bert" in gguf.architecture
+    stated.attributes["padding_side"] = "left" if is_writer and not is_encoder else "right"
     begins = model == "llama" or (model == "gpt2" and gguf.get(f"{_NAME}.pre", str) in _BEGINS)
     stated.options["add_bos_token"] = is_writer and gguf.get(f"{_NAME}.add_bos_token", bool, begins) and "bos" in special
     stated.options["add_eos_token"] = is_writer and gguf.get(f"{_NAME}.add_eos_token", bool, False) and "eos" in special
     if model in ("gpt2", "bert"):  # the others find them by the kinds of their pieces
         marked = (CONTROL, USER_DEFINED)
         stated.added = {i: _added(tokens[i], int(kind)) for i, kind in enumerate(kinds[: len(tokens)]) if kind in marked}
-    template_of = {
-        "bert": (("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1")),
-        "t5": (("A", "eos"), ("A", "eos", "B", "eos")),
-    }
     if model == "bert":
         stated.attributes["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    found = replace(family, tokens={}, template=template_of.get(model))
+    found = replace(family, tokens={}, template=_template(gguf, model, special) if is_encoder or not is_writer else None)
     found = replace(found, build=lambda files, texts, options: _BACKENDS[model](gguf, tokens, kinds, texts), options={})
     return from_vocabulary(found, VocabularyFiles(), stated, caller)
+
+
+def _template(gguf: GGUF, model: str, special: Mapping[str, str]) -> Template | None:
+    """Where an encoder's special tokens go."""
+    if model == "bert":
+        return ("cls", "A", "sep"), ("cls", "A", "sep", "B:1", "sep:1")
+    if {"bos", "eos"} <= {*special} and gguf.get(f"{_NAME}.add_bos_token", bool, False):
+        between = ("eos", "eos") if model == "t5" or gguf.architecture == "bert" else ("eos",)  # RoBERTa has two of them
+        return ("bos", "A", "eos"), ("bos", "A", *between, "B", "eos")
+    return (("A", "eos"), ("A", "eos", "B", "eos")) if model == "t5" else None
 
 
 def _added(text: str, kind: int) -> AddedToken:
@@ -213,10 +221,12 @@ def settings_of_tokenizer(tokenizer: Any, count: int) -> dict[str, Any]:
     for role, name in _ROLES.items():
         if (index := getattr(tokenizer, f"{name}_token_id", None)) is not None:
             found[f"{role}_token_id"] = index
-    if kind in ("llama", "gpt2"):
-        ids = tokenizer("a").input_ids
-        found["add_bos_token"] = bool(ids) and ids[0] == tokenizer.bos_token_id
-        found["add_eos_token"] = bool(ids) and ids[-1] == tokenizer.eos_token_id
+    if kind != "bert":
+        ids = tokenizer("a").input_ids or [None]
+        for number, role, other in ((ids[0], "bos", "cls"), (ids[-1], "eos", "sep")):  # ModernBERT has no others
+            named = [getattr(tokenizer, f"{name}_token_id") for name in (role, other)]
+            found[f"add_{role}_token"] = adds = number is not None and number in named
+            found |= {f"{role}_token_id": number} if adds else {}
     if kind in ("llama", "t5"):
         found["add_space_prefix"] = tokenizer.tokenize("a")[0].startswith(SPACE)
         found["remove_extra_whitespaces"] = tokenizer.tokenize("a  a") == tokenizer.tokenize("a a")
@@ -253,7 +263,7 @@ def _written_model(backend: Mapping[str, Any], tokens: list[str], kinds: Sequenc
         for index, token in enumerate(tokens):
             if kinds[index] == NORMAL:
                 tokens[index] = token.removeprefix(prefix) if token.startswith(prefix) else SPACE + token
-        return "bert", {"token_type_count": 2}
+        return "bert", {}
     if model["type"] == "Unigram":
         charsmap = next((step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"), "")
         scores = [score for _, score in model["vocab"]]
