@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.thorough import in_turn
 from transept.adapt.gguf import save_gguf
 from transept.checkpoint.block_writing import encode
 from transept.checkpoint.blocks import decode
+from transept.checkpoint.keys import Fused
 from transept.errors import FileError, InputError, UnsupportedError
 from transept.quantized.linear import few_bits
 from transept.storage.gguf import read_gguf
@@ -100,6 +102,26 @@ def test_models_are_read_as_they_were(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits, again(input_ids=ids).logits)
     assert type(again) is type(model) or name == "MistralForCausalLM"
+
+
+def test_products_of_queries_keys_and_values_are_read_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As older files of GLM-4 have them; matrices of few bits stay so."""
+    usual, body = transept.models.glm.GlmModel.gguf, transept.models.glm.GlmModel
+    fused = Fused(tuple(f"self_attn.{name}_proj" for name in "qkv"))
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 40}
+    config = transept.GlmConfig(
+        **sizes, num_key_value_heads=2, head_dim=16, **dict.fromkeys(("pad_token_id", "eos_token_id"), 1)
+    )
+    model = transept.GlmForCausalLM(config).eval()
+    save_gguf(model, tmp_path / "usual.gguf", "q8_0")
+    apart = dict.fromkeys(f"attn_{name}" for name in "qkv") | {"attn_qkv": fused}
+    monkeypatch.setattr(body, "gguf", replace(usual, layer={**usual.layer, **apart}))
+    save_gguf(model, tmp_path / "fused.gguf", "q8_0")
+    monkeypatch.undo()
+    one, other = (transept.AutoModelForCausalLM.from_pretrained(tmp_path / f"{name}.gguf") for name in ("usual", "fused"))
+    assert few_bits(one).keys() == few_bits(other).keys()
+    wanted = one.dequantize().state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in other.dequantize().state_dict().items())
 
 
 def written(name: str, tmp_path: Path, **more: Any) -> tuple[Any, Any]:

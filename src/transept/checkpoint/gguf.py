@@ -246,10 +246,28 @@ class GGUFStore(Mapping[str, Tensor]):
                     self._joined[f"blk.{layer}.{name}"] = joined, tuple(self.gguf.tensors[part] for part in parts)
         apart = {id(stored) for _, parts in self._joined.values() for stored in parts}
         self._rows = {name: place for name, place in self._rows.items() if id(place[0]) not in apart}
+        self._split_products(names, model)
         for key in model.body.gguf.numbers:
             for layer, number in enumerate(self.gguf.get(key, np.ndarray, ())[:count]):
                 self._single[f"blk.{layer}.{key}"] = torch.tensor([float(number)])
         return replace(names, ignore=(*names.ignore, *(f"blk.{layer}" for layer in more)))
+
+    def _split_products(self, names: Names, model: Any) -> None:
+        """Find the rows of queries, keys and values, where a file has one matrix for them and the model three."""
+        if not (products := [name for name in self._rows if ".attn_qkv." in name]):
+            return
+        counts = {names.keys.recipe(name).stored: len(tensor) for name, tensor in model.state_dict().items() if tensor.ndim}
+        for name in products:
+            parts = [name.replace("attn_qkv", f"attn_{part}") for part in "qkv"]
+            whole, start = self._rows[name][0], 0
+            if sum(counts.get(part, 0) for part in parts) != whole.shape[0] or parts[0] not in counts:
+                continue
+            del self._rows[name]
+            for part in parts:
+                size = whole.size // whole.shape[0] * counts[part]
+                shape = (counts[part], *whole.shape[1:])
+                self._rows[part] = replace(whole, shape=shape, start=whole.start + start, size=size), None
+                start += size
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor as it lies in the file where its type is one of PyTorch's, else one without memory."""

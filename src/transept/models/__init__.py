@@ -52,6 +52,10 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "qwen35": lambda gguf: "qwen3_5_text",
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "llama4": lambda gguf: "llama4_text",
+    "chatglm": lambda gguf: "glm",
+    "mistral3": lambda gguf: (
+        "ministral3" if gguf.settings.get("mistral3.attention.temperature_scale", not gguf.settings) else "llama"
+    ),
     "jina-bert-v3": lambda gguf: "jina_embeddings_v3",
     "hunyuan-moe": lambda gguf: "hunyuan_v1_moe",
     "hunyuan-dense": lambda gguf: "hunyuan_v1_dense",

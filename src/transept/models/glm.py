@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from transept.checkpoint.gguf import Layout
 from transept.config.fields import Layers, PaddingId, derived
 from transept.heads.language import ForCausalLM
 from transept.kinds.decoder import DecoderConfig
 from transept.layers import Attention, FusedGatedMLP, InterleavedAttention
 from transept.models import llama
+from transept.storage.gguf import GGUF
 
 
 class GlmConfig(DecoderConfig):
@@ -29,9 +31,14 @@ class GlmConfig(DecoderConfig):
     eos_token_id: int | list[int] | None = derived(lambda c: [151329, 151336, 151338])
     attention_bias: bool = True
 
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        return values | {"attention_bias": any(name.endswith(("attn_q.bias", "attn_qkv.bias")) for name in gguf.tensors)}
+
 
 class GlmModel(llama.LlamaModel):
     config_class: ClassVar[type[GlmConfig]] = GlmConfig
+    gguf = Layout({"ffn_up": "mlp.gate_up_proj"}, architecture="chatglm")
     attention_class, mlp_class = InterleavedAttention, FusedGatedMLP
 
     def attention(self, layer: int, **more: Any) -> Attention:

@@ -62,7 +62,9 @@ _TEKKEN += r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _PATTERNS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "modern-bert"), (GPT2,)),
     **dict.fromkeys(("jina-es", "jina-de", "jina-v1-en", "jina-v2-code", "jina-v2-es", "jina-v2-de"), (GPT2,)),
-    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "lfm2", "chatglm-bpe"), (LLAMA3,)),
+    **dict.fromkeys(
+        ("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "lfm2", "chatglm-bpe", "glm4"), (LLAMA3,)
+    ),
     **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan"), (QWEN,)),
     **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), (_DIGIT, GPT2)),
     "falcon": (_PUNCTUATION, GPT2, "[0-9][0-9][0-9]"),
@@ -72,7 +74,15 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "tekken": (_TEKKEN,),
     "gpt-4o": (BY_NAME["o200k_base"],),
 }
-_WHOLE_FIRST = ("llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "tekken")  # a word that is a token needs no merges
+_WHOLE_FIRST = (
+    "llama3",
+    "llama-v3",
+    "llama-bpe",
+    "falcon3",
+    "lfm2",
+    "glm4",
+    "tekken",
+)  # a word that is a token needs no merges
 _BEGINS = ("llama3", "llama-v3", "llama-bpe", "tekken")  # where the file does not say whether texts begin with a token
 
 
