@@ -23,6 +23,8 @@ from tests.report import count, note
 from tests.thorough import crossed, in_turn
 from transept.core.model import Backbone, Model
 from transept.heads.depth import ForDepthEstimation
+from transept.layers.caches.cache import DynamicCache
+from transept.layers.caches.rows import RowCaches
 from transept.objectives.terms import total
 from transept.training.objective import counts_of
 
@@ -471,6 +473,30 @@ def test_cached_equals_uncached(family: Family, cls: type[Model]) -> None:
         cache = states.past_key_values
         parts.append(states[0])
     assert error(torch.cat(parts, dim=1), whole) <= SINGLE
+
+
+ROWS = [case for case in WRITERS if str(case.id).endswith("CausalLM")]
+
+
+@pytest.mark.parametrize(("family", "cls"), in_turn(ROWS, 30, whole=USED))
+def test_rows_go_on_in_company_as_alone(family: Family, cls: type[Model]) -> None:
+    ours, _ = pair(family, cls, **(family.decoder or {}))
+    ids = batch(family, cls, pad="none").get("input_ids")
+    if ids is None or not getattr(ours.body, "can_continue_rows", False):
+        return
+    rows, caches = (ids[0, :9], ids[1, :7]), (DynamicCache(), DynamicCache())
+    alone = [_run(ours, {"input_ids": row[None], "use_cache": False})[0][0] for row in rows]
+    read, parts = [0, 0], ([], [])
+    for lengths in ((3, 4), (1, 2), (1, 0), (4, 1)):
+        shown = [number for number, length in enumerate(lengths) if length]
+        new = [rows[number][read[number] : read[number] + lengths[number]] for number in shown]
+        options = {"lengths": [len(part) for part in new], "past_key_values": RowCaches(caches[number] for number in shown)}
+        found = _run(ours, {"input_ids": torch.cat(new)[None], **options})[0][0].split(options["lengths"])
+        for number, part in zip(shown, found, strict=True):
+            read[number] += len(part)
+            parts[number].append(part)
+    for row, part in zip(alone, parts, strict=True):
+        assert error(torch.cat(part), row) <= SINGLE
 
 
 def test_every_class_of_the_reference_is_there() -> None:

@@ -23,6 +23,12 @@ from transept.core.inputs import (
 )
 from transept.core.model import Backbone, pooled_alone
 from transept.errors import InputError
+from transept.layers.caches.cache import Cache
+from transept.layers.caches.rows import RowCaches
+from transept.layers.context import Context, Rows
+
+# What has one row for each text.
+_NOT_RAGGED = ("encoder_hidden_states", "block_sequence_ids")
 
 
 class PackableBackbone(Backbone):
@@ -34,6 +40,11 @@ class PackableBackbone(Backbone):
     infers_texts: ClassVar[bool] = False
     # The inputs that have something for each position.
     by_position: ClassVar[tuple[str, ...]] = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
+
+    @property
+    def can_continue_rows(self) -> bool:
+        """Whether rows without padding can go on from caches of their own, which are computed as if each were alone."""
+        return False
 
     @property
     def first_position(self) -> int:
@@ -121,6 +132,47 @@ class PackableBackbone(Backbone):
         with pooled_alone(False):  # all states go back to where they stood
             output = packing.restored(forward(**inputs | arranged | options))
         return output if self.asks(inputs, "return_dict") else output.to_tuple()
+
+    def read_lengths(self, shape: tuple[int, int], mask: Any, ctx: Context, options: Mapping[str, Any]) -> None:
+        """The rows of a batch without padding, which come without what is for padded batches, or with caches of their own."""
+        if not self.ragged:
+            raise InputError(f"{type(self).__name__} takes no `lengths`.", hint="Pass a padded batch with its mask.")
+        lengths, cache = tuple(options["lengths"] or ()), options.get("past_key_values")
+        if shape != (1, sum(lengths)) or min(lengths, default=0) < 1:
+            raise InputError(f"`lengths` add up to {sum(lengths)} positions, but the inputs are {shape}.")
+        given = {"attention_mask": mask, **{name: options.get(name) for name in _NOT_RAGGED}}
+        given |= {} if isinstance(cache, RowCaches) else {"past_key_values": cache}
+        for name in [name for name, value in given.items() if value is not None]:
+            hint = "Pass transept.layers.caches.rows.RowCaches." if name == "past_key_values" else f"Leave `{name}` out."
+            raise InputError(f"`lengths` and `{name}` exclude each other.", hint=hint)
+        if ctx.attentions is not None:
+            raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
+        if options.get("use_cache") and cache is None:
+            hint = "Pass transept.layers.caches.rows.RowCaches of as many rows, or a padded batch."
+            raise InputError("`use_cache` is true, but rows without padding have no cache.", hint=hint)
+        past = (0,) * len(lengths) if cache is None else self._continue_rows(lengths, cache, ctx)
+        ctx.rows = Rows(lengths, past)
+        ctx.queries, ctx.keys = max(lengths), max(before + new for before, new in zip(past, lengths, strict=True))
+        self.check_length(ctx.keys)
+
+    def _continue_rows(self, lengths: tuple[int, ...], cache: RowCaches, ctx: Context) -> tuple[int, ...]:
+        """Let rows go on from their caches; gives the numbers of positions that these hold."""
+        if not self.can_continue_rows:
+            what = f"rows of {type(self).__name__} cannot go on from caches of their own in one batch."
+            raise InputError(what, hint="Pass a padded batch with one cache.")
+        self.check_cache(cache, len(lengths))
+        ctx.cache, past = cache, tuple(row.get_seq_length() for row in cache.rows)
+        for row, new, before in zip(cache.rows, lengths, past, strict=True):
+            ctx.alone.append(Context(ctx.kernel, past=before, queries=new, keys=before + new, cache=row))
+        return past
+
+    def check_length(self, length: int) -> None:
+        """Require positions for so long a sequence (``InputError``)."""
+        raise NotImplementedError
+
+    def check_cache(self, cache: Any, batch: int) -> Cache | None:
+        """Require a cache, if there is one, of this network and so many rows."""
+        raise NotImplementedError
 
     def asks(self, inputs: Mapping[str, Any], name: str) -> bool:
         """What the caller says of an output, or the config where the caller says nothing."""

@@ -30,7 +30,7 @@ from transept.errors import InputError, InputTypeError, TranseptWarning
 from transept.kinds.packing import PackableBackbone
 from transept.layers.caches.cache import Cache, DynamicCache, EncoderDecoderCache, Kinds
 from transept.layers.caches.layer import KeyValues, LayerCache
-from transept.layers.context import Context, Rows, reaching, read_encoder, read_mask
+from transept.layers.context import Context, reaching, read_encoder, read_mask
 from transept.layers.positions import Counted
 
 _UNPADDED = ContextVar("unpadded", default=False)
@@ -53,8 +53,8 @@ class Options(RecordOptions, total=False):
     """What every text backbone accepts beside its inputs.
 
     ``lengths`` are T of rows that stand one behind the other in ids (1, N), without padding. ``past_key_values`` is a cache to
-    go on from, and ``use_cache`` says whether to make one; the encoder's states (B, S', D) and mask (B, S') are for
-    cross-attention.
+    go on from (with ``lengths``, :class:`RowCaches`), and ``use_cache`` says whether to make one; the encoder's states
+    (B, S', D) and mask (B, S') are for cross-attention.
     """
 
     lengths: Sequence[int] | None
@@ -162,10 +162,9 @@ class TextBackbone(PackableBackbone):
         batch, length, device = self.check_inputs(ids, embeds)
         ctx = self.context(options.get("output_attentions"), options.get("output_hidden_states"), options.get("return_dict"))
         if options.get("lengths") is not None:
-            ctx.rows = self._read_lengths((batch, length), mask, ctx, options)
-            ctx.queries = ctx.keys = max(ctx.rows.lengths)
+            self.read_lengths((batch, length), mask, ctx, options)
             return ctx
-        cache = self._check_cache(options.get("past_key_values"), batch)
+        cache = self.check_cache(options.get("past_key_values"), batch)
         ctx.texts = options.get("seq_idx")
         if cache is None and ctx.texts is None and self.makes_cache(options.get("use_cache")):
             cache = DynamicCache() if options.get("encoder_hidden_states") is None else EncoderDecoderCache()
@@ -208,22 +207,12 @@ class TextBackbone(PackableBackbone):
         wanted = self.config.use_cache and not self.spares_cache if asked is None else asked
         return bool(wanted) and self.causal and not self.recomputes
 
-    def _read_lengths(self, shape: tuple[int, int], mask: Any, ctx: Context, options: Options) -> Rows:
-        """The rows of a batch without padding, which come without what is for padded batches."""
-        if not self.ragged:
-            raise InputError(f"{type(self).__name__} takes no `lengths`.", hint="Pass a padded batch with its mask.")
-        rows = Rows(tuple(options["lengths"] or ()))
-        if shape != (1, rows.total) or min(rows.lengths) < 1:
-            raise InputError(f"`lengths` add up to {rows.total} positions, but the inputs are {shape}.")
-        for name in ("attention_mask", "past_key_values", "encoder_hidden_states", "block_sequence_ids"):
-            if (mask if name == "attention_mask" else options.get(name)) is not None:
-                raise InputError(f"`lengths` and `{name}` exclude each other.", hint=f"Leave `{name}` out.")
-        self.check_length(max(rows.lengths))
-        if ctx.attentions is not None:
-            raise InputError("`output_attentions` cannot be shown for rows without padding.", hint="Pass a padded batch.")
-        if options.get("use_cache"):
-            raise InputError("`use_cache` is true, but rows without padding have no cache.", hint="Pass a padded batch.")
-        return rows
+    @property
+    def can_continue_rows(self) -> bool:
+        """Whether rows without padding can go on from caches of their own, which are computed as if each were alone."""
+        alone = self.ragged and self.causal and not self.reads_encoder
+        kept = all(kinds == (KeyValues,) for kinds in self.layer_kinds())
+        return alone and kept and self.rows_apart and self.switches_at is None
 
     def _read_encoder(self, ctx: Context, states: Tensor, mask: Any, batch: int) -> None:
         if not self.reads_encoder:
@@ -322,7 +311,7 @@ class TextBackbone(PackableBackbone):
             what = f"the sequence has {length} positions, but {type(self).__name__} has embeddings for {most}."
             raise InputError(what, hint="Truncate it (truncation=True in the tokenizer), or split it into windows.")
 
-    def _check_cache(self, cache: Any, batch: int) -> Cache | None:
+    def check_cache(self, cache: Any, batch: int) -> Cache | None:
         if cache is None:
             return None
         if not isinstance(cache, Cache):

@@ -72,10 +72,11 @@ class Pattern(NamedTuple):
 class Rows:
     """Sequences of ``lengths`` T that stand one behind the other, without padding, in states (1, N, D).
 
-    Rows never see each other. Neighbours of one length are attended to in one call, so that sorting rows by length saves calls.
+    Rows never see each other. Neighbours of one length are attended to in one call. What is cached has ``past`` positions.
     """
 
     lengths: tuple[int, ...]
+    past: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
@@ -87,7 +88,8 @@ class Rows:
 
     def positions(self, device: torch.device) -> Tensor:
         """(1, N) numbers of the positions within their rows."""
-        return torch.cat([torch.arange(length, device=device) for length in self.lengths])[None]
+        spans = zip(self.past or (0,) * len(self.lengths), self.lengths, strict=True)
+        return torch.tensor([place for past, new in spans for place in range(past, past + new)], device=device)[None]
 
     def padded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(1, N, ...) -> (R, T, ...), filled up with zeros, and the mask (R, T) of what is real."""
@@ -96,7 +98,7 @@ class Rows:
 
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """(1, N, ...) -> (T, ...) of each row."""
-        return torch.split(x[0], list(self.lengths))
+        return torch.split(x[0], [*self.lengths])
 
 
 @dataclass(eq=False)
@@ -108,6 +110,7 @@ class Context(Generic[Own]):
     queries: int = 0  # T; with rows, that of the longest
     keys: int = 0  # S
     rows: Rows | None = None  # where there are some, states are (1, N, D)
+    alone: list[Context] = field(default_factory=list)  # of each row, where rows go on from caches of their own
 
     # What positions may attend to, beside the layers' patterns.
     padding: Tensor | None = None  # (B, S), true for real tokens

@@ -120,7 +120,8 @@ class Attention(Linked):
             q, k, v = self.project(x)
             q, k = self.placed(q, k, ctx)
             if ctx.rows is not None:
-                return ctx.keep(self.by_row(q, k, v, ctx.rows, ctx)), None
+                gather = self.by_cached_row if ctx.alone else self.by_row
+                return ctx.keep(gather(q, k, v, ctx.rows, ctx)), None
             k, v, mask, causal = self.self_keys(q, k, v, ctx)
             if not causal and (mask is None or mask.shape[2] == 1):  # what is allowed is the same for all queries
                 q = ctx.keep(q.transpose(1, 2)).transpose(1, 2)
@@ -183,6 +184,17 @@ class Attention(Linked):
             out, _ = self.attend(rows_q, rows_k, rows_v, mask, causal, ctx)
             parts.append(out.transpose(1, 2).reshape(1, count * length, -1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def by_cached_row(self, q: Tensor, k: Tensor, v: Tensor, rows: Rows, ctx: Context) -> Tensor:
+        """The same, where rows go on from caches of their own: each row by itself, as it is computed in any company."""
+        pieces, parts = zip(*(torch.split(x, list(rows.lengths), dim=2) for x in (q, k, v)), strict=True), []
+        for own, (row_q, row_k, row_v) in zip(ctx.alone, pieces, strict=True):
+            own.layer = ctx.layer
+            if ctx.position_bias is not None and own.position_bias is None:
+                own.position_bias = ctx.position_bias[..., : own.keys]
+            keys, values, mask, causal = self.self_keys(row_q, row_k, row_v, own)
+            parts.append(self.attend(row_q, keys, values, mask, causal, own)[0])
+        return torch.cat(parts, dim=2).transpose(1, 2).flatten(2)
 
     def self_keys(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor | None, bool]:
         """Keys, values and mask over the sequence, with what is cached of it."""
