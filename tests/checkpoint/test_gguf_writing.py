@@ -49,6 +49,7 @@ USUAL: dict[str, dict[str, Any]] = {
         "rope_parameters": None,
     },
     "JambaForCausalLM": {"num_hidden_layers": 4},
+    "NemotronHForCausalLM": {"time_step_min": None, "layer_types": ["linear_attention", "moe", "full_attention", "moe"]},
     "PhimoeForCausalLM": {"router_jitter_noise": None},
     "Llama4ForCausalLM": dict.fromkeys(("attention_chunk_size", "moe_layers")),
     "SmolLM3ForCausalLM": {"no_rope_layers": [1, 1], "no_rope_layer_interval": None},
@@ -178,6 +179,7 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         "PhimoeForCausalLM",
         {"rope_parameters": LONG | {"long_mscale": 1.2}, "lm_head_bias": True, "attention_bias": True},
     ),
+    "no experts": ("NemotronHForCausalLM", {"layer_types": ["mlp", "full_attention", "linear_attention"], "mlp_bias": True}),
     "sizes": ("Lfm2ForCausalLM", {"block_ffn_dim_multiplier": 1.5, "full_attn_idxs": [1], "layer_types": None}),
 }
 

@@ -52,6 +52,7 @@ GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "qwen35": lambda gguf: "qwen3_5_text",
     "qwen35moe": lambda gguf: "qwen3_5_moe_text",
     "llama4": lambda gguf: "llama4_text",
+    "nemotron_h_moe": lambda gguf: "nemotron_h",
     "chatglm": lambda gguf: "glm",
     "mistral3": lambda gguf: (
         "ministral3" if gguf.settings.get("mistral3.attention.temperature_scale", not gguf.settings) else "llama"

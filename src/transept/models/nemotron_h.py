@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import SAVE_PLAIN, Layout
 from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, PaddingId, derived
+from transept.config.gguf import by_layers
 from transept.config.model import Config
+from transept.errors import UnsupportedError
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL
 from transept.kinds.experts import SharedExpertsConfig
-from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, LimitedSteps, spread_steps
+from transept.kinds.hybrid import LINEAR, HybridBackbone, KindsConfig, LimitedSteps, heads_by_layer, spread_steps
 from transept.layers import MLP, Context
 from transept.layers.links import Layer, Linked
 from transept.layers.mlp import activation
 from transept.layers.moe import SigmoidRouter, SortedExperts, SparseMLP
 from transept.layers.norm import WideRMSNorm
 from transept.layers.recurrent import STATE_SPACE, StateSizes, StateSpaceMixer
-from transept.models.mamba import OLDER_KINDS
+from transept.models.mamba import OLDER_KINDS, mixer_files
+from transept.models.mamba2 import Mamba2Model
 from transept.models.mixtral import MixtralModel
+from transept.storage.gguf import GGUF
 
 LETTERS = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 # Settings of older files, behind `mamba_`.
 OLDER = {"n_groups": "n_groups", "d_conv": "conv_kernel", "expand": "expand", "dt_min": "time_step_min"}
 OLDER |= {"dt_max": "time_step_max", "dt_limit": "time_step_limit", "dt_init_floor": "time_step_floor"}
 OLDER |= {"conv_bias": "use_conv_bias", "chunk_size": "chunk_size"}
+
+# What says how experts are chosen, and its keys in GGUF files.
+ROUTING, COUNTS = ("num_experts_per_tok", "n_group", "topk_group"), ("count", "used_count", "group_count", "group_used_count")
 
 
 class NemotronHConfig(SharedExpertsConfig, KindsConfig, LimitedSteps):
@@ -102,6 +110,51 @@ class NemotronHConfig(SharedExpertsConfig, KindsConfig, LimitedSteps):
             if isinstance(pattern, str) and values.get(kinds) is None and values.get("layers_block_type") is None:
                 values[kinds] = [LETTERS.get(letter, letter) for letter in pattern]
         return values
+
+    gguf_keys = {
+        "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+        "ssm.conv_kernel": "conv_kernel",
+        "ssm.state_size": "ssm_state_size",
+        "ssm.group_count": "n_groups",
+        "ssm.time_step_rank": "mamba_num_heads",
+        "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+        "moe_latent_size": "moe_latent_size",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        attends, adds = (by_layers(gguf, key) or [] for key in ("attention.head_count_kv", "feed_forward_length"))
+        count, inner = values.pop("num_hidden_layers", 0), gguf.get(f"{gguf.architecture}.ssm.inner_size", int, 0)
+        last = "moe" if (sparse := any("ffn_gate_inp" in name for name in gguf.tensors)) else "mlp"
+        kinds = [FULL if attend else last if add else LINEAR for attend, add in zip(attends, adds, strict=False)]
+        found: dict[str, Any] = {"layer_types": kinds[:count]}
+        parts = {"mlp_bias": "ffn_up.bias", "use_conv_bias": "ssm_conv1d.bias"}
+        found |= {name: any(stored.endswith(part) for stored in gguf.tensors) for name, part in parts.items()}
+        if heads := values.get("mamba_num_heads"):
+            found["mamba_head_dim"] = inner // heads
+        unused = () if sparse else ("num_local_experts", *ROUTING)
+        return {name: value for name, value in values.items() if name not in unused} | found
+
+    def in_gguf(self) -> Self:
+        """Without what has no effect."""
+        if self.time_step_min != (usual := type(self).time_step_min) or {"moe", "mlp"} <= {*self.layer_types}:
+            what = f"GGUF files have Nemotron-H with `time_step_min` {usual} alone, and no plain layers among those of experts."
+            raise UnsupportedError(what, hint=SAVE_PLAIN)
+        names = ["expand", "attention_bias", "use_mamba_kernels", "mamba_ssm_cache_dtype", "residual_in_fp32", "sliding_window"]
+        names += ["moe_shared_expert_overlap", "rescale_prenorm_residual", "num_logits_to_keep"]
+        names += [] if "moe" in self.layer_types else ["n_routed_experts", *ROUTING]
+        own: dict[str, Any] = {name: getattr(type(self), name) for name in names}
+        own |= {"time_step_limit": [0.0, math.inf], "mtp_layers_block_type": [FULL, "moe"], "tie_word_embeddings": False}
+        if "mlp" not in self.layer_types:
+            own["intermediate_size"] = self.moe_intermediate_size if "moe" in self.layer_types else type(self).intermediate_size
+        return self.with_settings(**own)
+
+    def to_gguf(self) -> dict[str, Any]:
+        inner = {"mlp": self.intermediate_size, "moe": self.moe_intermediate_size}
+        own: dict[str, Any] = {"feed_forward_length": [inner.get(kind, 0) for kind in self.layer_types]}
+        own |= {"ssm.inner_size": self.mamba_num_heads * self.mamba_head_dim}
+        own |= {} if "moe" in self.layer_types else dict.fromkeys((f"expert_{name}" for name in COUNTS), 0)
+        return super().to_gguf() | heads_by_layer(self) | own
 
     def rope_kind(self, layer: int) -> str | None:
         return None
@@ -178,6 +231,19 @@ STACKED: Table = {f"experts.*.{name}.weight": Stacked(f"experts.{name}") for nam
 KEPT: Table = {"experts.up_proj": "experts.up_proj", "experts.down_proj": "experts.down_proj"}
 
 
+FILES = Layout(
+    {
+        **mixer_files(Mamba2Model.gguf),
+        "attn_norm": "part_norm",
+        "ffn_gate_exps.*.weight": None,
+        "ffn_up_exps.*.weight": Stacked("mlp.experts.up_proj"),
+        "ffn_latent_down": "mlp.experts.before",
+        "ffn_latent_up": "mlp.experts.behind",
+    },
+    changes=Mamba2Model.gguf.changes,
+)
+
+
 class NemotronHModel(HybridBackbone, MixtralModel):
     config_class = NemotronHConfig
     names = Names(
@@ -192,6 +258,10 @@ class NemotronHModel(HybridBackbone, MixtralModel):
     adapter_targets = ("q_proj", "k_proj", "v_proj", "o_proj")  # peft's
     balances = False
     config: NemotronHConfig
+
+    @property
+    def gguf(self) -> Layout:  # type: ignore[override]
+        return replace(FILES, architecture="nemotron_h" + ("_moe" if "moe" in self.config.layer_types else ""))
 
     def block(self, layer: int, **more: Any) -> Any:
         c, kind = self.config, self.config.layer_types[layer]
