@@ -631,9 +631,9 @@ from transept.models.gemma3_text import (
 )
 from transept.models.gemma4_text import (
     Gemma4ForCausalLM as Gemma4ForCausalLM,
-    Gemma4TextConfig as Gemma4TextConfig,
     Gemma4TextModel as Gemma4TextModel,
 )
+from transept.models.gemma4_text.config import Gemma4TextConfig as Gemma4TextConfig
 from transept.models.glm import (
     GlmConfig as GlmConfig,
     GlmForCausalLM as GlmForCausalLM,

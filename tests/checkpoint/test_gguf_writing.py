@@ -180,6 +180,11 @@ OTHER_WORDS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": LONG | {"long_mscale": 1.2}, "lm_head_bias": True, "attention_bias": True},
     ),
     "no experts": ("NemotronHForCausalLM", {"layer_types": ["mlp", "full_attention", "linear_attention"], "mlp_bias": True}),
+    "keys as values": (
+        "Gemma4ForCausalLM",
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0, "final_logit_softcapping": 1.5}
+        | {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 9},
+    ),
     "sizes": ("Lfm2ForCausalLM", {"block_ffn_dim_multiplier": 1.5, "full_attn_idxs": [1], "layer_types": None}),
 }
 

@@ -42,6 +42,7 @@ _SAMPLES = (
     *("日本語のテキスト", "Привет, мир", "مرحبا بالعالم", "👩‍👩‍👧 🏳️‍🌈", "¿Qué?¡Sí! … — “x”"),
     "def f(x):\n    return x**2  # ok",
 )
+_NEVER = 1e30  # divides the frequencies of what does not turn
 Progress = Callable[[int, int], object]
 
 
@@ -78,9 +79,10 @@ def save_gguf(
         import gguf
     except ImportError as error:
         raise MissingExtraError("gguf", "gguf", "writing GGUF files") from error
-    entries, factors, config = entries_of(model, mix), _frequency_factors(model.body.config), model.body.config
+    entries, config = entries_of(model, mix), model.body.config
     architecture = model.body.gguf.architecture or gguf_architecture(config, gguf.MODEL_ARCH_NAMES.values())
     settings = {f"{architecture}.{key}": value for key, value in values_of(config.in_gguf()).items()}
+    factors = _frequency_factors(config, settings.get(f"{architecture}.attention.key_length", 0))
     settings |= take_numbers(entries, model.body.gguf) | {"general.file_type": mix.number, "general.quantization_version": 2}
     settings |= {} if tokenizer is None else settings_of_tokenizer(tokenizer, config.vocab_size)
     if (types := entries.get("token_types.weight")) is not None:
@@ -148,9 +150,19 @@ def _ends(model: Model, tokenizer: Any) -> Iterator[tuple[str, int]]:
     return ((role, number) for role, number in found.items() if number is not None)
 
 
-def _frequency_factors(config: Config) -> dict[str, NDArray[np.float32]]:
-    """What rotary frequencies are divided by, as tensors of the file, where each has a factor of its own."""
-    if not isinstance(config, RotaryConfig) or len(config.rope_kinds()) > 1:
+def _frequency_factors(config: Config, size: int) -> dict[str, NDArray[np.float32]]:
+    """What rotary frequencies are divided by, as tensors of the file, where each has a factor of its own.
+
+    ``size`` is that of heads of layers that see all.
+    """
+    if not isinstance(config, RotaryConfig):
+        return {}
+    if share := next(
+        (rope["partial_rotary_factor"] for rope in map(config.rope, config.rope_kinds()) if _is_share(rope)), None
+    ):
+        turned, half = int(share * size / 2), size // 2
+        return {"rope_freqs.weight": np.array([1.0] * turned + [_NEVER] * (half - turned), np.float32)}
+    if len(config.rope_kinds()) > 1:
         return {}
     frequencies = _frequencies(config, config.rope_kinds()[0])
     if isinstance(frequencies, LongRope):
@@ -159,6 +171,11 @@ def _frequency_factors(config: Config) -> dict[str, NDArray[np.float32]]:
     if isinstance(frequencies, Llama3):
         return {"rope_freqs.weight": (1 / (frequencies.powers() * frequencies.inverse())).numpy()}
     return {}
+
+
+def _is_share(rope: Mapping[str, Any]) -> bool:
+    """Whether the last frequencies are zero, of heads whose halves turn together."""
+    return bool(rope["rope_type"] == "proportional")
 
 
 def _frequencies(config: RotaryConfig, kind: str) -> Default:

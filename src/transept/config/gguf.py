@@ -76,8 +76,8 @@ def settings_of(gguf: GGUF, kind: Any) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for key, names in _keys(kind).items():
-        value, name = _own(gguf, key), next((name for name in names if _has(kind, name)), None)
-        if value is not None and name is not None:
+        name = next((name for name in names if _has(kind, name)), None)
+        if name is not None and (value := _own(gguf, key)) is not None:
             usual = (name == "n_inner" and value == 4 * values.get("hidden_size", 0)) or (
                 value == 0 and name == "sliding_window"
             )

@@ -40,6 +40,7 @@ class Alias:
 GGUF_TYPES: dict[str, Callable[[GGUF], str]] = {
     "llama": lambda gguf: "mixtral" if gguf.settings.get("llama.expert_count") else "llama",
     "gemma3": lambda gguf: "gemma3_text",
+    "gemma4": lambda gguf: "gemma4_text",
     "command-r": lambda gguf: "cohere",
     "phi2": lambda gguf: "phi",
     "starcoder": lambda gguf: "gpt_bigcode",

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transept.checkpoint.keys import Table
+from transept.checkpoint.gguf import Layout
+from transept.checkpoint.keys import Stacked, Table
 from transept.checkpoint.names import Names
-from transept.config.fields import Count, Experts, Layers, PaddingId, Positive, derived
 from transept.core.inputs import check_tensor
 from transept.errors import InputError
 from transept.heads.language import ForCausalLM
-from transept.kinds.decoder import FULL, SLIDING, DecoderConfig, LayeredConfig
+from transept.kinds.decoder import FULL, SLIDING
 from transept.layers import Attention, Block, Context, GatedMLP, Pattern, SandwichNorm, moe
 from transept.layers.caches.cache import Kinds
 from transept.layers.caches.layer import KeyValues
@@ -30,98 +30,8 @@ from transept.layers.mlp import activation
 from transept.layers.norm import WideRMSNorm
 from transept.layers.rotary import Rotary, RotaryTables
 from transept.models.gemma2 import GEMMA2_BLOCK, Gemma2ForCausalLM, ScaledEmbedding
+from transept.models.gemma4_text.config import Gemma4TextConfig
 from transept.models.llama import LlamaModel
-
-
-class Gemma4TextConfig(LayeredConfig, DecoderConfig):
-    """Settings of Gemma 4's model of texts.
-
-    Without ``layer_types`` every sixth layer sees all, and the last one always does. Such layers have heads of
-    ``global_head_dim`` and, with ``attention_k_eq_v``, ``num_global_key_value_heads`` keys that are values, too. The last
-    ``num_kv_shared_layers`` read keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` makes
-    their feed-forward layers twice as wide. ``hidden_size_per_layer_input`` is the size of the embeddings for each layer, where
-    it is not 0. With ``enable_moe_block`` each layer has experts. ``use_bidirectional_attention`` of ``"all"`` lets a query see
-    what follows it, and half of a window and one more on either side; ``"vision"`` is about pictures alone.
-    """
-
-    model_type = "gemma4_text"
-    default_thetas = {FULL: 1e6, SLIDING: 1e4}
-
-    vocab_size: int = 262144
-    hidden_size: int = 2304
-    intermediate_size: int = 9216
-    num_hidden_layers: Layers = 30
-    num_attention_heads: int = 8
-    num_key_value_heads: int = 4
-    head_dim: int = 256
-    global_head_dim: int = 512
-    num_global_key_value_heads: int | None = None
-    hidden_activation: str = "gelu_pytorch_tanh"
-    max_position_embeddings: int = 131072
-    pad_token_id: PaddingId | None = 0
-    bos_token_id: int | None = 2
-    eos_token_id: int | list[int] | None = 1
-    tie_word_embeddings: bool = True
-    attention_bias: bool = False
-    sliding_window: Count | None = 512
-    final_logit_softcapping: Positive | None = None
-    use_bidirectional_attention: Literal["all", "vision"] | None = None
-    vocab_size_per_layer_input: int = derived(lambda c: c.vocab_size)
-    hidden_size_per_layer_input: int = 256
-    attention_k_eq_v: bool = False
-    num_kv_shared_layers: Layers = 0
-    enable_moe_block: bool = False
-    use_double_wide_mlp: bool = False
-    num_experts: Experts | None = None
-    top_k_experts: int | None = None
-    moe_intermediate_size: int | None = None
-
-    is_causal = property(lambda self: self.use_bidirectional_attention != "all")
-
-    @classmethod
-    def upgrade(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """What a file says of each layer is for all that see all; a second size of the vocabulary follows the first."""
-        if values.get("vocab_size_per_layer_input") == values.get("vocab_size", 262144):
-            values.pop("vocab_size_per_layer_input", None)
-        by_layer = values.pop("per_layer_config", None) or {}
-        own = next(iter(by_layer.values()), None) if isinstance(by_layer, dict) else None
-        if isinstance(own, dict):
-            names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
-            values |= {names[name]: value for name, value in own.items() if name in names}
-        return super().upgrade(values)
-
-    @classmethod
-    def complete(cls, rope: dict[str, Any]) -> dict[str, Any]:
-        usual = {FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
-        return super().complete(usual | rope)
-
-    def validate(self) -> None:
-        if (types := self.layer_types) and types[-1] != FULL:
-            self.layer_types = [*types[:-1], FULL]
-        super().validate()
-        layers, shared = self.num_hidden_layers, self.num_kv_shared_layers
-        if shared and {*self.layer_types} != {*self.layer_types[: layers - shared]}:
-            self.fail("num_kv_shared_layers", "must leave a layer of each kind that has keys and values")
-        if self.enable_moe_block and not 1 <= (self.top_k_experts or 0) <= (self.num_experts or 0):
-            self.fail("top_k_experts", f"must be between 1 and `num_experts` ({self.num_experts})")
-
-    def slides(self, layer: int) -> bool:
-        return (layer + 1) % 6 != 0 and layer != self.num_hidden_layers - 1
-
-    def window(self, layer: int) -> int | None:
-        window = super().window(layer)
-        return window if window is None or self.is_causal else window // 2 + 2
-
-    def shares(self, layer: int) -> bool:
-        """Whether a layer reads the keys and values of another."""
-        return layer >= self.num_hidden_layers - self.num_kv_shared_layers
-
-    def key_sizes(self, layer: int) -> tuple[int, int]:
-        """The number of heads, and their size, of the keys that a layer has, or reads of another."""
-        if self.layer_types[layer] != FULL:
-            return self.num_key_value_heads, self.head_dim
-        heads = self.num_global_key_value_heads if self.attention_k_eq_v else None
-        return heads or self.num_key_value_heads, self.global_head_dim
 
 
 @dataclass
@@ -168,6 +78,9 @@ class BorrowingAttention(Attention):
 
     def make_projections(self, dim: int, queries: int, keys: int, bias: bool) -> None:
         self.q_proj = self.linear(dim, queries, bias)
+
+    def side_by_side(self) -> None:
+        """Nothing: queries are alone."""
 
     def gathered(self, x: Tensor, ctx: Context[Shared]) -> Attended:
         q = self.q_norm(self.split(self.q_proj(x)))
@@ -264,8 +177,33 @@ GEMMA4_BLOCK: Table = {
 }
 
 
+FILES = Layout(
+    {
+        "layer_output_scale.weight": "layer_scalar",
+        "inp_gate": "per_layer_input_gate",
+        "proj": "per_layer_projection",
+        "post_norm": "per_layer_norm",
+        "ffn_gate_inp": "router.proj",
+        "ffn_gate_inp.scale": "router.scale",
+        "ffn_down_exps.scale": "router.per_expert_scale",
+        **dict.fromkeys(("ffn_gate_exps.*.weight", "ffn_up_exps.*.weight")),
+        "ffn_gate_up_exps.*.weight": Stacked("experts.gate_up_proj"),
+        "ffn_down_exps.*.weight": Stacked("experts.down_proj"),
+        "pre_ffw_norm_2": "experts_norm",
+        "post_ffw_norm_1": "dense_post_norm",
+        "post_ffw_norm_2": "experts_post_norm",
+    },
+    whole={
+        "per_layer_token_embd": "embed_tokens_per_layer",
+        "per_layer_model_proj": "per_layer_model_projection",
+        "per_layer_proj_norm": "per_layer_projection_norm",
+    },
+)
+
+
 class Gemma4TextModel(LlamaModel):
     config_class = Gemma4TextConfig
+    gguf = FILES
     names = Names({"embed_tokens": "embed_tokens", "layers.*": ("layers.*", GEMMA4_BLOCK), "norm": "norm"})
     reads = (
         *("input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds"),
@@ -273,6 +211,14 @@ class Gemma4TextModel(LlamaModel):
     )
     norm_class, embedding_class, qk_norm_class = WideRMSNorm, ScaledEmbedding, WideRMSNorm
     config: Gemma4TextConfig
+
+    @classmethod
+    def names_of(cls, config: Any) -> Names:
+        """Files may have keys and values of layers that read those of others."""
+        places = ("layers.{}.self_attn.{}_proj", "layers.{}.self_attn.{}_norm", "blk.{}.attn_{}", "blk.{}.attn_{}_norm")
+        layers = [layer for layer in range(config.num_hidden_layers) if config.shares(layer)]
+        unread = (place.format(layer, name) for place in places for layer in layers for name in "kv")
+        return super().names_of(config) | Names(ignore=tuple(unread))
 
     def __init__(self, config: Gemma4TextConfig) -> None:
         super().__init__(config)
@@ -318,8 +264,7 @@ class Gemma4TextModel(LlamaModel):
 
     def feed_forward(self, layer: int) -> nn.Module:
         c = self.config
-        width = c.intermediate_size * (2 if c.use_double_wide_mlp and c.shares(layer) else 1)
-        return GatedMLP(c.hidden_size, width, c.hidden_activation, chunk_size=c.chunk_size_feed_forward)
+        return GatedMLP(c.hidden_size, c.width(layer), c.hidden_activation, chunk_size=c.chunk_size_feed_forward)
 
     def begin(
         self, input_ids: Tensor | None = None, *args: Any, per_layer_inputs: Tensor | None = None, **inputs: Any
