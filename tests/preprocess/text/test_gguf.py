@@ -90,6 +90,19 @@ def test_special_tokens_are_found_in_texts(tmp_path: Path) -> None:
     assert tokenizer.eos_token_id == 257
 
 
+def test_byte_pairs_with_spaces_in_them(tmp_path: Path) -> None:
+    """As Gemma 4's: newlines have merges, and what is no token is written in bytes."""
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<0xC3>", "<0xA9>", "h", "e", "\u2581", "\n", "\u2581h", "\u2581he", "\n\n"]
+    merges, kinds = ["\u2581 h", "\u2581h e", "\n \n"], [3, 3, 3, 2, 6, 6, *[1] * 7]
+    roles = {"eos_token_id": 1, "bos_token_id": 2, "unknown_token_id": 3, "pre": "gemma4"}
+    values = byte_pairs(model="gemma4", tokens=tokens, merges=merges, token_type=kinds, **roles)
+    tokenizer = AutoTokenizer.from_pretrained(write(tmp_path / "m.gguf", "gemma4", values, {}))
+    ids = tokenizer("h he\n\n\u00e9<eos>")["input_ids"]
+    assert ids == [2, 6, 11, 12, 4, 5, 1]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "h he\n\n\u00e9"
+    assert tokenizer.padding_side == "left"
+
+
 def test_digits_are_split_as_the_file_says(tmp_path: Path) -> None:
     """Llama 3 takes three digits together, Qwen 2 one."""
     values = byte_pairs()

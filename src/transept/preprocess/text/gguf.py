@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
 from transept.errors import FileError, FormatError, UnsupportedError
 from transept.preprocess.text.build import (
@@ -105,7 +105,7 @@ def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
     hint = "Load the tokenizer of the repository it was made of."
     if model in (None, "none"):
         raise FileError("holds no tokenizer.", path=gguf.paths[0], hint=hint)
-    if model not in ("llama", "gpt2", "bert", "t5"):
+    if model not in _BACKENDS:
         what = f"has a tokenizer of the kind {model!r:.60}, which is not here."
         raise UnsupportedError(what, path=str(gguf.paths[0]), hint=hint)
     tokens, kinds = _texts(gguf, "tokens"), _numbers(gguf, "token_type")
@@ -113,12 +113,12 @@ def gguf_parts(family: Family, gguf: GGUF, caller: TokenizerSettings) -> Parts:
     stated = TokenizerSettings(tokens={f"{name}_token": _added(text, CONTROL) for name, text in special.items()}, extra=[])
     if isinstance(template := gguf.get("tokenizer.chat_template", str), str):
         stated.attributes["chat_template"] = template
-    is_writer, is_encoder = model in ("llama", "gpt2"), "bert" in gguf.architecture
+    is_writer, is_encoder = model not in ("bert", "t5"), "bert" in gguf.architecture
     stated.attributes["padding_side"] = "left" if is_writer and not is_encoder else "right"
-    begins = model == "llama" or (model == "gpt2" and gguf.get(f"{_NAME}.pre", str) in _BEGINS)
+    begins = model in ("llama", "gemma4") or (model == "gpt2" and gguf.get(f"{_NAME}.pre", str) in _BEGINS)
     stated.options["add_bos_token"] = is_writer and gguf.get(f"{_NAME}.add_bos_token", bool, begins) and "bos" in special
     stated.options["add_eos_token"] = is_writer and gguf.get(f"{_NAME}.add_eos_token", bool, False) and "eos" in special
-    if model in ("gpt2", "bert"):  # the others find them by the kinds of their pieces
+    if model not in ("llama", "t5"):  # these find them by the kinds of their pieces
         marked = (CONTROL, USER_DEFINED)
         stated.added = {i: _added(tokens[i], int(kind)) for i, kind in enumerate(kinds[: len(tokens)]) if kind in marked}
     if model == "bert":
@@ -180,6 +180,15 @@ def _byte_pairs(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) ->
     words = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _PATTERNS[name]]
     backend.pre_tokenizer = pre_tokenizers.Sequence([*words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _spaced_pairs(gguf: GGUF, tokens: Sequence[str], kinds: Any, texts: Tokens) -> Tokenizer:
+    """Byte pairs of whole texts, in which spaces are letters, and bytes stand for letters that are no tokens."""
+    files = VocabularyFiles(_vocab(gguf, tokens), _texts(gguf, "merges"))
+    backend = Tokenizer(byte_pair_model(files, unk_token=texts.get("unk_token"), fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", SPACE)
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     return backend
 
 
@@ -319,4 +328,4 @@ def _patterns_of(step: Mapping[str, Any]) -> Iterator[str]:
         yield GPT2
 
 
-_BACKENDS = {"llama": _pieces, "gpt2": _byte_pairs, "bert": _word_pieces, "t5": _pieces}
+_BACKENDS = {"llama": _pieces, "gpt2": _byte_pairs, "bert": _word_pieces, "t5": _pieces, "gemma4": _spaced_pairs}
