@@ -6,15 +6,18 @@ Shapes: B batch, T positions, D hidden size, H heads of states, N their size.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.checkpoint.gguf import Change, Joined
 from transept.checkpoint.keys import Cut, Table
 from transept.checkpoint.names import Names
 from transept.config.fields import Count, Experts, Layers, PaddingId, derived
+from transept.config.gguf import by_layers
 from transept.config.model import Config
 from transept.heads.language import ForSparseCausalLM
 from transept.kinds.decoder import FULL, LatentConfig, latent_attention
@@ -27,10 +30,11 @@ from transept.layers.mlp import activation
 from transept.layers.moe import wide
 from transept.layers.norm import WideRMSNorm
 from transept.layers.recurrent import causal_conv, gated_delta_scan, real_positions
-from transept.models.deepseek_v3 import LATENT_ATTENTION, SHARED_EXPERTS, DeepseekV3Model
+from transept.models.deepseek_v3 import LATENT_ATTENTION, LATENT_FILES, SHARED_EXPERTS, DeepseekV3Model
 from transept.models.llama import LLAMA_BLOCK, LlamaModel
 from transept.models.mixtral import experts_files
 from transept.models.qwen3_next import unit
+from transept.storage.gguf import GGUF
 
 SIZES = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads", "short_conv_kernel_size": "linear_conv_kernel_dim"}
 
@@ -89,6 +93,30 @@ class KimiLinearConfig(LatentConfig, SharedExpertsConfig, KindsConfig):
             count = values.get("num_hidden_layers") or cls.num_hidden_layers
             values["layer_types"] = [FULL if layer + 1 in attends else LINEAR for layer in range(count)]
         return values
+
+    gguf_head = "attention.key_length_mla"
+    gguf_keys = {
+        "attention.value_length_mla": "v_head_dim",
+        "kda.head_dim": "linear_head_dim",
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+    }
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
+        kinds = [FULL if attends else LINEAR for attends in by_layers(gguf, "attention.head_count_kv") or ()]
+        heads = dict.fromkeys(("num_key_value_heads", "linear_num_heads"), values.get("num_attention_heads"))
+        return super().from_gguf(gguf, values) | heads | {"layer_types": kinds}
+
+    def in_gguf(self) -> Self:
+        """With the number of dense layers, which come first."""
+        dense = [*self.mlp_layer_types, "sparse"].index("sparse")
+        return self.with_settings(first_k_dense_replace=dense, mlp_layer_types=self.mlp_layer_types)
+
+    def to_gguf(self) -> dict[str, Any]:
+        rank, kinds = self.kv_lora_rank, self.layer_types
+        keys: dict[str, Any] = {"key_length": rank + self.qk_rope_head_dim, "value_length": rank}
+        keys |= {"head_count_kv": [int(kind == FULL) for kind in kinds]}
+        return super().to_gguf() | {f"attention.{key}": value for key, value in keys.items()}
 
     def validate(self) -> None:
         super().validate()
@@ -174,11 +202,36 @@ MIXER_FILES: Table = {
     **{name: f"forget_gate.{name}" for name in GATE},
     **{f"{name}_conv1d.weight": Cut("conv1d.weight", part, 3) for part, name in enumerate("qkv")},
 }
+KIMI_FILES = replace(
+    LATENT_FILES,
+    layer={
+        **LATENT_FILES.layer,
+        **{f"ssm_{name}": f"self_attn.{name}_proj" for name in ("f_a", "f_b", "g_a", "g_b")},
+        "ssm_beta": "self_attn.b_proj",
+        "ssm_dt.bias": "self_attn.dt_bias",
+        "ssm_a": "self_attn.A_log",
+        "ssm_norm": "self_attn.o_norm",
+        "ssm_conv1d": "self_attn.conv1d",
+    },
+    changes={
+        **LATENT_FILES.changes,
+        "ssm_a": Change(lambda tensor, c: (-tensor).log().view(1, 1, -1, 1), lambda tensor, c: -tensor.exp()),
+    },
+    joined={
+        **LATENT_FILES.joined,
+        "ssm_conv1d.weight": Joined(
+            tuple(f"ssm_conv1d_{name}.weight" for name in "qkv"),
+            lambda parts, c: torch.cat([part.reshape(-1, 1, part.shape[-1]) for part in parts]),
+            lambda tensor, c: [part.view(1, -1, 1, part.shape[-1]) for part in tensor.chunk(3)],
+        ),
+    },
+)
 EXPERT_FILES: Table = {**experts_files("w1", "w3", "w2"), "shared_experts": "shared_experts"}
 
 
 class KimiLinearModel(HybridBackbone, DeepseekV3Model):
     config_class = KimiLinearConfig
+    gguf = KIMI_FILES
     names = LlamaModel.names | Names(
         {"layers.*": ("layers.*", KIMI_BLOCK)},
         files={

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 # Matrices that stay float32: they are small, and choices hang on those of routers.
 _WIDE = re.compile(
-    r"(position_embd|token_types|((enc|dec)\.)?blk\.\d+\.(ffn_gate_inp(_shexp)?|ssm_conv1d|ssm_norm|shortconv\.conv|attn_rel_b))\.weight"
+    r"(position_embd|token_types|((enc|dec)\.)?blk\.\d+\.(ffn_gate_inp(_shexp)?|ssm_conv1d(_[qkv])?|ssm_norm|shortconv\.conv|attn_rel_b))\.weight"
 )
 _MORE_BITS = re.compile(r"blk\.(?P<layer>\d+)\.(attn_v|ffn_down|ffn_down_exps)\.weight")
 
