@@ -35,6 +35,7 @@ WHOLE = [
     "generation.outputs",
     "generation.logits_processors",
     "generation.logits_warpers",
+    "generation.penalties",
     "outputs",
     "training.optim.adafactor",
     *(f"training.collate.{topic}" for topic in ("language", "media", "padding", "spans")),

@@ -162,6 +162,10 @@ from transept.generation.outputs import (
     TextIteratorStreamer as TextIteratorStreamer,
     TextStreamer as TextStreamer,
 )
+from transept.generation.penalties import (
+    FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
+)
 from transept.generation.rules import (
     SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
     WatermarkingConfig as WatermarkingConfig,

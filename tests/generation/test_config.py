@@ -23,7 +23,8 @@ from transept.generation.prompt import end_tokens
 from transept.generation.rules import NOT_SETTINGS, UNSUPPORTED, WatermarkingConfig
 from transept.models.llama import LlamaConfig, LlamaForCausalLM
 
-NAMES = [name for name in GenerationConfig().to_dict() if name != "output_logprobs"]
+OWN = ("output_logprobs", "presence_penalty", "frequency_penalty")  # which the reference lacks
+NAMES = [name for name in GenerationConfig().to_dict() if name not in OWN]
 # One value of each setting that is neither its default nor refused beside the others.
 WATERMARK = WatermarkingConfig(bias=1.5).to_dict()
 VALUES: dict[str, Any] = {

@@ -38,6 +38,7 @@ TEMPERATURE = Range(0, open="(", remedy="For greedy decoding use do_sample=False
 PENALTY = Range(0, open="(", remedy="Use 1.0 for no penalty.")
 CUTOFF = Range(0, 1, open=")", remedy="Use 0.0 to keep all tokens.")
 WEIGHT = Range(0, 1, open="()", remedy="Use None for the model's own distribution.")
+WRITTEN = Range(-2, 2, remedy="Use 0.0 for no penalty.")
 NGRAM = Range(0, remedy="Use 0 to allow every n-gram.")
 
 
@@ -81,6 +82,7 @@ class GenerationConfig(Settings):
     Scores of the next token:
         temperature, top_k, top_p, min_p, top_h, typical_p, epsilon_cutoff, eta_cutoff: with ``do_sample`` only;
         repetition_penalty, encoder_repetition_penalty, no_repeat_ngram_size, encoder_no_repeat_ngram_size, bad_words_ids,
+        presence_penalty, frequency_penalty: of tokens that were written, not of the prompt's;
         sequence_bias, suppress_tokens, begin_suppress_tokens, forced_bos_token_id, forced_eos_token_id,
         exponential_decay_length_penalty, guidance_scale, renormalize_logits, remove_invalid_values, watermarking_config;
         length_penalty: the power of its length that a beam's score is divided by.
@@ -136,6 +138,8 @@ class GenerationConfig(Settings):
     eta_cutoff: Annotated[float | None, CUTOFF, Usual(0.0), SAMPLED] = None
     repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None
     encoder_repetition_penalty: Annotated[float | None, PENALTY, Usual(1.0)] = None
+    presence_penalty: Annotated[float | None, WRITTEN] = None
+    frequency_penalty: Annotated[float | None, WRITTEN] = None
     length_penalty: Annotated[float | None, Usual(1.0), BEAMS] = None
     no_repeat_ngram_size: Annotated[int | None, NGRAM, Usual(0)] = None
     encoder_no_repeat_ngram_size: Annotated[int | None, NGRAM, Usual(0)] = None

@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from transept.errors import GenerationError, TranseptWarning, refuse
 from transept.generation import logits_processors as rules
 from transept.generation import logits_warpers as warpers
+from transept.generation import penalties
 from transept.generation.assisted import make_guess, write_assisted, write_contrastive
 from transept.generation.beam_search import BeamSearch
 from transept.generation.compiled import compiles, make_cache
@@ -282,6 +283,8 @@ _RULES: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
     "num_beam_groups": (1, lambda value, f: Diversity(f.c.diversity_penalty, f.c.num_beams, value)),
     "encoder_repetition_penalty": (1, lambda value, f: warpers.EncoderRepetitionPenaltyLogitsProcessor(value, f.source)),
     "repetition_penalty": (1, _penalty),
+    "presence_penalty": (0, lambda value, f: penalties.PresencePenaltyLogitsProcessor(value, f.start)),
+    "frequency_penalty": (0, lambda value, f: penalties.FrequencyPenaltyLogitsProcessor(value, f.start)),
     "no_repeat_ngram_size": (0, lambda value, f: rules.NoRepeatNGramLogitsProcessor(value)),
     "encoder_no_repeat_ngram_size": (0, lambda value, f: rules.EncoderNoRepeatNGramLogitsProcessor(value, f.source)),
     "bad_words_ids": (None, lambda value, f: rules.NoBadWordsLogitsProcessor(value, f.c.eos_token_id)),
