@@ -203,6 +203,8 @@ def test_bert_is_read_as_it_was(tmp_path: Path) -> None:
     config = transept.BertConfig(**sizes)
     with pytest.raises(UnsupportedError, match=r"pooler.dense.weight.*add_pooling_layer=False"):
         save_gguf(transept.BertModel(config), tmp_path / "model.gguf")
+    with pytest.raises(UnsupportedError, match=r"cls.predictions.*with AutoModel, which leaves out the head"):
+        save_gguf(transept.BertForMaskedLM(config), tmp_path / "model.gguf")
     model = transept.BertModel(config, add_pooling_layer=False).eval()
     save_gguf(model, tmp_path / "model.gguf", "f16")
     again = transept.BertModel.from_pretrained(tmp_path / "model.gguf", add_pooling_layer=False, dtype="float32")

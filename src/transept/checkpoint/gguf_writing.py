@@ -113,7 +113,11 @@ def _stored(model: Any, keys: KeyMap, state: dict[str, Tensor]) -> dict[str, tup
     for slot in slots:
         recipe = keys.recipe(slot)
         if recipe.stored == slot:
-            hint = "Load the model with add_pooling_layer=False." if ".pooler." in f".{slot}" else SAVE_PLAIN
+            hint = SAVE_PLAIN
+            if ".pooler." in f".{slot}":
+                hint = "Load the model with add_pooling_layer=False."
+            elif model.body is not model and not slot.startswith(f"{model.base_model_prefix}."):
+                hint = "Load the model with AutoModel, which leaves out the head."
             raise UnsupportedError(f"GGUF files have no name for {slot!r} of {type(model).__name__}.", hint=hint)
         if recipe.stored in done:
             continue
