@@ -14,7 +14,8 @@ import transept
 from tests.pace import PATIENCE
 from tests.pipelines.test_text_generation import writer_at
 from transept.errors import GenerationError, InputError
-from transept.generation.outputs import AsyncTextIteratorStreamer, Detokenizer, TextIteratorStreamer, TextStreamer
+from transept.generation.detokenizer import Detokenizer
+from transept.generation.outputs import AsyncTextIteratorStreamer, TextIteratorStreamer, TextStreamer
 
 TEXTS = ["plain words, and more.", "naïve café", "東京は遠い", "🙂👩‍👩‍👧‍👦 family", " leading and trailing ", "\n\ttabs"]
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from transept.errors import InputError, InputTypeError, refuse
 from transept.generation.config import GENERATION_CONFIG_NAME, GenerationConfig
-from transept.generation.outputs import Detokenizer, Piece, Stats, transition_scores
+from transept.generation.detokenizer import Detokenizer
+from transept.generation.outputs import Piece, Stats, transition_scores
 from transept.generation.prompt import check_arguments, check_ids, end_tokens, next_inputs, read_prompt
 from transept.generation.rules import MORE
 from transept.generation.run import Run
@@ -26,9 +27,6 @@ from transept.generation.together import in_step, pass_together
 from transept.layers.tensors import check_tensors
 from transept.outputs import ModelOutput
 from transept.storage.source import Source
-
-# Ids of the prompt that new text is decoded behind.
-CONTEXT = 8
 
 
 class Generates:
@@ -197,9 +195,7 @@ class Generates:
     def _pieces(self, run: Run, tokenizer: Any, skip_special_tokens: bool) -> Iterator[Piece]:
         start, prompt, first, tokens = time.perf_counter(), run.prompt.ids, 0.0, 0
         open_ = set(range(prompt.shape[0] * run.copies))
-        # Behind the end of the prompt, since a token's text depends on the one before it.
-        context = [ids for ids in prompt[:, -CONTEXT:].tolist() for _ in range(run.copies)]
-        texts = [Detokenizer(tokenizer, skip_special_tokens, ids, 0, len(ids)) for ids in context]
+        texts = [Detokenizer(tokenizer, skip_special_tokens, ids) for ids in prompt.tolist() for _ in range(run.copies)]
         for number, step in enumerate(run.steps(), 1):
             first = first or time.perf_counter() - start
             chances = step.scores.log_softmax(dim=-1).gather(1, step.tokens[:, None])[:, 0].tolist()

@@ -9,8 +9,7 @@ import asyncio
 import queue
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from transept.errors import GenerationError, InputError, refuse
 from transept.generation.config import GenerationConfig
+from transept.generation.detokenizer import Detokenizer
 from transept.layers.caches.cache import Cache
 from transept.outputs import ModelOutput
 
@@ -145,10 +145,6 @@ def transition_scores(
     return torch.stack(found, dim=1).masked_fill(beam_indices < 0, 0.0)
 
 
-_INCOMPLETE = "\ufffd"  # what decoders give for bytes that are no character yet
-_PATIENCE = 8  # bytes of one character at most; more tokens that decode to nothing whole will never become a character
-
-
 @dataclass(frozen=True)
 class Stats:
     """How fast it went: ids read and written, seconds to the first token and in all."""
@@ -180,36 +176,6 @@ class Piece:
     stats: Stats | None = None
 
 
-@dataclass
-class Detokenizer:
-    """Ids to text, a few at a time.
-
-    A token's text depends on its neighbours (spaces, joined bytes), so each piece is what the last tokens decode to beyond
-    what they decoded to without the new ones.
-    """
-
-    tokenizer: Any
-    skip_special_tokens: bool = True
-    ids: list[int] = field(default_factory=list)
-    begin: int = 0
-    shown: int = 0
-
-    def add(self, ids: list[int]) -> str:
-        """The text that these ids complete."""
-        self.ids += ids
-        return self.end(last=False)
-
-    def end(self, last: bool = True) -> str:
-        """What was held back, or, if more ids may come, what of it is sure."""
-        decode = partial(self.tokenizer.decode, skip_special_tokens=self.skip_special_tokens)
-        before, text = decode(self.ids[self.begin : self.shown]), decode(self.ids[self.begin :])
-        incomplete = text.endswith(_INCOMPLETE) and len(self.ids) - self.shown < _PATIENCE
-        if not last and (len(text) <= len(before) or incomplete):
-            return ""
-        self.begin, self.shown = self.shown, len(self.ids)
-        return str(text[len(before) :])
-
-
 class BaseStreamer:
     """Base of what ``generate`` passes new tokens to."""
 
@@ -233,7 +199,8 @@ class TextStreamer(BaseStreamer):
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, **decode_kwargs: Any) -> None:
         self.tokenizer, self.skip_prompt, self.in_prompt = tokenizer, skip_prompt, True
-        self.decoder = Detokenizer(tokenizer, bool(decode_kwargs.get("skip_special_tokens")))
+        self.skip_special_tokens = bool(decode_kwargs.get("skip_special_tokens"))
+        self.decoder = Detokenizer(tokenizer, self.skip_special_tokens)
 
     def put(self, value: Tensor) -> None:
         """Take ids (1, T) or (1); ``InputError`` for more than one row."""
@@ -246,7 +213,7 @@ class TextStreamer(BaseStreamer):
     def end(self) -> None:
         """Show the rest, and be ready for another answer."""
         self.on_finalized_text(self.decoder.end(), stream_end=True)
-        self.decoder, self.in_prompt = Detokenizer(self.tokenizer, self.decoder.skip_special_tokens), True
+        self.decoder, self.in_prompt = Detokenizer(self.tokenizer, self.skip_special_tokens), True
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """What is done with text that will not change; subclasses send it elsewhere."""

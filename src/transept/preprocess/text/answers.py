@@ -16,7 +16,6 @@ What cannot be read stays in the content as it was written: an answer never fail
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any
 
 from transept.errors import FormatError
 from transept.preprocess.settings import need
-from transept.preprocess.text.tools import Properties, cast_call
+from transept.preprocess.text.tools import Properties, as_json, cast_call
 from transept.storage.files import parse_json
 
 REASONING_TAGS = {
@@ -41,13 +40,6 @@ ENDS = (
 )
 _PYTHON = "<|python_tag|>"
 _NAMES, _IDS, _ARGUMENTS = ("name", "tool_name"), ("id", "tool_call_id"), ("arguments", "parameters")
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<number>-?\d[\d.eE+-]*)"""
-    r"""|(?P<name>[^\W\d][\w.-]*)\s*(?P<after>[(=]?)|(?P<mark>[][{}),:]))\s*""",
-    re.DOTALL,
-)
-_CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
-_ESCAPED = re.compile(r'\\([^"\\/bfnrtu])|["\x00-\x1f]|\\.', re.DOTALL)
 _BETWEEN_CALLS = re.compile(r"(?<=\}); ?(?=\{)")
 _BUILTIN = re.compile(r"(\w+)\.call\(")
 
@@ -108,51 +100,118 @@ def parse_answer(
 def stream_answer(
     pieces: Iterable[str], *, prefix: str = "", ends: Iterable[str] = (), known: Mapping[str, Properties] | None = None
 ) -> Iterator[Event]:
-    """What :func:`parse_answer` makes of the whole answer, piece by piece.
+    """What :func:`parse_answer` makes of the whole answer, piece by piece; nothing is asked for behind the answer's end."""
+    reader = AnswerReader(prefix=prefix, ends=(*filter(None, ends), *ENDS), known=known)
+    for piece in pieces:
+        yield from reader.feed(piece)
+        if reader.is_over:
+            return
+    yield from reader.end()
+
+
+class AnswerReader:
+    """Tells text, reasoning and calls apart in an answer that comes piece by piece.
 
     A call is given when its end is written, and an answer that begins as JSON when it is over. Reasoning is told by its first
     mark, in the answer or at the end of ``prefix``; its end alone comes too late. The first mark of a call decides on the
-    format of all.
+    format of all. A part of a mark is held back only while it may become one.
+
+    Args:
+        prefix: the prompt, whose end may have opened the reasoning already.
+        ends: texts that end the answer; what follows them is none of it.
+        known: the arguments' schemas of tools by name, to cast arguments that were written as texts.
+        calls: whether calls are read; without, they stay in the text, and an answer in JSON comes as it is written.
     """
-    known, stops = known or {}, [*filter(None, ends), *ENDS]
-    thought = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), "")
-    writer, end = _Writer(ReasoningDelta if thought else TextDelta), REASONING_TAGS.get(thought, "")
-    opened = ""  # the mark of calls
-    call: list[str] | None = None
-    read: Reader = _whole
-    stage = 0  # until there is text, reasoning may open (0), then the content (1), and a call may be all of it (2)
-    for text, mark in _split(pieces, stops):
-        is_last = mark is None or mark in stops
-        if call is None and stage < 3 and writer.is_new(TextDelta) and text.lstrip().startswith("{"):
-            call, end = [], ""
-        if call is not None:
-            call.append(text)
-            if not is_last and (not mark or mark != end):
-                call.append(mark or "")
-                continue
-            is_closed, body = mark == end != opened, "".join(call)
-            yield from writer.write_calls(opened + body + end * is_closed, partial(read, body.strip(), known), known)
-            call, stage = None if is_closed else [], 3
+
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        ends: Iterable[str] = (),
+        known: Mapping[str, Properties] | None = None,
+        calls: bool = True,
+    ) -> None:
+        self.known, self.stops, self.calls, self.is_over = known or {}, [*ends], calls, False
+        thought = next((start for start in REASONING_TAGS if prefix.rstrip().endswith(start)), "")
+        self._writer, self._end = _Writer(ReasoningDelta if thought else TextDelta), REASONING_TAGS.get(thought, "")
+        self._opened = ""  # the mark of calls
+        self._call: list[str] | None = None
+        self._read: Reader = _whole
+        self._stage = 0  # until there is text, reasoning may open (0), then the content (1), and a call may be all of it (2)
+        self._marks, self._held = _Marks.of(tuple(self.stops)), ""
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next is reasoning, unless it ends it."""
+        return self._writer.kind is ReasoningDelta
+
+    def feed(self, piece: str) -> list[Event]:
+        """What a piece makes certain; nothing once the answer is over."""
+        need("a piece of an answer", piece, str, "a text (str)")
+        return [] if self.is_over else self._split(self._held + piece)
+
+    def _split(self, text: str) -> list[Event]:
+        """Take the text between marks, but for what may begin one at its end."""
+        place, events = 0, list[Event]()
+        for match in self._marks.pattern.finditer(text):
+            events += self._take(text[place : match.start()], match[0])
+            place = match.end()
+            if self.is_over:
+                return events
+        end = self._marks.begun(text, place)
+        self._held = text[end:]
+        return events + list(self._take(text[place:end], ""))
+
+    def end(self) -> list[Event]:
+        """What was held back, now that no more comes."""
+        events = [] if self.is_over else list(self._take(self._held, None))
+        self.is_over, self._held = True, ""
+        return events
+
+    def _take(self, text: str, mark: str | None) -> Iterator[Event]:
+        """Take text and the mark behind it, an empty one where there is none yet, and ``None`` at the end."""
+        writer, is_last = self._writer, mark is None or mark in self.stops
+        is_new = self.calls and self._stage < 3 and writer.is_new(TextDelta)
+        if self._call is None and is_new and text.lstrip().startswith("{"):
+            self._call, self._end = [], ""
+        if self._call is not None:
+            self._call.append(text)
+            if not is_last and (not mark or mark != self._end):
+                self._call.append(mark or "")
+            else:
+                yield from self._close(self._call, mark)
         else:
             yield from writer.write(text)
-            stage = stage if writer.kind is ReasoningDelta or not writer.begun else 3
-            if not mark or is_last:
-                pass
-            elif stage == 0 and not writer.begun and mark in REASONING_TAGS:
-                writer, end, stage = _Writer(ReasoningDelta), REASONING_TAGS[mark], 1
-            elif writer.kind is ReasoningDelta and mark == end:
-                writer, stage = _Writer(TextDelta), 1
-            elif writer.kind is TextDelta and stage < 2 and mark in TEXT_TAGS:
-                stops.append(TEXT_TAGS[mark])
-                stage = 2
-            elif writer.kind is TextDelta and stage < 3 and mark == _PYTHON:
-                call, end = [mark], ""
-            elif writer.kind is TextDelta and mark in FORMATS and opened in ("", mark):
-                opened, (end, read), call = mark, FORMATS[mark], []
-            else:
+            self._stage = self._stage if self.is_reasoning or not writer.begun else 3
+            if mark and not is_last and not self._opens(mark):
                 yield from writer.write(mark)
-        if is_last:
-            return
+        self.is_over = is_last
+
+    def _close(self, call: list[str], mark: str | None) -> Iterator[Event]:
+        """The calls that a text is, which a mark has ended."""
+        end, body = self._end, "".join(call)
+        is_closed = mark == end != self._opened
+        text, read = self._opened + body + end * is_closed, partial(self._read, body.strip(), self.known)
+        yield from self._writer.write_calls(text, read, self.known)
+        self._call, self._stage = None if is_closed else [], 3
+
+    def _opens(self, mark: str) -> bool:
+        """Whether a mark opens or closes something here; if not, it is text."""
+        writer, is_text = self._writer, not self.is_reasoning
+        if self._stage == 0 and not writer.begun and mark in REASONING_TAGS:
+            self._writer, self._end, self._stage = _Writer(ReasoningDelta), REASONING_TAGS[mark], 1
+        elif not is_text and mark == self._end:
+            self._writer, self._stage = _Writer(TextDelta), 1
+        elif is_text and self._stage < 2 and mark in TEXT_TAGS:
+            self.stops.append(TEXT_TAGS[mark])
+            self._stage = 2
+        elif self.calls and is_text and self._stage < 3 and mark == _PYTHON:
+            self._call, self._end = [mark], ""
+        elif self.calls and is_text and mark in FORMATS and self._opened in ("", mark):
+            self._opened, (self._end, self._read), self._call = mark, FORMATS[mark], []
+        else:
+            return False
+        return True
 
 
 class _Writer:
@@ -182,22 +241,26 @@ class _Writer:
         yield from map(ToolCall, cast_call(calls, known)) if calls else self.write(text)
 
 
-def _split(pieces: Iterable[str], stops: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    """Text as it comes, with the mark behind it, an empty one where there is none yet, and ``None`` at the end."""
-    pairs = [*REASONING_TAGS.items(), *TEXT_TAGS.items(), *((start, end) for start, (end, _) in FORMATS.items())]
-    marks = (*dict.fromkeys(mark for pair in pairs for mark in pair), _PYTHON, *stops)
-    pattern, longest, text = _pattern(marks), max(map(len, marks)), ""
-    for piece in pieces:
-        need("a piece of an answer", piece, str, "a text (str)")
-        text, place = text + piece, 0
-        for match in pattern.finditer(text):
-            yield text[place : match.start()], match[0]
-            place = match.end()
-        ends = range(max(place, len(text) - longest + 1), len(text))  # where a mark may have begun
-        end = next((at for at in ends if any(mark.startswith(text[at:]) for mark in marks)), len(text))
-        yield text[place:end], ""
-        text = text[end:]
-    yield text, None
+@dataclass(frozen=True)
+class _Marks:
+    """All marks of answers, and ends of their own: what finds them, and what they may begin as."""
+
+    pattern: re.Pattern[str]
+    longest: int
+    beginnings: frozenset[str]
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, stops: tuple[str, ...]) -> _Marks:
+        pairs = [*REASONING_TAGS.items(), *TEXT_TAGS.items(), *((start, end) for start, (end, _) in FORMATS.items())]
+        marks = (*dict.fromkeys(mark for pair in pairs for mark in pair), _PYTHON, *stops)
+        beginnings = frozenset(mark[:size] for mark in marks for size in range(1, len(mark)))
+        return cls(_pattern(marks), max(map(len, marks)), beginnings)
+
+    def begun(self, text: str, place: int) -> int:
+        """Where a mark may have begun that ends behind the text; the text's end if nowhere."""
+        places = range(max(place, len(text) - self.longest + 1), len(text))
+        return next((at for at in places if text[at:] in self.beginnings), len(text))
 
 
 @lru_cache(maxsize=256)
@@ -239,7 +302,7 @@ def _argument(part: str, middle: str, opening: str, end: str) -> tuple[str, str]
 
 
 def _python(text: str, names: Container[str] = ()) -> list[Call]:
-    return _json("".join(_as_json(text)))
+    return _json("".join(as_json(text)))
 
 
 def _json(text: str, names: Container[str] = ()) -> list[Call]:
@@ -281,6 +344,19 @@ FORMATS: dict[str, tuple[str, Reader]] = {
     "[TOOL_CALLS]": ("[TOOL_CALLS]", _bracketed),
 }
 """What opens a call -> what ends it, and what reads the text between."""
+_INNER: tuple[str, ...] = (
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<arg_key>",
+    "</arg_key>",
+)
+_INNER += ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<function=", "</function>", "<parameter=", "</parameter>")
+MARKS = frozenset((*REASONING_TAGS, *REASONING_TAGS.values(), *TEXT_TAGS, *TEXT_TAGS.values(), *FORMATS, _PYTHON, *_INNER))
+MARKS |= {end for end, _ in FORMATS.values()}
+"""All marks that an answer is read by, those inside calls included."""
 
 
 def _whole(text: str, names: Container[str] = ()) -> list[Call]:
@@ -307,34 +383,3 @@ def _call(name: Any, arguments: Any, index: Any = None) -> Call:
         raise FormatError("is no call.")
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return call | {"id": index} if isinstance(index, str) else call
-
-
-def _as_json(text: str) -> Iterator[str]:
-    """Python's calls with named arguments, ``[f(a="b"), g()]``, as JSON; ``FormatError`` for anything else but JSON."""
-    place, inside = 0, False
-    while place < len(text):
-        token = _TOKEN.match(text, place)
-        if token is None:
-            raise FormatError("is no call.")
-        place = token.end()
-        name, after, mark = token["name"], token["after"], token["mark"]
-        if token["string"]:
-            yield '"' + _ESCAPED.sub(_escape, token["string"][1:-1]) + '"'
-        elif name and after == "=" and inside:
-            yield json.dumps(name) + ":"
-        elif (name and after == "(" and not inside) or (mark == ")" and inside):
-            inside = not inside
-            yield f'{{"name": {json.dumps(name)}, "arguments": {{' if inside else "}}"
-        elif mark == ")" or (name and (after or name not in _CONSTANTS)):
-            raise FormatError("is no call.")
-        else:
-            yield mark or token["number"] or _CONSTANTS[name]
-
-
-def _escape(match: re.Match[str]) -> str:
-    """A character of a string of Python's as JSON writes it; a backslash before another than JSON's is one itself."""
-    if match[1] == "'":
-        return "'"
-    if match[1] or len(match[0]) == 1:
-        return json.dumps(match[0])[1:-1]
-    return match[0]

@@ -1,8 +1,9 @@
-"""Tools of a model: JSON schemas of Python functions, and the arguments of calls cast to what the schemas want."""
+"""Tools of a model: JSON schemas of Python functions, calls in the form of Python, and arguments cast to what schemas want."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 import types
@@ -25,6 +26,13 @@ _SECTION = re.compile(r"^[^\S\n]*(Args|Returns|Raises):[^\S\n]*$", re.MULTILINE)
 # A name and its description, which goes on over lines that are indented deeper, or that have no name.
 _ARGUMENT = re.compile(r"^([ \t]*)(\w+):(.*(?:\n(?:\1[ \t]|(?![ \t]*\w+:)).*)*)", re.MULTILINE)
 _CHOICES = "(choices:"
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<number>-?\d[\d.eE+-]*)"""
+    r"""|(?P<name>[^\W\d][\w.-]*)\s*(?P<after>[(=]?)|(?P<mark>[][{}),:]))\s*""",
+    re.DOTALL,
+)
+_CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_ESCAPED = re.compile(r'\\([^"\\/bfnrtu])|["\x00-\x1f]|\\.', re.DOTALL)
 _HINT = "Or pass the tool's JSON schema as a dict."
 _EMPTY = inspect.Parameter.empty
 
@@ -216,3 +224,34 @@ def _number(text: str, *, whole: bool) -> float:
     if not math.isfinite(number) or (whole and (len(text) > _MAX_DIGITS or not number.is_integer())):
         raise FormatError("is no such number")
     return int(number) if number.is_integer() and (whole or "." not in text) else number
+
+
+def as_json(text: str) -> Iterator[str]:
+    """Python's calls with named arguments, ``[f(a="b"), g()]``, as JSON; ``FormatError`` for anything else but JSON."""
+    place, inside = 0, False
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            raise FormatError("is no call.")
+        place = token.end()
+        name, after, mark = token["name"], token["after"], token["mark"]
+        if token["string"]:
+            yield '"' + _ESCAPED.sub(_escape, token["string"][1:-1]) + '"'
+        elif name and after == "=" and inside:
+            yield json.dumps(name) + ":"
+        elif (name and after == "(" and not inside) or (mark == ")" and inside):
+            inside = not inside
+            yield f'{{"name": {json.dumps(name)}, "arguments": {{' if inside else "}}"
+        elif mark == ")" or (name and (after or name not in _CONSTANTS)):
+            raise FormatError("is no call.")
+        else:
+            yield mark or token["number"] or _CONSTANTS[name]
+
+
+def _escape(match: re.Match[str]) -> str:
+    """A character of a string of Python's as JSON writes it; a backslash before another than JSON's is one itself."""
+    if match[1] == "'":
+        return "'"
+    if match[1] or len(match[0]) == 1:
+        return json.dumps(match[0])[1:-1]
+    return match[0]
