@@ -29,6 +29,7 @@ class LogitsProcessor:
     """Base of all processors; any callable of the same form serves as well."""
 
     by_row: tuple[str, ...] = ()  # attributes that hold a tensor with one row for each of the batch, or None
+    reads_ids = True  # whether the scores that it gives depend on the ids so far
     rows_alone = False  # whether one that a caller passes may go on with some of the rows; the settings' own may
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

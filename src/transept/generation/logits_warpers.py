@@ -194,12 +194,16 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 class LogitNormalization(LogitsProcessor):
     """Scores become log-probabilities again, which search over beams takes them for."""
 
+    reads_ids = False
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores.log_softmax(-1)
 
 
 class TemperatureLogitsWarper(LogitsProcessor):
     """Divides by the temperature, a number above 0: below 1 makes the distribution sharper, above 1 flatter."""
+
+    reads_ids = False
 
     def __init__(self, temperature: float) -> None:
         self.temperature: float = setting("temperature", temperature)
@@ -210,6 +214,8 @@ class TemperatureLogitsWarper(LogitsProcessor):
 
 class _Truncation(LogitsProcessor):
     """A warper that cuts tokens, which get ``filter_value``, but never the ``min_tokens_to_keep`` most probable ones."""
+
+    reads_ids = False
 
     def __init__(self, filter_value: float, min_tokens_to_keep: int = 1) -> None:
         self.filter_value = number("filter_value", filter_value, Range(-math.inf))

@@ -1,1 +1,1 @@
-"""Answering many requests at once: what turns tokens into text and settings into scores."""
+"""Answering many people at once: an engine that reads and writes for all of them in one pass."""

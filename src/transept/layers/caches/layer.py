@@ -281,11 +281,15 @@ class KeyValues(LayerCache):
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
         if end > buffer.shape[2] or not self.owned:
-            grown = self._empty(buffer, max(end, self.held + max(self.held // 2, GROWTH)))
+            grown = self._empty(buffer, self._size(end))
             grown[:, :, : self.held] = buffer[:, :, : self.held]
             buffer = grown
         buffer[:, :, self.held : end] = new
         return buffer
+
+    def _size(self, end: int) -> int:
+        """How many positions a buffer is made for that has to hold so many."""
+        return max(end, self.held + max(self.held // 2, GROWTH))
 
     def _empty(self, like: Tensor, size: int) -> Tensor:
         return like.new_empty((*like.shape[:2], size, like.shape[3]))

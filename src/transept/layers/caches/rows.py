@@ -9,6 +9,56 @@ from torch import Tensor
 
 from transept.errors import InputError, InputTypeError
 from transept.layers.caches.cache import Cache, DynamicCache, Kinds
+from transept.layers.caches.layer import KeyValues, LayerCache, Pair
+
+
+class RoomyKeyValues(KeyValues):
+    """Keys and values in a buffer that has ``room`` for so many positions from the start, as long as they are enough."""
+
+    room = 0
+
+    def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
+        if self.buffers is None:
+            self.buffers = self._empty(keys, 0), self._empty(values, 0)
+        return super().append(keys, values, window)
+
+    def _size(self, end: int) -> int:
+        return max(end, self.room) if self.room else super()._size(end)
+
+    def prefix(self, length: int, room: int) -> RoomyKeyValues:
+        """A copy of the first positions, with room for others."""
+        twin = type(self)()
+        twin.room = room
+        if (pair := self.pair) is not None:
+            twin.append(pair[0][:, :, :length], pair[1][:, :, :length])
+        return twin
+
+
+class RowCache(DynamicCache):
+    """The cache of one row, whose owner says how many positions there is memory for."""
+
+    kind = RoomyKeyValues
+    room = 0
+
+    def reserve(self, room: int) -> None:
+        """Have room for so many positions from the next one on."""
+        self.room = room
+        for layer in self.layers:
+            if isinstance(layer, RoomyKeyValues):
+                layer.room = room
+
+    def make(self, kind: type[LayerCache]) -> LayerCache:
+        made = super().make(kind)
+        if isinstance(made, RoomyKeyValues):
+            made.room = self.room
+        return made
+
+    def prefix(self, length: int, room: int) -> RowCache:
+        """A copy of the first positions, with room for others."""
+        twin = RowCache()
+        twin.room, twin.kinds = room, self.kinds
+        twin.layers = [layer.prefix(length, room) for layer in self.layers if isinstance(layer, RoomyKeyValues)]
+        return twin
 
 
 class RowCaches(Cache):

@@ -1,0 +1,310 @@
+"""The engine: requests come in from any thread, and one thread reads and writes for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from transept.environment.memory import memory_left
+from transept.errors import GenerationError, InputError, TranseptError
+from transept.generation.config import GenerationConfig
+from transept.generation.prompt import end_tokens
+from transept.serving.errors import ContextLengthError, DrainingError, EngineDeadError, QueueFullError
+from transept.serving.memory import BLOCK, Memory
+from transept.serving.runner import Part, Runner
+from transept.serving.sampler import Choosing, Chosen, Processor, choose
+from transept.serving.scheduler import Row, Scheduler, Share
+
+Finish = Literal["stop", "length"]
+_SHARE = 4  # one of so many parts of the free memory is for keys and values
+_PATIENCE = 0.5  # seconds that the thread sleeps at most, where nothing waits
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt to be written on from.
+
+    Args:
+        ids: of the prompt.
+        settings: complete ones; ``max_new_tokens`` is how many tokens are written at most, and all ids of
+            ``eos_token_id`` end the text.
+        take: called in the engine's thread with each token, and with why it is the last one, if it is. Where it gives
+            ``True``, nothing more is written.
+        fail: called with the error that ends the request, where one does.
+        seed, logprobs, processors: those of :class:`transept.serving.sampler.Choosing`.
+        salt: requests of another one share no prefix.
+    """
+
+    ids: list[int]
+    settings: GenerationConfig
+    take: Callable[[Chosen, Finish | None], bool]
+    fail: Callable[[TranseptError], object]
+    seed: int | None = None
+    logprobs: int | None = None
+    processors: Sequence[Processor] = ()
+    salt: bytes = b""
+    number: int = field(init=False, default=-1)  # given by the engine
+    cached: int = field(init=False, default=0)  # ids of the prompt that were cached already
+
+
+@dataclass
+class _Running:
+    request: Request
+    row: Row
+    choosing: Choosing
+    ends: frozenset[int]
+
+
+class Engine:
+    """Reads prompts and writes on from them, all rows in one pass.
+
+    Each row is computed as if it were alone, up to rounding in products of other sizes (none, with packed weights). A row that
+    fails fails alone.
+
+    Args:
+        model: a causal language model in evaluation mode.
+        max_rows: rows that run at once.
+        max_waiting: rows that wait at most.
+        budget: positions of prompts that are read in a pass.
+        cache_bytes: memory for keys and values, a quarter of what is free where absent.
+        keeps_prefixes: whether what was read is kept for prompts that begin alike.
+        exact: cut prompts at multiples of 32 positions alone, so that a row has the same bits with a kept prefix or not.
+        context: ids of a row at most, fewer than the model's own.
+
+    Raises:
+        InputError: the model is in training mode, or writes no text.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        max_rows: int = 32,
+        max_waiting: int = 256,
+        budget: int = 512,
+        cache_bytes: int | None = None,
+        keeps_prefixes: bool = True,
+        exact: bool = False,
+        context: int | None = None,
+    ) -> None:
+        if model.training or not model.can_generate() or model.config.is_encoder_decoder:
+            what = f"{type(model).__name__} is no causal language model in evaluation mode."
+            raise InputError(what, hint="Call model.eval(), and serve encoder-decoders as tasks.")
+        self.model, self.max_waiting = model, max_waiting
+        self.runner = Runner(model)
+        self.bytes_per_position = self._measure()
+        left = memory_left(model.device) if cache_bytes is None else None
+        cache_bytes = (left or 2**32) // _SHARE if cache_bytes is None else cache_bytes
+        keeps = keeps_prefixes and self.runner.together
+        self.memory = Memory(cache_bytes // self.bytes_per_position, keeps=keeps, forget=self.runner.forget)
+        self.scheduler = Scheduler(self.memory, max_rows=max_rows, budget=budget, cut=BLOCK if exact else 1)
+        self.context: int | None = min(filter(None, (context, model.body.trained_positions)), default=None)
+        self.running: dict[int, _Running] = {}
+        self.failed: Exception | None = None  # what the engine died of
+        self._numbers = itertools.count()
+        self._inbox: list[_Running | int] = []  # requests, and numbers of those that are cancelled
+        self._changed = threading.Condition()
+        self._strikes = 0  # passes that failed one after the other, though each row alone did not
+        self._open, self._deadline = True, math.inf
+        self._thread: threading.Thread | None = None
+        self.step_began: float | None = None  # when the pass that runs began, on the clock of ``time.monotonic``
+
+    def submit(self, request: Request) -> int:
+        """Take a request, from any thread; gives its number.
+
+        Raises:
+            InputError, ContextLengthError: it cannot be answered.
+            BusyError: it cannot be answered now.
+        """
+        ids, settings = request.ids, request.settings
+        new = settings.max_new_tokens or 1
+        vocabulary = self.model.body.vocab_size
+        if not ids or min(ids) < 0 or max(ids) >= vocabulary:
+            raise InputError(f"a prompt needs ids from 0 to {vocabulary - 1}, one or more.")
+        limit = len(ids) + new
+        if self.context is not None and limit > self.context + 1:
+            what = f"the prompt has {len(ids)} tokens and {new} are to be written, but the context has {self.context}."
+            raise ContextLengthError(what, hint="Shorten the prompt, or lower max_tokens.")
+        if not self.memory.fits(limit):
+            what = f"{limit} positions are more than the memory for keys and values has, {self.memory.blocks * BLOCK}."
+            raise ContextLengthError(what, hint="Shorten the prompt or lower max_tokens, or serve with more memory.")
+        choosing = Choosing(
+            settings, len(ids), limit, seed=request.seed, logprobs=request.logprobs, processors=request.processors
+        )
+        row = Row(next(self._numbers), list(ids), limit, request.salt, time.monotonic())
+        running = _Running(request, row, choosing, frozenset(end_tokens(settings)))
+        with self._changed:
+            if self.failed is not None:
+                raise EngineDeadError("the engine has failed.", hint="Start the server again.")
+            if not self._open:
+                raise DrainingError("the engine takes no more requests, since it ends.")
+            if len(self.scheduler.waiting) + sum(isinstance(each, _Running) for each in self._inbox) >= self.max_waiting:
+                raise QueueFullError(f"{self.max_waiting} rows wait already.", hint="Try again later.")
+            request.number = row.number
+            self._inbox.append(running)
+            self._changed.notify()
+        return row.number
+
+    def cancel(self, number: int) -> None:
+        """Let a request write nothing more, from any thread; it is told nothing more."""
+        with self._changed:
+            self._inbox.append(number)
+            self._changed.notify()
+
+    def start(self) -> None:
+        """Run in a thread of its own until :meth:`close`."""
+        self._thread = threading.Thread(target=self._loop, name="transept-engine", daemon=True)
+        self._thread.start()
+
+    def close(self, grace: float = 0.0) -> None:
+        """Take no more requests, let those that there are end within so many seconds, and fail the others."""
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(grace)
+            self._deadline = 0.0
+            self._thread.join()
+        self._fail_all(DrainingError("the server ends."))
+
+    def is_healthy(self, patience: float) -> bool:
+        """Whether the engine answers: it has not failed, and no pass takes longer than so many seconds."""
+        began = self.step_began
+        return self.failed is None and (began is None or time.monotonic() - began < patience)
+
+    def _loop(self) -> None:
+        try:
+            while self._open or self.running or self._inbox:
+                if time.monotonic() > self._deadline:
+                    break
+                self.step_began = time.monotonic()
+                worked = self.step()
+                self.step_began = None
+                if not worked:
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._inbox or not self._open, _PATIENCE)
+        except Exception as error:  # a pass that fails without a row to blame, or a mistake of ours
+            with self._changed:
+                self.failed = error
+            self._fail_all(EngineDeadError("the engine has failed.", hint="Start the server again."))
+
+    def _fail_all(self, error: TranseptError) -> None:
+        self._read_inbox()
+        for running in tuple(self.running.values()):
+            self._fail(running, error)
+
+    def step(self) -> bool:
+        """One pass, in the thread that owns the engine; ``False`` where there is nothing to do."""
+        self._read_inbox()
+        for row in self.scheduler.admit():
+            self._begin(row)
+        shares = self.scheduler.plan(time.monotonic())
+        if not shares:
+            return bool(self.scheduler.waiting)
+        for share in shares:
+            self.runner.reserve(share.row.number, self.memory.room(share.row.number))
+        try:
+            self._pass(shares)
+            self._strikes = 0
+        except Exception as error:  # whatever a model raises is one row's affair, if that row is found
+            self._one_by_one(shares, error)
+        return True
+
+    @torch.inference_mode()
+    def _measure(self) -> int:
+        """Bytes that a position takes in the cache."""
+        self.runner.begin(-1, 1)
+        self.runner.run([Part(-1, [0], scored=True)])
+        positions = 1024
+        size = self.runner.caches[-1].footprint_at(positions)
+        self.runner.forget(-1)
+        return max(size // positions, 1)
+
+    def _read_inbox(self) -> None:
+        with self._changed:
+            inbox, self._inbox = self._inbox, []
+        for each in inbox:
+            if isinstance(each, _Running):
+                self.running[each.row.number] = each
+                self.scheduler.add(each.row)
+            elif (gone := self.running.get(each)) is not None:
+                self._end(gone)
+
+    def _begin(self, row: Row) -> None:
+        prefix = self.memory.match(row.digests)
+        self.runner.begin(row.number, self.memory.room(row.number), prefix)
+        row.read = row.cached = 0 if prefix is None else prefix[1]
+        self.running[row.number].request.cached = row.cached
+
+    def _pass(self, shares: Sequence[Share]) -> None:
+        """Read what the shares say, and write a token of each row that has read all."""
+        parts = [Part(row.number, row.ids[row.read : row.read + count], count == row.rest) for row, count in shares]
+        logits = self.runner.run(parts)
+        for row, count in shares:
+            row.read += count
+        rows = [row for row, _ in shares if not row.rest]
+        own = [self.running[row.number] for row in rows]
+        for running, chosen in zip(
+            own, choose(logits, [row.ids for row in rows], [each.choosing for each in own]), strict=True
+        ):
+            if isinstance(chosen, TranseptError):
+                self._fail(running, chosen)
+            else:
+                self._write(running, chosen)
+
+    def _write(self, running: _Running, chosen: Chosen) -> None:
+        row = running.row
+        row.ids.append(chosen.token)
+        is_end = chosen.token in running.ends
+        finish: Finish | None = "stop" if is_end else "length" if len(row.ids) >= row.limit else None
+        try:
+            stops = running.request.take(chosen, finish)
+        except Exception as error:  # of what makes text of tokens
+            return self._fail(running, GenerationError(f"the text of this request cannot be made: {type(error).__name__}."))
+        if stops or finish is not None:
+            self._end(running)
+        return None
+
+    def _end(self, running: _Running) -> None:
+        """Forget a request; what its row has read is kept as a prefix."""
+        row = running.row
+        del self.running[row.number]
+        self.scheduler.remove(row)
+        self.memory.keep(row.number, row.ids[: row.read], row.salt)
+
+    def _fail(self, running: _Running, error: TranseptError) -> None:
+        """End a request with an error; nothing of its row is kept."""
+        row = running.row
+        del self.running[row.number]
+        self.scheduler.remove(row)
+        self.memory.release(row.number)
+        running.request.fail(error)
+
+    def _one_by_one(self, shares: Sequence[Share], error: Exception) -> None:
+        """Run the rows of a pass that failed by themselves, and end those that fail again.
+
+        Raises the error where no row is to blame, twice in a row.
+        """
+        left = []
+        for row, count in shares:
+            read, row.read = row.read, self.runner.go_back(row.number, row.read)
+            if row.read == read:  # else its states are lost, and it reads again from the beginning in the next pass
+                left.append(Share(row, count))
+        failures = 0
+        for share in left:
+            try:
+                self._pass([share])
+            except Exception as own:
+                failures += 1
+                what = f"this request cannot be answered: the model failed with {type(own).__name__}."
+                self._fail(self.running[share.row.number], GenerationError(what))
+        self._strikes = 0 if failures else self._strikes + 1
+        if self._strikes > 1:
+            raise error

@@ -1,0 +1,37 @@
+"""Errors of requests that cannot be answered, or not now."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from transept.errors import InputError, TranseptError
+
+
+class ContextLengthError(InputError):
+    """A prompt, with what is to be written, is longer than the model or the memory allows."""
+
+    code = "context_length_exceeded"
+
+
+class BusyError(TranseptError, RuntimeError):
+    """A request cannot be taken now; another server may, or this one later."""
+
+    code: ClassVar[str] = "busy"
+
+
+class QueueFullError(BusyError):
+    """So many rows wait that no more are taken."""
+
+    code = "queue_full"
+
+
+class DrainingError(BusyError):
+    """The engine ends, and takes no more requests."""
+
+    code = "draining"
+
+
+class EngineDeadError(BusyError):
+    """The engine has failed and answers nothing more."""
+
+    code = "engine_dead"

@@ -1,0 +1,89 @@
+"""Forward passes over rows, each of which has a cache of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from transept.errors import InputError
+from transept.layers.caches.cache import DynamicCache
+from transept.layers.caches.rows import RowCache, RowCaches
+
+
+class Part(NamedTuple):
+    """Ids of a row that a pass reads; behind the last one is scored what follows, where that is asked for."""
+
+    number: int
+    ids: list[int]
+    scored: bool
+
+
+class Runner:
+    """A model and what it has cached of rows.
+
+    Rows go through the layers together, and attend each to its own keys. Models for which that cannot be done, such as those
+    with recurrent states, read one row after the other (:attr:`together`).
+
+    Args:
+        model: a causal language model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.caches = model, dict[int, DynamicCache]()
+        self.together: bool = model.body.can_continue_rows
+        self.switch: int | None = model.body.switches_at
+
+    def begin(self, number: int, room: int, prefix: tuple[int, int] | None = None) -> None:
+        """Make the cache of a row, with room for so many positions, from the first positions of another one's."""
+        if prefix is not None:
+            self.caches[number] = self.caches[prefix[0]].prefix(prefix[1], room)  # type: ignore[attr-defined]
+        else:
+            self.caches[number] = RowCache() if self.together else DynamicCache()
+        self.reserve(number, room)
+
+    def reserve(self, number: int, room: int) -> None:
+        """Let a row have room for so many positions."""
+        if isinstance(cache := self.caches[number], RowCache) and room != cache.room:
+            cache.reserve(room)
+
+    def forget(self, number: int) -> None:
+        """Drop the cache of a row."""
+        self.caches.pop(number, None)
+
+    def go_back(self, number: int, positions: int) -> int:
+        """Let a row have read so many positions again, after a pass that failed, or none where that cannot be."""
+        cache = self.caches[number]
+        try:
+            cache.crop(positions)
+            cache.check_finished()
+        except InputError:
+            cache.reset()
+        return cache.get_seq_length()
+
+    @torch.inference_mode()
+    def run(self, parts: Sequence[Part]) -> Tensor:
+        """Read, and score what follows each part for which that is asked: (R, V) in float32."""
+        if not self.together:
+            found = [(part.scored, self._alone(part)) for part in parts]
+            return torch.cat([logits[:scored] for scored, logits in found])
+        lengths = [len(part.ids) for part in parts]
+        ids = torch.tensor([[index for part in parts for index in part.ids]], device=self.model.device)
+        ends = torch.tensor(lengths).cumsum(0) - 1
+        scored = ends[torch.tensor([part.scored for part in parts])].to(ids.device)
+        keep = 0 if len(scored) == ids.shape[1] else scored if len(scored) else 1
+        options: dict[str, Any] = {"lengths": lengths, "logits_to_keep": keep, "return_dict": True}
+        caches = RowCaches(self.caches[part.number] for part in parts)
+        logits: Tensor = self.model.step(input_ids=ids, past_key_values=caches, **options).logits[0]
+        return logits[: len(scored)].float()
+
+    def _alone(self, part: Part) -> Tensor:
+        """The scores (1, V) behind one part."""
+        ids = torch.tensor([part.ids], device=self.model.device)
+        cache = self.caches[part.number]
+        real = ids.new_ones(1, cache.get_seq_length() + ids.shape[1])  # whatever they are: none is taken for padding
+        options: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1, "return_dict": True}
+        logits: Tensor = self.model.step(input_ids=ids, attention_mask=real, past_key_values=cache, **options).logits
+        return logits[:, -1].float()

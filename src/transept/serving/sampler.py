@@ -1,0 +1,112 @@
+"""Tokens for many rows, each with settings of its own, from the scores of what follows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from transept.errors import GenerationError, TranseptError
+from transept.generation.config import GenerationConfig
+from transept.generation.logits_processors import FiniteLogitsCheck, LogitsProcessor, LogitsProcessorList
+from transept.generation.run import build_processors
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+
+
+class Chosen(NamedTuple):
+    """A token, and what the model thought of it and of the likeliest ones, where that was asked for."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Choosing:
+    """How the tokens of a row are chosen.
+
+    Args:
+        settings: complete ones.
+        prompt, limit: ids of the prompt, and of the row in all.
+        seed: of the drawing; one of the system's where absent.
+        logprobs: how many of the likeliest tokens are told with their log-probabilities; ``None`` for none, and not the
+            token's own.
+        processors: change scores (1, V) before those that the settings ask for.
+    """
+
+    def __init__(
+        self,
+        settings: GenerationConfig,
+        prompt: int,
+        limit: int,
+        *,
+        seed: int | None = None,
+        logprobs: int | None = None,
+        processors: Sequence[Processor] = (),
+    ) -> None:
+        self.logprobs = logprobs
+        made = [each for each in build_processors(settings, prompt, limit) if not isinstance(each, FiniteLogitsCheck)]
+        own = next((place for place in reversed(range(len(made))) if _reads_ids(made[place])), -1) + 1
+        self.rules = LogitsProcessorList([*processors, *made[:own]])
+        self.warpers = LogitsProcessorList(made[own:])
+        # Of rows with the same key, what does not look at their ids is computed at once.
+        self.key = tuple((type(each).__name__, *sorted(vars(each).items())) for each in self.warpers)
+        self.generator: torch.Generator | None = None
+        if settings.do_sample:
+            seed = random.SystemRandom().getrandbits(63) if seed is None else seed
+            self.generator = torch.Generator().manual_seed(seed)
+
+
+def _reads_ids(processor: Any) -> bool:
+    return processor.reads_ids if isinstance(processor, LogitsProcessor) else True
+
+
+def choose(logits: Tensor, ids: Sequence[list[int]], rows: Sequence[Choosing]) -> list[Chosen | TranseptError]:
+    """The next token of each row, from the model's logits (R, V) in float32 and the ids so far.
+
+    A row whose scores are no numbers, or allow nothing, gets the error that says so; others go on.
+    """
+    found: list[Any] = [None] * len(rows)
+    best = logits.argmax(dim=-1).tolist()
+    groups: dict[Any, list[tuple[int, Tensor]]] = {}
+    for number, row in enumerate(rows):
+        scores = logits[number : number + 1]
+        if not bool(scores[0, best[number]].isfinite()):
+            found[number] = GenerationError("The model's scores of the next token are no numbers.")
+            continue
+        try:
+            scores = row.rules(torch.tensor([ids[number]], device=logits.device), scores) if row.rules else scores
+        except Exception as error:  # of a processor that came with the request
+            own = error if isinstance(error, TranseptError) else None
+            found[number] = own or GenerationError(f"The scores could not be processed: {type(error).__name__}.")
+            continue
+        if row.generator is None and not row.rules:
+            found[number] = best[number]
+        elif not bool(scores.amax().isfinite()):
+            found[number] = GenerationError("The settings of the request allow no token that could come next.")
+        elif row.generator is None:
+            found[number] = int(scores.argmax())
+        else:
+            groups.setdefault(row.key, []).append((number, scores))
+    for members in groups.values():
+        numbers = [number for number, _ in members]
+        # Warpers take ids, which those of this kind do not look at.
+        warped = rows[numbers[0]].warpers(logits.new_empty(len(members), 0), torch.cat([scores for _, scores in members]))
+        for number, chances in zip(numbers, warped.softmax(dim=-1).cpu(), strict=True):
+            found[number] = int(torch.multinomial(chances, 1, generator=rows[number].generator))
+    return [
+        token if isinstance(token, TranseptError) else _told(token, logits[number], row.logprobs)
+        for number, (token, row) in enumerate(zip(found, rows, strict=True))
+    ]
+
+
+def _told(token: int, logits: Tensor, count: int | None) -> Chosen:
+    """A token with log-probabilities, if so many are asked for."""
+    if count is None:
+        return Chosen(token)
+    logprobs = logits.log_softmax(dim=-1)
+    values, places = logprobs.topk(min(count, len(logprobs)))
+    return Chosen(token, float(logprobs[token]), tuple(zip(places.tolist(), values.tolist(), strict=True)))

@@ -1,0 +1,128 @@
+"""Which rows read and write in the next pass and which wait: plain numbers, no tensors.
+
+A row is a prompt and what is written after it. It waits, then reads its prompt in one or more passes, then writes one token a
+pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from transept.serving.memory import Memory, digests_of
+
+AT_ONCE = 4  # prompts that are read in one pass
+HALVED = 1.0  # seconds of waiting that count as half of the length
+
+
+@dataclass(eq=False)
+class Row:
+    """A prompt with what is written after it.
+
+    Args:
+        number: tells rows apart.
+        ids: of the prompt, and then of what was written.
+        limit: how many ids there may be in all.
+        salt: rows of another one share no prefix.
+        arrived: seconds on the scheduler's clock.
+    """
+
+    number: int
+    ids: list[int]
+    limit: int
+    salt: bytes = b""
+    arrived: float = 0.0
+    read: int = 0  # ids whose keys and values are cached
+    cached: int = 0  # of the prompt, those that were cached already when it began
+    prompt: int = field(init=False)  # ids of the prompt
+    digests: list[bytes] = field(init=False)  # of the prompt, but for its last id, which is read to know what follows
+
+    def __post_init__(self) -> None:
+        self.prompt, self.digests = len(self.ids), digests_of(self.ids[:-1], self.salt)
+
+    @property
+    def rest(self) -> int:
+        """How many ids have not been read."""
+        return len(self.ids) - self.read
+
+
+class Share(NamedTuple):
+    """How many ids of a row the next pass reads."""
+
+    row: Row
+    new: int
+
+
+class Scheduler:
+    """Waiting and running rows.
+
+    Rows are admitted in the order in which they came, when there is memory for their whole prompt. In a pass, each row that
+    has read its prompt writes one token, and up to four prompts share ``budget`` positions, the shortest rest first; waiting
+    a second counts as half the length, so that long prompts get their turn. Where memory ends, the youngest row gives up its
+    own and waits at the front of the queue.
+
+    Args:
+        memory: of keys and values.
+        max_rows: how many rows run at once.
+        budget: positions of prompts that are read in a pass.
+        cut: prompts are cut at multiples of so many positions alone.
+    """
+
+    def __init__(self, memory: Memory, *, max_rows: int = 32, budget: int = 512, cut: int = 1) -> None:
+        self.memory, self.max_rows, self.budget, self.cut = memory, max_rows, max(budget, cut), cut
+        self.waiting: deque[Row] = deque()
+        self.running: dict[int, Row] = {}  # in the order of admission
+        self.preempted = 0  # how often a row gave up its memory
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def add(self, row: Row) -> None:
+        """Let a row wait; there must be memory for so long a row, were it alone."""
+        self.waiting.append(row)
+
+    def remove(self, row: Row) -> None:
+        """Forget a row, whatever it does; of one that ran, the caller releases or keeps the memory."""
+        if self.running.pop(row.number, None) is None and row in self.waiting:
+            self.waiting.remove(row)
+
+    def admit(self) -> list[Row]:
+        """The rows that run from now on."""
+        admitted = []
+        while self.waiting and len(self.running) < self.max_rows:
+            row = self.waiting[0]
+            self.memory.match(row.digests)  # so that this prefix is the last to go
+            if not self.memory.reserve(row.number, len(row.ids) + 1):
+                break
+            self.running[row.number] = self.waiting.popleft()
+            admitted.append(row)
+        return admitted
+
+    def plan(self, now: float) -> list[Share]:
+        """What the next pass reads: rows that write first, then prompts."""
+        shares = [Share(row, 1) for row in self._writing()]
+        reading = [row for row in self.running.values() if row.rest > 1]
+        reading.sort(key=lambda row: row.rest * math.exp2(-min((now - row.arrived) / HALVED, 60)))
+        left = self.budget
+        for row in reading[:AT_ONCE]:
+            count = row.rest if row.rest <= left else left - (row.read + left) % self.cut
+            if count > 0:
+                shares.append(Share(row, count))
+                left -= count
+        return shares
+
+    def _writing(self) -> list[Row]:
+        """Rows of which one id is to be read, with memory for it."""
+        for row in [row for row in self.running.values() if row.rest == 1]:
+            while row.number in self.running and not self.memory.reserve(row.number, len(row.ids)):
+                self.preempt(next(reversed(self.running.values())))
+        return [row for row in self.running.values() if row.rest == 1]
+
+    def preempt(self, row: Row) -> None:
+        """Take a row's memory; it reads again from its beginning when there is some."""
+        del self.running[row.number]
+        self.memory.release(row.number)
+        row.read, self.preempted = 0, self.preempted + 1
+        self.waiting.appendleft(row)

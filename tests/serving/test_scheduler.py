@@ -1,0 +1,122 @@
+"""Which rows run, as a state machine: no memory is lost, no row waits for ever, and no row has more than there is."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from transept.serving.memory import BLOCK, Memory, digests_of
+from transept.serving.scheduler import AT_ONCE, Row, Scheduler
+
+BLOCKS, MAX_ROWS, BUDGET = 12, 4, 48
+
+
+class Machine(RuleBasedStateMachine):
+    """Rows come, read, write and leave at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caches = set[int]()
+        self.memory = Memory(BLOCKS * BLOCK, forget=self.caches.remove)
+        self.scheduler = Scheduler(self.memory, max_rows=MAX_ROWS, budget=BUDGET)
+        self.rows: dict[int, Row] = {}
+        self.now, self.count = 0.0, 0
+
+    @rule(length=st.integers(1, 200), new=st.integers(1, 80), kind=st.integers(0, 2))
+    def comes(self, length: int, new: int, kind: int) -> None:
+        if self.memory.fits(length + new):
+            row = Row(self.count, [kind] * length, length + new, arrived=self.now)
+            self.count += 1
+            self.rows[row.number] = row
+            self.scheduler.add(row)
+
+    @rule(times=st.integers(1, 20))
+    def passes(self, times: int) -> None:
+        for _ in range(times):
+            self._pass()
+
+    def _pass(self) -> None:
+        self.now += 0.1
+        for row in self.scheduler.admit():
+            prefix = self.memory.match(row.digests)
+            assert row.number not in self.caches
+            self.caches.add(row.number)
+            row.read = 0
+            if prefix is not None:
+                assert prefix[0] in self.caches
+                assert prefix[1] < len(row.ids)
+                row.read = prefix[1]
+        shares = self.scheduler.plan(self.now)
+        reading = [share for share in shares if share.row.rest > 1]
+        assert len({share.row.number for share in shares}) == len(shares)
+        assert len(reading) <= AT_ONCE
+        assert sum(share.new for share in reading) <= BUDGET
+        for row, count in shares:
+            assert 0 < count <= row.rest
+            assert row.read + count <= self.memory.room(row.number)
+            row.read += count
+            if not row.rest:
+                row.ids.append(7)
+                if len(row.ids) >= row.limit:
+                    self._leaves(row)
+
+    def _leaves(self, row: Row) -> None:
+        del self.rows[row.number]
+        self.scheduler.remove(row)
+        self.memory.keep(row.number, row.ids[: row.read], row.salt)
+
+    @rule(data=st.data())
+    def is_cancelled(self, data: st.DataObject) -> None:
+        if self.rows:
+            self._leaves(self.rows[data.draw(st.sampled_from(sorted(self.rows)))])
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        assert self.memory.row_blocks + self.memory.kept_blocks <= BLOCKS
+        assert set(self.memory.rows) == set(self.scheduler.running)
+        assert self.caches == {*self.memory.rows, *self.memory.kept}
+        assert len(self.scheduler) == len(self.rows)
+        assert len(self.scheduler.running) <= MAX_ROWS
+
+    def teardown(self) -> None:
+        """Every row ends, since in each pass the oldest goes on."""
+        left = sum(row.limit - row.read for row in self.rows.values())
+        for _ in range(left * 4):
+            if self.rows:
+                self._pass()
+        assert not self.rows
+        assert not self.memory.rows
+
+
+TestScheduler = Machine.TestCase
+TestScheduler.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_the_shortest_rest_is_read_first_and_waiting_counts() -> None:
+    scheduler = Scheduler(Memory(2**16), budget=10)
+    long, short = Row(0, [1] * 100, 200, arrived=0.0), Row(1, [1] * 8, 20, arrived=5.0)
+    scheduler.add(long)
+    scheduler.add(short)
+    scheduler.admit()
+    assert [(share.row.number, share.new) for share in scheduler.plan(5.0)] == [(0, 10)]  # 100 / 2 ** 5 is less than 8
+    long.arrived = 5.0
+    assert [(share.row.number, share.new) for share in scheduler.plan(5.0)] == [(1, 8), (0, 2)]
+
+
+def test_cuts_stand_at_multiples() -> None:
+    scheduler = Scheduler(Memory(2**16), budget=70, cut=32)
+    rows = [Row(number, [1] * 100, 200) for number in range(2)]
+    for row in rows:
+        scheduler.add(row)
+    scheduler.admit()
+    assert [share.new for share in scheduler.plan(0.0)] == [64]
+    rows[0].read = 64
+    assert [share.new for share in scheduler.plan(0.0)] == [36, 32]
+
+
+def test_prefixes_are_told_apart_by_all_that_comes_before() -> None:
+    one = digests_of([1] * 32 + [2] * 32, b"")
+    assert len(one) == 2
+    assert one[1] != digests_of([3] * 32 + [2] * 32, b"")[1]
+    assert not {*one} & {*digests_of([1] * 32 + [2] * 32, b"other")}
