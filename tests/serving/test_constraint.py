@@ -1,0 +1,114 @@
+"""Constraints allow what they describe and nothing else, and refuse what cannot be compiled."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tests.pace import within
+from tests.serving.test_writer import TOKENIZERS
+from transept.errors import InputError
+from transept.serving.constraint import Grammars, Matcher, calls_schema, masked
+
+TOKENIZER = TOKENIZERS["byte level"]
+END = TOKENIZER.eos_token_id
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(TOKENIZER, [END])
+
+
+def drawn(matcher: Matcher, seed: int, most: int = 400) -> str | None:
+    """A random answer within a constraint, or ``None`` where it does not end."""
+    pick, ids = torch.Generator().manual_seed(seed), list[int]()
+    for _ in range(most):
+        scores = masked(torch.zeros(1, len(TOKENIZER) + 5), [matcher])[0]
+        assert bool(torch.isneginf(scores[len(TOKENIZER) :]).all())  # ids that the tokenizer has not
+        index = int(torch.multinomial(scores.softmax(-1), 1, generator=pick))
+        if index == END:
+            assert matcher.is_fulfilled
+            return str(TOKENIZER.decode(ids))
+        matcher.accept(index)
+        ids.append(index)
+    return None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_answers_are_of_the_form(grammars: Grammars, seed: int) -> None:
+    text = drawn(grammars.json_schema(SCHEMA), seed)
+    assert text is not None
+    assert " " not in text
+    value = json.loads(text)
+    assert value.keys() == SCHEMA["properties"].keys()  # type: ignore[attr-defined]
+    assert value["a"] in ("x", "yy")
+    found = drawn(grammars.regex("[ab]{2,5}c"), seed)
+    assert found is not None
+    assert re.fullmatch("[ab]{2,5}c", found)
+    called = drawn(grammars.tools([TOOL], parallel=False), seed)
+    assert called is not None
+    (call,) = json.loads(called)
+    assert call["name"] == "f"
+    assert call["arguments"].keys() == value.keys()
+
+
+def test_rows_without_a_matcher_are_left_and_copies_go_their_own_ways(grammars: Grammars) -> None:
+    scores, one = torch.randn(2, len(TOKENIZER)), grammars.regex("ab|ac")
+    letter = {letter: TOKENIZER.convert_tokens_to_ids(letter) for letter in "abc"}
+    found = masked(scores, [None, one])
+    assert torch.equal(found[0], scores[0])
+    assert (found[1] > -torch.inf).nonzero().flatten().tolist() == [letter["a"]]
+    one.accept(letter["a"])
+    other = one.copy()
+    other.accept(letter["b"])
+    assert other.is_fulfilled
+    assert not one.is_fulfilled
+    one.accept(letter["c"])
+    with pytest.raises(InputError, match="is not allowed here"):
+        one.accept(letter["c"])
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "nothing"}, "the schema cannot be used: .*nothing"),
+        ({"$ref": "https://example.com/a.json"}, "outside itself"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside itself"),
+        ({"$ref": "#/$defs/none"}, "the schema cannot be used"),
+        ({"type": "string", "pattern": "("}, "the schema cannot be used"),
+        ({"type": "string", "description": "x" * 2**18}, "bytes, but may have"),
+        (deep(80), "deeper than 64"),
+        ([], "must be an object"),
+    ],
+)
+def test_schemas_that_cannot_be_used_are_refused_at_once(grammars: Grammars, schema: Any, message: str) -> None:
+    with within(2), pytest.raises(InputError, match=message):
+        grammars.json_schema(schema)
+
+
+def test_other_mistakes_are_told(grammars: Grammars) -> None:
+    with pytest.raises(InputError, match="the pattern cannot be used"):
+        grammars.regex("(")
+    with pytest.raises(InputError, match="no tool"):
+        calls_schema([])
+    with pytest.raises(InputError, match="an id that ends it"):
+        Grammars(TOKENIZER, [])
+    assert not grammars.json_object().is_over
