@@ -33,7 +33,13 @@ class GlmConfig(DecoderConfig):
 
     @classmethod
     def from_gguf(cls, gguf: GGUF, values: dict[str, Any]) -> dict[str, Any]:
-        return values | {"attention_bias": any(name.endswith(("attn_q.bias", "attn_qkv.bias")) for name in gguf.tensors)}
+        found: dict[str, Any] = {
+            "attention_bias": any(name.endswith(("attn_q.bias", "attn_qkv.bias")) for name in gguf.tensors)
+        }
+        gathered, heads = gguf.tensors.get("blk.0.attn_output.weight"), values.get("num_attention_heads")
+        if "head_dim" not in values and gathered is not None and heads:  # older files do not say it
+            found["head_dim"] = gathered.shape[-1] // heads
+        return values | found
 
 
 class GlmModel(llama.LlamaModel):
