@@ -160,6 +160,7 @@ OPENS = {
     "storage/directory.py": "locks and waits for directories that it made",
     "batch/output_file.py": "the door for files that grow",
     "tables/arrow.py": "the nameless file of another process",
+    "batch/parts.py": "the claim of a part, where the system cannot lock",
     "batch/inputs.py": "rows, which may come from standard input",
     "checkpoint/writing.py": "the writer of files of tensors",
     "storage/source.py": "the cache's note of a branch's commit",

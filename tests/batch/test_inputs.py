@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from transept.batch.inputs import Inputs, Item, Reading, between
+from transept.batch.inputs import Inputs, Item, Reading
 from transept.errors import FileError, InputError, TranseptError
 from transept.tables.text import IMAGES
 
@@ -159,12 +159,3 @@ def test_files_that_cannot_be_read_as_rows(tmp_path: Path) -> None:
     assert [item.value for item in items(document, form="lines")] == ['[{"text": "x"}]']
     with pytest.raises(FileError, match="no such file"):
         items(tmp_path / "none.csv")
-
-
-def test_parts_follow_one_another(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text\n" + "".join(f"{number}\n" for number in range(200)))
-    inputs = Inputs([str(path)], Reading())
-    found = [[item.value for group in between(inputs.groups(), start, start + 70) for item in group] for start in (0, 70, 140)]
-    assert [len(part) for part in found] == [70, 70, 60]
-    assert [value for part in found for value in part] == [str(number) for number in range(200)]

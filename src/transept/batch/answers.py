@@ -20,6 +20,7 @@ from transept.tables.parquet import needed
 Pairs = Sequence[tuple[Item, Any]]
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
 GROUP = 1024  # rows that are written to a table at a time
+PIECE = 512  # rows of a part of long work that are answered together
 
 
 def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
@@ -34,10 +35,12 @@ class Rows:
 
     ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they,
     ``end`` does what needs all answers, and ``failed`` counts the errors. Rows without answers are an array's index.
+    With a ``piece``, which is how many rows are answered together, only whole pieces are kept, and a table always has the
+    column ``error``, of texts.
     """
 
-    def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True) -> None:
-        self.file, self.name, self.with_answers = file, name, with_answers
+    def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True, piece: int = 0) -> None:
+        self.file, self.name, self.with_answers, self.piece = file, name, with_answers, piece
 
     @property
     def failed(self) -> int:
@@ -46,7 +49,7 @@ class Rows:
     def begin(self) -> int:
         if not self.file.resume:
             return 0
-        return self.keep(sum(line.endswith(b"\n") for line in self.lines()))
+        return self.keep(_whole(sum(line.endswith(b"\n") for line in self.lines()), self.piece))
 
     def keep(self, count: int) -> int:
         """Go on behind so many rows, which are to be checked."""
@@ -94,7 +97,16 @@ class Rows:
         return iter(self.file.file.readline, b"")
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        return (parse_json(line.decode("utf-8"), path=self.file.partial) for line in self.lines())
+        found = (parse_json(line.decode("utf-8"), path=self.file.partial) for line in self.lines())
+        return map(_with_error, found) if self.piece else found
+
+
+def _whole(count: int, piece: int) -> int:
+    return count - count % (piece or 1)
+
+
+def _with_error(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "error": row["error"]["message"] if "error" in row else None}
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
@@ -135,8 +147,8 @@ class Vectors:
     With the ending ``.parquet`` they become one table at the end.
     """
 
-    def __init__(self, file: OutputFile, index: OutputFile, size: int) -> None:
-        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False), size
+    def __init__(self, file: OutputFile, index: OutputFile, size: int, piece: int = 0) -> None:
+        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False, piece=piece), size
 
     @property
     def failed(self) -> int:
@@ -154,7 +166,7 @@ class Vectors:
         if vectors is None or vectors.dtype != np.dtype("<f4") or vectors.ndim != 2 or vectors.shape[1] != self.size:
             wrong = f"holds no float32 vectors of {self.size} numbers, as this model makes them."
             raise FormatError(wrong, path=self.file.partial, hint="Use the model that it was begun with.")
-        count = min(len(vectors), self.index.begin())
+        count = _whole(min(len(vectors), self.index.begin()), self.index.piece)
         self.file.keep(count, vectors.offset + count * self.size * 4)
         return self.index.keep(count)
 

@@ -5,7 +5,6 @@ Every input knows where it stands; what cannot be read is an error in its place,
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,11 +12,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from transept.batch.encode import plain
 from transept.errors import FileError, FormatError, InputError, TranseptError, nearest
-from transept.storage.files import make_directory, reason, safe_join
+from transept.storage.files import reason, safe_join
 from transept.tables.parquet import parquet_columns, read_parquet
 from transept.tables.text import LINES, MEDIA, PARQUET, SEPARATED, STANDARD_NAME, PlacedRow, kind_of, read_rows, read_value
 
@@ -34,6 +33,31 @@ class Item:
     about: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Span:
+    """What of a file a part is: the bytes from ``start`` to ``stop`` behind a table's ``head``, or a row group."""
+
+    start: int = 0
+    stop: int = 0
+    head: bytes = b""
+    group: int | None = None
+    before: int = 0  # rows before the row group
+
+
+class _Bytes:
+    """The bytes of a span of an open file, behind its head."""
+
+    def __init__(self, file: BinaryIO, span: Span) -> None:
+        self.file, self.head, self.left = file, span.head, span.stop - span.start
+        file.seek(span.start)
+
+    def read(self, size: int) -> bytes:
+        head, self.head = self.head[:size], self.head[size:]
+        data = head + self.file.read(min(size - len(head), self.left))
+        self.left -= len(data) - len(head)
+        return data
+
+
 Groups = Iterable[list[Item]]
 
 
@@ -46,6 +70,7 @@ class Reading:
         columns: what is read of a row, the first of these that is there: names of columns; those with ``?`` may lack.
         column: the column that is read in place of these.
         id: the column that tells rows apart; ``id`` where there is such a one.
+        keep: the columns that go with the answers; all where it is ``None``.
         glob: which files of a folder are read.
         media: the endings of files that are one input each; of a task for texts ``None``.
     """
@@ -56,6 +81,7 @@ class Reading:
     id: str | None = None
     glob: str | None = None
     media: tuple[str, ...] | None = None
+    keep: tuple[str, ...] | None = None
 
     def pick(self, row: Mapping[str, Any]) -> Any:
         """What is read of a row: one value, or a mapping of several (``InputError``: the row lacks the columns)."""
@@ -76,8 +102,9 @@ class Reading:
         """Raise ``InputError`` where a table with these columns holds no input."""
         try:
             self.pick(dict.fromkeys(names))
-            if self.id is not None and self.id not in names:
-                raise InputError(f"there is no column {self.id!r}.", hint=nearest(self.id, names))
+            for name in (*([] if self.id is None else [self.id]), *(self.keep or ())):
+                if name not in names:
+                    raise InputError(f"there is no column {name!r}.", hint=nearest(name, names))
         except InputError as error:
             error.path = path
             if kind in SEPARATED:
@@ -89,10 +116,11 @@ class Inputs:
     """The inputs of arguments, or of files, folders and standard input (``-``), in order and as they come.
 
     A folder's inputs are told by their endings; what ``glob`` names is one unless its ending is that of another kind.
-    ``skipped`` are the files of folders that are no inputs.
+    ``skipped`` are the files of folders that are no inputs. What is wrong with a file is raised, and where they are ``lenient``
+    not before it is read.
     """
 
-    def __init__(self, files: Sequence[str], reading: Reading, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, files: Sequence[str], reading: Reading, arguments: Sequence[str] = (), *, lenient: bool = False) -> None:
         self.reading, self.arguments = reading, arguments
         self.paths: list[str] = []
         self.skipped: list[str] = []
@@ -104,8 +132,10 @@ class Inputs:
             else:
                 raise FileError("there is no such file.", path=path or "''")
         self.several = len(self.paths) > 1
+        self._counted: dict[str, tuple[int, int]] = {}
         for path in filter(os.path.isfile, self.paths):
-            self._check(path)
+            with suppress(*((FormatError, FileError) if lenient else ())):
+                self._check(path)
 
     def _add_folder(self, folder: str) -> None:
         """Note what is an input of a folder, and what is not."""
@@ -127,7 +157,7 @@ class Inputs:
     def _check(self, path: str) -> None:
         if not self.is_of_rows(path):
             return
-        if (kind := self._kind(path)) == PARQUET:
+        if (kind := self.kind(path)) == PARQUET:
             self.reading.check(parquet_columns(path)[0], path, kind)
         elif first := next(self._rows(path), None):
             row = first[0].value
@@ -141,7 +171,8 @@ class Inputs:
             return True
         return self.reading.form is not None and not path.lower().endswith(media)
 
-    def _kind(self, path: str) -> str:
+    def kind(self, path: str) -> str:
+        """How a file of rows is read."""
         if self.reading.form is None and path.lower().endswith(".json"):
             hint = "Name it .jsonl if it holds a JSON value a line, or pass --format."
             raise InputError("a .json file is one document, and not one input a line.", path=path, hint=hint)
@@ -161,20 +192,41 @@ class Inputs:
                         yield [self._item(row, place, path) for place, row in enumerate(rows, number + 1)]
                         number += len(rows)
             else:
-                items = (Item(path, path, {"file": plain(path)}) for path in paths)
-                while group := list(islice(items, MEDIA_GROUP)):
+                for group in _media(paths):
                     yield group
                     number += len(group)
 
-    def _rows(self, path: str) -> Iterator[list[PlacedRow]]:
-        kind = self._kind(path)
+    def part(self, path: str, span: Span | None, media: Iterable[str] = ()) -> Iterator[list[Item]]:
+        """The inputs of a part of a file, whose numbers are those of its lines or rows, or some media files."""
+        if span is None:
+            yield from _media(media)
+            return
+        for rows in self._rows(path, span):
+            yield [self._item(row, int(row.where.rpartition(":")[2]), path) for row in rows]
+
+    def _lines_before(self, path: str, span: Span) -> int:
+        """How many lines stand before a part; parts are mostly read in order, so that bytes are read once."""
+        at, lines = self._counted.get(path, (0, 0))
+        if at > span.start:
+            at = lines = 0
+        with opened(path) as file:
+            file.seek(at)
+            while at < span.start and (block := file.read(min(span.start - at, 2**20))):
+                at, lines = at + len(block), lines + block.count(b"\n")
+        self._counted[path] = at, lines
+        return lines - span.head.count(b"\n")
+
+    def _rows(self, path: str, span: Span | None = None) -> Iterator[list[PlacedRow]]:
+        kind = self.kind(path)
         if kind == PARQUET:
             if path == STANDARD:
                 raise InputError("Parquet cannot be read from standard input.", hint="Pass its file.")
-            yield from read_parquet(path)
+            yield from read_parquet(path) if span is None else read_parquet(path, span.group, span.before)
             return
+        before = 0 if span is None else self._lines_before(path, span)
         with opened(path) as file:
-            for rows in read_rows(file, STANDARD_NAME if path == STANDARD else path, kind):
+            source = file if span is None else _Bytes(file, span)
+            for rows in read_rows(source, STANDARD_NAME if path == STANDARD else path, kind, before):
                 kept = [row for row in rows if self.reading.media is None or str(row.value).strip()]
                 if kept:
                     yield kept
@@ -197,6 +249,8 @@ class Inputs:
 
     def _about(self, row: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a row without bytes; its number where it has no id, and its file where there are several."""
+        if self.reading.keep is not None:
+            return {name: _without_bytes(row.get(name)) for name in self.reading.keep}
         column = self.reading.id or "id"
         known = {column: row[column]} if row.get(column) is not None else {}
         place = {name: value for name, value in place.items() if name not in row and not (known and name == "number")}
@@ -217,10 +271,16 @@ class Inputs:
         """How many they are; ``None`` where that is not known before they are read, as of pipes."""
         if any(path == STANDARD or not os.path.isfile(path) for path in self.paths):
             return None
-        parquet = [path for path in self.paths if self.is_of_rows(path) and self._kind(path) == PARQUET]
+        parquet = [path for path in self.paths if self.is_of_rows(path) and self.kind(path) == PARQUET]
         if parquet and len(parquet) == len(self.paths):
             return sum(parquet_columns(path)[1] for path in parquet)
         return sum(map(len, self.groups()))
+
+
+def _media(paths: Iterable[str]) -> Iterator[list[Item]]:
+    items = (Item(path, path, {"file": plain(path)}) for path in paths)
+    while group := list(islice(items, MEDIA_GROUP)):
+        yield group
 
 
 def _without_bytes(value: Any) -> Any:
@@ -228,17 +288,6 @@ def _without_bytes(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: item for name, item in value.items() if not isinstance(item, bytes)}
     return value
-
-
-def between(groups: Groups, start: int, stop: int) -> Iterator[list[Item]]:
-    """The inputs from ``start`` up to ``stop``."""
-    at = 0
-    for group in groups:
-        if at >= stop:
-            return
-        if part := group[max(start - at, 0) : stop - at]:
-            yield part
-        at += len(group)
 
 
 def read_all() -> str:
@@ -261,37 +310,3 @@ def opened(path: str) -> AbstractContextManager[Any]:
         return open(path, "rb")
     except (OSError, ValueError) as error:
         raise FileError(f"cannot be read ({reason(error)}).", path=path) from error
-
-
-@dataclass(frozen=True)
-class Part:
-    """The ``number``-th of ``count`` parts of long work, from 1: any machine may do any part, twice if need be."""
-
-    number: int
-    count: int
-
-    @classmethod
-    def read(cls, text: str) -> Part:
-        number, slash, count = text.partition("/")
-        if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            raise argparse.ArgumentTypeError(f"{text!r} is not one of N parts, which are 1/N to N/N, such as 3/16")
-        return cls(int(number), int(count))
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-    def path(self, folder: str) -> str:
-        """Its file in a directory, which is made; names of all parts sort in their order."""
-        return str(make_directory(folder) / f"part-{self.number:05}-of-{self.count:05}.npy")
-
-    def of(self, inputs: Inputs) -> tuple[Iterator[list[Item]], int]:
-        """Its inputs, and how many these are: parts follow one another, and differ by one input at most.
-
-        Raises:
-            InputError: there are none in all files.
-        """
-        total = inputs.count() or 0
-        if not total:
-            raise InputError("there are no inputs.", hint="Pass files that hold some.")
-        start, stop = ((self.number - step) * total // self.count for step in (1, 0))
-        return between(inputs.groups(), start, stop), stop - start

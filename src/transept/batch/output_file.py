@@ -23,7 +23,6 @@ from transept.tables.text import STANDARD_NAME
 END = 2**16  # bytes at each end of a file that tell it from others
 # Of a model's directory, what tells it from others.
 _MODEL_ENDINGS = (".json", ".safetensors", ".bin", ".gguf", ".txt", ".model", ".jinja")
-_ANEW = "Use the command that it was begun with, or leave out --resume to begin anew."
 
 
 class Note:
@@ -31,10 +30,12 @@ class Note:
 
     Args:
         about: ``inputs``, ``model`` and ``options``; secrets among them are not written.
+        path: where it is, for a directory of answers in it.
     """
 
-    def __init__(self, output: str, about: Mapping[str, Any]) -> None:
-        self.output, self.path = output, Path(f"{output}.note.json")
+    def __init__(self, output: str, about: Mapping[str, Any], path: Path | None = None) -> None:
+        self.output, self.path = output, path or Path(f"{output}.note.json")
+        self.anew = "leave out --resume to begin anew" if path is None else "pass another directory"
         self.about: dict[str, Any] = parse_json(encode(without_secrets(about)))  # as it is when it is read
 
     def known(self) -> dict[str, Any] | None:
@@ -48,10 +49,10 @@ class Note:
         """Raise ``InputError`` where there is no note, or one of something else, which is named."""
         if (known := self.known()) is None:
             what = f"has no note ({self.path.name}) of the inputs, the model and the options that it was begun with."
-            raise InputError(what, path=self.output, hint="Leave out --resume to begin anew.")
+            raise InputError(what, path=self.output, hint=f"{self.anew[0].upper()}{self.anew[1:]}.")
         if differences := _differences(known, self.about):
             what = f"was begun with something else: {'; '.join(differences)}."
-            raise InputError(what, path=self.output, hint=_ANEW)
+            raise InputError(what, path=self.output, hint=f"Use the command that it was begun with, or {self.anew}.")
 
     def whole(self) -> tuple[int, int] | None:
         """How many inputs and failures a whole output of the same holds; ``None`` where there is none."""
@@ -262,3 +263,4 @@ class OutputFile:
             self.note.end(self.rows, self.failed, self.whole)
         os.replace(self.whole, self.path)
         self.partial.unlink(missing_ok=True)
+        sync(os.path.dirname(self.path) or ".")

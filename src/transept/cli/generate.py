@@ -15,6 +15,7 @@ from typing import Any
 
 from transept.batch.inputs import Inputs, Reading, read_all
 from transept.cli import arguments
+from transept.cli.parts import PartWork, add_parts, is_in_parts
 from transept.cli.terminal import Style, complain, harmless
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
 from transept.errors import InputTypeError, TranseptError
@@ -41,7 +42,8 @@ def generate(parser: arguments.Parser) -> None:
     parser.add_argument("--file", dest="files", action="extend", default=[], nargs="+", metavar="PATH", help=told)
     add_settings(parser)
     arguments.add_inputs(parser)
-    parser.add_argument("--output", metavar="PATH", help="write the answers there: .jsonl, .csv or .parquet")
+    parser.add_argument("--output", metavar="PATH", help="write the answers there: .jsonl, .csv or .parquet; or a directory")
+    add_parts(parser)
     parser.set_defaults(main=lambda args: main(args, parser), verb="generate", name="answer")
 
 
@@ -156,7 +158,8 @@ def describe_speed(stats: Any) -> str:
 def main(args: argparse.Namespace, parser: arguments.Parser) -> int:
     if args.prompt is not None and args.files:
         parser.error("pass a prompt as an argument or prompts in files, not both")
-    check_files(args, parser)
+    args.in_parts = is_in_parts(args, parser)
+    check_files(args, parser, in_parts=args.in_parts)
     arguments.check_model(args.model)
     return write_many(args) if args.files or args.output is not None else write_on(args)
 
@@ -165,8 +168,11 @@ def write_many(args: argparse.Namespace) -> int:
     """Write on from the prompts of files, many side by side."""
     prompts = [] if args.files else [_prompt(args)]
     columns = arguments.COLUMNS["text-generation"]
-    inputs = Inputs(args.files, Reading(args.format, columns, args.column, args.id, args.glob), prompts)
+    reading = Reading(args.format, columns, args.column, args.id, args.glob, keep=args.keep and tuple(args.keep))
+    inputs = Inputs(args.files, reading, prompts, lenient=args.in_parts)
     tell_skipped(inputs)
+    if args.in_parts:
+        return PartWork(args, inputs).run(lambda: (_writer(args), 0))
     work = Work(args, inputs, inputs.groups(), total_of(inputs))
     return work.run(lambda: (_writer(args), 0)) if (code := work.done()) is None else code
 

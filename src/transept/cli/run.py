@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from transept.batch.answers import ENDINGS
-from transept.batch.inputs import STANDARD, Inputs, Item, Part, Reading
+from transept.batch.inputs import STANDARD, Inputs, Item, Reading
 from transept.cli import arguments
 from transept.cli.arguments import IMAGE_COLUMNS, SOUND_COLUMNS, Parser, make_pipeline
+from transept.cli.parts import PartWork, add_parts, is_in_parts
 from transept.cli.pictures import Drawings, fault
 from transept.cli.terminal import complain
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
@@ -66,12 +67,10 @@ def embed(parser: Parser) -> None:
         transept embed articles.csv --column body --output vectors.parquet
         transept embed texts.txt --output vectors.jsonl --model sentence-transformers/all-mpnet-base-v2
         transept embed photos/*.jpg --model CLIP --output vectors.npy
-        transept embed big/*.txt --part 3/16 --output vectors/
+        transept embed big/*.parquet --column body --keep id,title --shard 3/16 --output vectors/
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
-    told = "only the K-th of N parts of the inputs, into a file of its own in the directory --output; one that is whole is kept"
-    parser.add_argument("--part", type=Part.read, metavar="K/N", help=told)
     _add_rest(parser, "where to: .npy, .jsonl, .csv or .parquet", VECTORS, "texts", name="embedding", task=parser.task)
     parser.set_defaults(choose=_choose_embedding)
 
@@ -83,13 +82,6 @@ def _choose_embedding(args: argparse.Namespace, parser: Parser) -> None:
         parser.error(f"files are of one kind at a time, but there are {' and '.join(map(repr, found.values()))}")
     if (task := next(iter(found), None)) is not None:
         args.task = task
-    if args.part is None:
-        return
-    if args.output is None:
-        parser.error("--part needs --output, a directory for the files of all parts")
-    if not args.files or STANDARD in args.files:
-        parser.error("--part needs files: every part reads them anew, which standard input cannot be")
-    args.output = args.part.path(args.output)
 
 
 def _media_task(path: str) -> str | None:
@@ -127,7 +119,8 @@ def _add_rest(parser: Parser, output: str, endings: tuple[str, ...], noun: str |
         parser.set_defaults(inputs=[])
     arguments.add_model(parser, "the task's own, where it has one" if noun is None else "all-MiniLM-L6-v2")
     arguments.add_inputs(parser)
-    parser.add_argument("--output", metavar="PATH", help=output)
+    parser.add_argument("--output", metavar="PATH", help=f"{output}; or a directory, for answers in parts")
+    add_parts(parser)
     arguments.add_output(parser)
     verb = parser.prog.split()[-1]
     parser.set_defaults(main=lambda args: main(args, parser, endings), verb=verb, **defaults)
@@ -152,20 +145,23 @@ def _check(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    check_files(args, parser, endings)
+    args.in_parts = is_in_parts(args, parser)
+    check_files(args, parser, endings, in_parts=args.in_parts)
 
 
 def main(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -> int:
     _check(args, parser, endings)
     kind, reading, other = _reading(args, parser)
-    inputs = Inputs(args.files, reading, args.inputs)
+    inputs = Inputs(args.files, reading, args.inputs, lenient=args.in_parts)
     tell_skipped(inputs)
-    part: Part | None = getattr(args, "part", None)
+    paired = (lambda item: item) if other is None else partial(_paired, name=other, fields=args.fields)
+    if args.in_parts:
+        parts = PartWork(args, inputs, kind.default_model, paired)
+        _introduce(args, kind.default_model)
+        return parts.run(partial(_ask, args))
     draw = getattr(args, "draw", None)
-    groups: Iterable[list[Item]]
-    groups, total = part.of(inputs) if part is not None else (inputs.groups(), total_of(inputs, needed=draw is not None))
-    if other is not None:
-        groups = ([_paired(item, other, args.fields) for item in group] for group in groups)
+    groups = ([paired(item) for item in group] for group in inputs.groups())
+    total = total_of(inputs, needed=draw is not None)
     work = Work(args, inputs, groups, total, kind.default_model)
     if (code := work.done()) is not None:
         return code
@@ -211,7 +207,7 @@ def _reading(args: argparse.Namespace, parser: Parser) -> tuple[Any, Reading, st
         columns = (other, *(columns if noun else ()))
     elif args.name != "score":
         columns = arguments.COLUMNS.get(args.task, columns)
-    return kind, Reading(args.format, columns, args.column, args.id, args.glob, endings), other
+    return kind, Reading(args.format, columns, args.column, args.id, args.glob, endings, args.keep and tuple(args.keep)), other
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:

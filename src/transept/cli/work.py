@@ -14,7 +14,7 @@ from typing import Any
 
 from transept.batch.answers import ENDINGS, Pairs, Ranking, Rows, Vectors, ranked, row_of
 from transept.batch.encode import cleaned, encode
-from transept.batch.inputs import STANDARD, Inputs, Item, Part
+from transept.batch.inputs import STANDARD, Inputs, Item
 from transept.batch.output_file import Note, OutputFile, of_inputs, of_model
 from transept.cli.arguments import Parser
 from transept.cli.pictures import Drawings
@@ -29,14 +29,19 @@ BAR_DELAY = 0.5  # seconds, so that quick work shows none
 Answers = Callable[[list[Any]], Iterator[Any]]
 # Arguments that change no answer, or that inputs and model stand for.
 _SILENT = {"inputs", "files", "prompt", "model", "revision", "option", "output", "resume", "draw", "json", "debug", "words"}
-_SILENT |= {"device", "batch_size", "part", "verb", "name", "srt", "vtt", "max_seconds"}
+_SILENT |= {"device", "batch_size", "shard", "check", "part_size", "in_parts", "verb", "name", "srt", "vtt", "max_seconds"}
 
 
 def check_files(
-    args: argparse.Namespace, parser: Parser, endings: tuple[str, ...] = ENDINGS, *, resumable: bool = False
+    args: argparse.Namespace,
+    parser: Parser,
+    endings: tuple[str, ...] = ENDINGS,
+    *,
+    resumable: bool = False,
+    in_parts: bool = False,
 ) -> None:
     """Refuse arguments about files that do not go together, before anything slow begins."""
-    if args.output is not None and not args.output.lower().endswith(endings):
+    if args.output is not None and not in_parts and not args.output.lower().endswith(endings):
         parser.error(f"--output must end in {', '.join(endings[:-1])} or {endings[-1]}, but is {args.output!r}")
     if args.resume and args.output is None and not resumable:
         parser.error("--resume needs --output")
@@ -47,7 +52,8 @@ def check_files(
     folders = any(map(os.path.isdir, args.files))
     if args.glob is not None and not folders:
         parser.error("--glob chooses files of folders, and there is no folder")
-    if (args.column or args.id) and not (folders or args.format in tables or tables & {*map(kind_of, args.files)}):
+    of_tables = args.column or args.id or getattr(args, "keep", None)
+    if of_tables and not (folders or args.format in tables or tables & {*map(kind_of, args.files)}):
         parser.error("--column and --id are for tables, and there is none")
     if STANDARD in args.files and sys.stdin is not None and sys.stdin.isatty():
         complain("reading from the terminal; Ctrl-D ends.", "note")
@@ -105,24 +111,13 @@ class Work:
     ) -> None:
         self.args, self.groups, self.total = args, groups, total
         self.resume: bool = args.resume
-        self.part: Part | None = getattr(args, "part", None)
-        self.note = None
-        if args.output is not None:
-            made_of = about(args, inputs, default_model)
-            made_of["options"] |= {"part": str(self.part)} if self.part is not None else {}
-            self.note = Note(args.output, made_of)
+        self.note = None if args.output is None else Note(args.output, about(args, inputs, default_model))
 
     def done(self) -> int | None:
         """The exit code where the output is whole already, which is told; else ``None``."""
-        if self.note is None or not (self.resume or self.part):
+        if self.note is None or not self.resume or (found := self.note.whole()) is None:
             return None
-        if (found := self.note.whole()) is not None:
-            return self.tell(*found)
-        if self.part is not None and self.resume and not os.path.isfile(f"{self.note.output}.partial"):
-            if self.note.path.exists():
-                self.note.check()
-            self.resume = False  # nothing of this part was interrupted
-        return None
+        return self.tell(*found)
 
     def run(self, ask: Callable[[], tuple[Answers, int]], drawings: Drawings | None = None) -> int:
         """Answer all inputs; gives the exit code.
@@ -138,8 +133,8 @@ class Work:
             name = getattr(self.args, "task", None) or self.args.verb
             bar = {"total": self.total, "desc": name, "disable": not (shows_bar and sys.stderr.isatty())}
             sink = self._sink(files, size)
-            inputs = answer_all(answers, self.groups, sink, bar, drawings)
-            if not inputs and self.part is None:
+            inputs = answer_all(answers, in_time(self.groups), sink, bar, drawings)
+            if not inputs:
                 raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
             sink.end()
         if sink.failed and inputs > 1:
@@ -232,7 +227,7 @@ def answer_all(
     skipped = sink.begin()
     inputs = shown = 0
     with tqdm(initial=skipped, leave=False, delay=BAR_DELAY, **bar) as progress:
-        for group in in_time(groups):
+        for group in groups:
             done, rest = group[:skipped], group[skipped:]
             inputs += len(group)
             if done:

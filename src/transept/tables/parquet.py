@@ -51,16 +51,28 @@ def parquet_columns(path: str) -> tuple[list[str], int]:
         return unique(list(table.schema_arrow.names), path), table.metadata.num_rows
 
 
-def read_parquet(path: str) -> Iterator[list[PlacedRow]]:
-    """The rows of a Parquet file, in groups; see :func:`parquet_batches` for errors."""
-    number = 0
-    for batch in parquet_batches(path, FIRST_GROUP):
+def parquet_groups(path: str) -> list[int]:
+    """How many rows each row group of a Parquet file has; see :func:`parquet_batches` for errors."""
+    with _opened(path) as (file, parquet):
+        metadata = parquet.ParquetFile(file).metadata
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def read_parquet(path: str, group: int | None = None, before: int = 0) -> Iterator[list[PlacedRow]]:
+    """The rows of a Parquet file, or of one row group behind so many rows, some at a time.
+
+    See :func:`parquet_batches` for errors.
+    """
+    number = before
+    for batch in parquet_batches(path, FIRST_GROUP, only=group):
         yield [PlacedRow(row, f"{path}:{number + place}") for place, row in enumerate(batch.to_pylist(), 1)]
         number += len(batch)
 
 
-def parquet_batches(path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = False) -> Iterator[Any]:
-    """The rows of a Parquet file as ``pyarrow.RecordBatch``, ``size`` or fewer at a time.
+def parquet_batches(
+    path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = False, only: int | None = None
+) -> Iterator[Any]:
+    """The rows of a Parquet file, or of one row group ``only``, as ``pyarrow.RecordBatch``, ``size`` or fewer at a time.
 
     Raises:
         FileError: there is no such regular file.
@@ -79,6 +91,8 @@ def parquet_batches(path: PathName, size: int = _BATCH_ROWS, *, bounded: bool = 
         texts = [column.path for column in map(table.schema.column, range(len(table.schema))) if _is_text(column)]
         coded = parquet.ParquetFile(file, read_dictionary=texts, buffer_size=2**16)
         for number, group in enumerate(groups):
+            if only is not None and number != only:
+                continue
             row_bytes = group.total_byte_size // max(1, group.num_rows)
             for batch in coded.iter_batches(max(1, min(size, _BATCH_BYTES // max(1, row_bytes))), [number]):
                 size_read += _ROW_BYTES * len(batch) + _decoded_bytes(batch)

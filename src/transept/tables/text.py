@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from transept.errors import FormatError, TranseptError
 from transept.storage.files import parse_json
@@ -46,6 +46,12 @@ class PlacedRow:
     where: str
 
 
+class Readable(Protocol):
+    """What bytes are read from."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 def kind_of(name: str) -> str | None:
     """How a file of that name is read; ``None`` where its ending does not tell."""
     return next((kind for ending, kind in ENDINGS.items() if name.lower().endswith(ending)), None)
@@ -61,7 +67,7 @@ def undecodable(text: str) -> int | None:
     return None
 
 
-def read_lines(file: BinaryIO, name: str, codec: str = "utf-8", *, zeros: bool = True) -> Iterator[list[str]]:
+def read_lines(file: Readable, name: str, codec: str = "utf-8", *, zeros: bool = True) -> Iterator[list[str]]:
     """The lines of an open file with their ends, in groups of what is there at a time.
 
     Bytes that are no text in ``codec`` make a line that :func:`undecodable` tells.
@@ -94,8 +100,10 @@ def read_lines(file: BinaryIO, name: str, codec: str = "utf-8", *, zeros: bool =
         yield ["".join(unfinished)]
 
 
-def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[PlacedRow]]:
+def read_rows(file: Readable, name: str, kind: str, before: int = 0) -> Iterator[list[PlacedRow]]:
     """The rows of an open file of lines, JSON lines or separated values, in groups of what is there at a time.
+
+    Of a part of a file, ``before`` lines stand before it.
 
     Raises:
         FormatError: it is empty or no text, a line is too long, or its columns cannot be told apart.
@@ -104,9 +112,9 @@ def read_rows(file: BinaryIO, name: str, kind: str) -> Iterator[list[PlacedRow]]
     first = next(groups, [])
     if not first and name != STANDARD_NAME:
         raise FormatError("is empty.", path=name)
-    groups, number = chain([first], groups), 0
+    groups, number = chain([first], groups), before
     if kind in SEPARATED:
-        yield from _rows_of_table(read_records(groups, name, kind), name)
+        yield from _rows_of_table(read_records(groups, name, kind, before), name)
         return
     for group in groups:
         lines = [(place, line) for place, line in enumerate(group, number + 1) if kind == LINES or line.strip()]
@@ -131,7 +139,7 @@ def _check_text(text: str, path: str | None = None) -> None:
         raise FormatError(f"is not UTF-8 text (byte {at}).", path=path)
 
 
-def read_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[list[tuple[int, list[str]]]]:
+def read_records(groups: Iterable[list[str]], name: str, kind: str, before: int = 0) -> Iterator[list[tuple[int, list[str]]]]:
     """The cells of a table's lines that are not empty, with the numbers of the lines on which they begin, in groups.
 
     In CSV a semicolon separates where the first line holds no comma; in TSV quotes are characters.
@@ -157,18 +165,18 @@ def read_records(groups: Iterable[list[str]], name: str, kind: str) -> Iterator[
     dialect: dict[str, Any] = {"delimiter": separator, "strict": True}
     if kind == TSV:
         dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    reader, records, start = csv.reader(chain([first], source), **dialect), list[tuple[int, list[str]]](), 1
+    reader, records, start = csv.reader(chain([first], source), **dialect), list[tuple[int, list[str]]](), before + 1
     try:
         for cells in reader:
             pending = 0
             if cells:
                 records.append((start, cells))
-            start = reader.line_num + 1
+            start = before + reader.line_num + 1
             if records and not unread:
                 yield records
                 records = []
     except csv.Error as error:
-        raise FormatError(f"is not {kind.upper()}: {error}.", path=f"{name}:{reader.line_num}") from error
+        raise FormatError(f"is not {kind.upper()}: {error}.", path=f"{name}:{before + reader.line_num}") from error
     if records:
         yield records
 
