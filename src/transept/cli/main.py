@@ -18,13 +18,14 @@ from transept.cli.convert import convert
 from transept.cli.generate import generate
 from transept.cli.reports import doctor, inspect
 from transept.cli.run import embed, rerank, run
+from transept.cli.serve import serve
 from transept.cli.terminal import complain, explained
 from transept.cli.train import eval, resume, train
 from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
 from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
-VERBS = (run, transcribe, embed, rerank, generate, chat, train, resume, eval, convert, inspect, doctor)
+VERBS = (run, transcribe, embed, rerank, generate, chat, serve, train, resume, eval, convert, inspect, doctor)
 TOLD = """Transformer models from the command line.
 
 Each verb has a help of its own: `transept VERB --help`. What to begin with depends on what you have.
@@ -40,6 +41,7 @@ Each verb has a help of its own: `transept VERB --help`. What to begin with depe
     a model's folder             transept inspect PATH; transept chat PATH
     a .gguf file                 transept chat FILE.gguf
     a model that is too large    transept convert PATH model.gguf --to gguf:q4_k_m
+    clients of a server          transept serve PATH
     no model yet                 transept chat
 """
 # What can be done with a file that was given in the place of a verb, by its ending.

@@ -107,6 +107,7 @@ class Engine:
         self.scheduler = Scheduler(self.memory, max_rows=max_rows, budget=budget, cut=BLOCK if exact else 1)
         self.context: int | None = min(filter(None, (context, model.body.trained_positions)), default=None)
         self.running: dict[int, _Running] = {}
+        self.after_pass: Callable[[], object] = lambda: None  # called in the engine's thread
         self.failed: Exception | None = None  # what the engine died of
         self._numbers = itertools.count()
         self._inbox: list[_Running | int] = []  # requests, and numbers of those that are cancelled
@@ -133,7 +134,7 @@ class Engine:
             what = f"the prompt has {len(ids)} tokens and {new} are to be written, but the context has {self.context}."
             raise ContextLengthError(what, hint="Shorten the prompt, or lower max_tokens.")
         if not self.memory.fits(limit):
-            what = f"{limit} positions are more than the memory for keys and values has, {self.memory.blocks * BLOCK}."
+            what = f"{limit} positions are more than the memory for keys and values has, {self.memory.positions}."
             raise ContextLengthError(what, hint="Shorten the prompt or lower max_tokens, or serve with more memory.")
         choosing = Choosing(
             settings, len(ids), limit, seed=request.seed, logprobs=request.logprobs, processors=request.processors
@@ -145,12 +146,17 @@ class Engine:
                 raise EngineDeadError("the engine has failed.", hint="Start the server again.")
             if not self._open:
                 raise DrainingError("the engine takes no more requests, since it ends.")
-            if len(self.scheduler.waiting) + sum(isinstance(each, _Running) for each in self._inbox) >= self.max_waiting:
+            if self.waiting >= self.max_waiting:
                 raise QueueFullError(f"{self.max_waiting} rows wait already.", hint="Try again later.")
             request.number = row.number
             self._inbox.append(running)
             self._changed.notify()
         return row.number
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait."""
+        return len(self.scheduler.waiting) + sum(isinstance(each, _Running) for each in tuple(self._inbox))
 
     def cancel(self, number: int) -> None:
         """Let a request write nothing more, from any thread; it is told nothing more."""
@@ -187,6 +193,7 @@ class Engine:
                 self.step_began = time.monotonic()
                 worked = self.step()
                 self.step_began = None
+                self.after_pass()
                 if not worked:
                     with self._changed:
                         self._changed.wait_for(lambda: self._inbox or not self._open, _PATIENCE)
@@ -199,6 +206,7 @@ class Engine:
         self._read_inbox()
         for running in tuple(self.running.values()):
             self._fail(running, error)
+        self.after_pass()
 
     def step(self) -> bool:
         """One pass, in the thread that owns the engine; ``False`` where there is nothing to do."""

@@ -37,6 +37,11 @@ class Memory:
         self._owners: dict[bytes, int] = {}  # of digests: the prefix that has such a block
 
     @property
+    def positions(self) -> int:
+        """How many there are in all."""
+        return self.blocks * BLOCK
+
+    @property
     def row_blocks(self) -> int:
         """Blocks of running rows."""
         return sum(self.rows.values())

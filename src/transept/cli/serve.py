@@ -1,0 +1,136 @@
+"""``transept serve``: answers many people at once over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import socket
+from typing import Any
+
+from transept.cli import arguments
+from transept.errors import FileError, MissingExtraError, refuse
+from transept.storage.files import read_text
+
+_SIZE = re.compile(r"(\d+)(k|M|G)?(i?)B?")
+_POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(parser: arguments.Parser) -> None:
+    """Answer over HTTP, as clients of OpenAI's API ask.
+
+    A model is a folder, a .gguf file or a repository, and is asked for by the last part of its name, or by the name in front
+    of it. The address is the first line of standard output.
+
+        transept serve PATH
+        transept serve small=PATH large=OTHER.gguf --port 9000
+        transept serve PATH --host 0.0.0.0 --api-key-file keys.txt
+    """
+    add, number = parser.add_argument, arguments.positive
+    add("models", nargs="+", metavar="MODEL", help="a folder, a .gguf file or a repository, or NAME=MODEL")
+    add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
+    add("--port", type=int, default=8000, metavar="N", help="0 is any free one (8000)")
+    add("--api-key", action="append", default=[], metavar="KEY", help="one that requests must have; may be repeated")
+    add("--api-key-file", metavar="PATH", help="a file of keys, one a line")
+    add("--insecure", action="store_true", help="listen to other machines without a key")
+    add("--allowed-host", action="append", default=[], metavar="NAME", help="a name that the server answers to")
+    add("--docs", action="store_true", help="show the routes at /docs")
+    add("--max-rows", type=number, default=32, metavar="N", help="answers that are written at once (32)")
+    add("--max-queue", type=number, default=256, metavar="N", help="answers that wait at most (256)")
+    add("--step-budget", type=number, default=512, metavar="N", help="positions of prompts in a pass (512)")
+    add("--cache-memory", type=size, metavar="SIZE", help="for keys and values (a quarter of what is free)")
+    add("--no-prefix-cache", action="store_true", help="keep nothing for prompts that begin alike")
+    add("--exact", action="store_true", help="the same bits whether a prefix was kept or not")
+    add("--max-context", type=number, metavar="N", help="tokens of a prompt and its answer at most")
+    add("--max-body", type=size, default=8 * 2**20, metavar="SIZE", help="of a request (8MiB)")
+    add("--watchdog", type=float, default=30.0, metavar="S", help="seconds of a pass after which /health fails (30)")
+    add("--grace", type=float, default=30.0, metavar="S", help="seconds for answers to end in when the server ends (30)")
+    add("--device", help="where to compute")
+    add("--revision", help="a branch, tag or commit of repositories")
+    add("--dtype", choices=arguments.DTYPES, help="the type of the weights")
+    add("--threads", type=number, metavar="N", help="of the processor that compute")
+    add("--json", action="store_true", help="tell the address as JSON")
+    parser.set_defaults(main=main)
+
+
+def size(text: str) -> int:
+    """Bytes of such as ``512MiB`` or ``2GB``."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write such as 512MiB or 2GB")
+    number, power, binary = found.groups()
+    unit: int = (1024 if binary else 1000) ** _POWERS[power or ""]
+    return int(number) * unit
+
+
+def main(args: argparse.Namespace) -> int:
+    """Load the models, tell where they are served, and answer until interrupted."""
+    try:
+        import uvicorn
+
+        from transept.serving.app import Options, make_app
+        from transept.serving.doors import LOOPBACK
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "serve", "serving") from error
+    keys = _keys(args)
+    local = args.host in _LOOPBACK
+    what = f"--host {args.host} is open to other machines, and there is no key."
+    refuse(not local and not keys and not args.insecure, what, "Pass --api-key-file, or --insecure.")
+    refuse(not 0 <= args.port < 2**16, f"--port is {args.port}, but must be from 0 to 65535.")
+    hosts = {*LOOPBACK, args.host, *args.allowed_host} if local or not keys or args.allowed_host else None
+    models = _load(args)
+    listener = _listen(args.host, args.port)
+    app = make_app(models, Options(hosts, keys, args.max_body, args.watchdog, args.grace, args.docs))
+    shown = f"[{args.host}]" if ":" in args.host else args.host
+    url = f"http://{shown}:{listener.getsockname()[1]}"
+    names = [model.name for model in models]
+    told = {"url": url, "models": names, "pid": os.getpid()}
+    print(json.dumps(told) if args.json else f"{url} serves {', '.join(names)}", flush=True)
+    patience = math.ceil(args.grace) + 1
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=patience)
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _load(args: argparse.Namespace) -> Any:
+    from transept.serving.models import Models, WritingModel
+
+    if args.threads is not None:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    loading = {name: value for name in ("device", "dtype", "revision") if (value := getattr(args, name)) is not None}
+    engine = {"max_rows": args.max_rows, "max_waiting": args.max_queue, "budget": args.step_budget, "context": args.max_context}
+    engine |= {"cache_bytes": args.cache_memory, "keeps_prefixes": not args.no_prefix_cache, "exact": args.exact}
+    models = Models()
+    for given in args.models:
+        name, separator, source = given.partition("=")
+        if not separator or os.path.exists(given):
+            name, source = os.path.basename(given.rstrip("/")).removesuffix(".gguf"), given
+        models.check(name)
+        models.add(WritingModel(name, source, loading, engine))
+    return models
+
+
+def _keys(args: argparse.Namespace) -> list[str]:
+    found = [*args.api_key, os.environ.get("TRANSEPT_API_KEY", "")]
+    if args.api_key_file is not None:
+        found += [line.strip() for line in read_text(args.api_key_file).splitlines()]
+    return [key for key in found if key]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise FileError(
+            f"cannot listen at {host}, port {port}: {error}.", hint="Pass another --port; 0 is any free one."
+        ) from error
+    return listener

@@ -1,0 +1,226 @@
+"""The ASGI application: routes, and what stands before them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from transept.errors import TranseptError
+from transept.serving.answering import Answers
+from transept.serving.doors import LOOPBACK, Door
+from transept.serving.metrics import Metrics
+from transept.serving.models import Models
+from transept.serving.protocol.chat import ChatRequest
+from transept.serving.protocol.completions import CompletionRequest
+from transept.serving.replies import reply, reply_to, reply_to_body
+
+_QUIET = 15.0  # seconds after which a stream says that it lives
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+@dataclass
+class Options:
+    """How a server answers.
+
+    Args:
+        hosts: names that it answers to; those of this machine where absent, and any where empty.
+        keys: one of which a request must have.
+        max_body: bytes of a body at most.
+        watchdog: seconds that a pass may take before the server counts as dead.
+        grace: seconds in which answers may end when the server does.
+        docs: whether ``/docs`` shows the routes.
+    """
+
+    hosts: Collection[str] | None = LOOPBACK
+    keys: Collection[str] = ()
+    max_body: int = 8 * 2**20
+    watchdog: float = 30.0
+    grace: float = 30.0
+    docs: bool = False
+
+
+def make_app(models: Models, options: Options | None = None) -> FastAPI:
+    """The application that serves models."""
+    options, metrics = options or Options(), Metrics(models)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        models.start(asyncio.get_running_loop())
+        yield
+        await asyncio.to_thread(models.close, options.grace)
+
+    shown = "/openapi.json" if options.docs else None
+    docs = "/docs" if options.docs else None
+    app = FastAPI(title="transept", lifespan=lifespan, openapi_url=shown, docs_url=docs, redoc_url=None)
+    app.add_middleware(Door, hosts=options.hosts, keys=options.keys, max_body=options.max_body, count=metrics.count)
+    app.add_exception_handler(RequestValidationError, _refuse_body)
+    app.add_exception_handler(HTTPException, _refuse_route)
+    app.add_exception_handler(TranseptError, _fail)
+    app.add_exception_handler(Exception, _fail)
+    _add_routes(app, models, metrics, options)
+    return app
+
+
+async def _refuse_body(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return reply_to_body(error.errors())
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = error.status_code
+    return reply(status, "there is no such route." if status == 404 else "this route does not take that method.")
+
+
+async def _fail(request: Request, error: Exception) -> Response:
+    return reply_to(error)
+
+
+def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        """200 where the engines answer."""
+        if models.are_healthy(options.watchdog):
+            return JSONResponse({"status": "ok"})
+        return reply(503, "the engine does not answer.", "engine_dead")
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        """200 where the models are loaded and answer."""
+        return await health()
+
+    @app.get("/metrics")
+    async def numbers() -> Response:
+        """Counters and gauges in the format of Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/v1/models")
+    async def listed() -> Any:
+        """The models that are served."""
+        return {"object": "list", "data": [model.told() for model in models]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one(name: str) -> Any:
+        """One of them."""
+        return models.get(name).told()
+
+    @app.post("/v1/completions")
+    async def complete(body: CompletionRequest, request: Request) -> Response:
+        """Texts that go on from prompts."""
+        return await _answer(models, metrics, body, request)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """The next turn of a conversation."""
+        return await _answer(models, metrics, body, request)
+
+
+async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
+    model = models.get(body.model)
+    prompts = await asyncio.to_thread(body.prompts, model)
+    salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
+    answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
+    answers.submit()
+    counted = _counting(metrics, model.name, answers)
+    if body.stream:
+        return StreamingResponse(_stream(body, answers, counted), media_type="text/event-stream", headers=_HEADERS)
+    return await _watched(request, _whole(body, answers, counted), answers)
+
+
+def _counting(metrics: Metrics, name: str, answers: Answers) -> Callable[[], None]:
+    """What counts the tokens of a request when it is over, and cancels what is left of it."""
+
+    def over() -> None:
+        if any(writer.finish_reason is None for writer in answers.writers):
+            metrics.cancelled.labels(name).inc()
+        answers.close()
+        usage = answers.usage
+        metrics.prompt_tokens.labels(name).inc(usage.prompt)
+        metrics.cached_tokens.labels(name).inc(usage.cached)
+        metrics.new_tokens.labels(name).inc(usage.written)
+
+    return over
+
+
+async def _whole(body: CompletionRequest | ChatRequest, answers: Answers, over: Callable[[], None]) -> Response:
+    pieces: list[list[Any]] = [[] for _ in answers.requests]
+    try:
+        async for piece in answers:
+            pieces[piece.choice].append(piece)
+    finally:
+        over()
+    choices = [body.whole(index, own) for index, own in enumerate(pieces)]
+    return JSONResponse({**body.head(), "choices": choices, "usage": answers.usage.told()})
+
+
+async def _watched(request: Request, answer: Awaitable[Response], answers: Answers) -> Response:
+    """An answer that is not streamed, unless its client leaves before it is there."""
+    work, left = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        return Response(status_code=499)  # nobody reads it
+    finally:
+        for task in (work, left):
+            task.cancel()
+        await asyncio.gather(work, left, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stream(body: CompletionRequest | ChatRequest, answers: Answers, over: Callable[[], None]) -> AsyncIterator[bytes]:
+    """Chunks as events of a server; an error in the middle is the last of them."""
+    head: dict[str, Any] = body.head() | ({"usage": None} if body.wants_usage else {})
+    try:
+        if opening := body.opening(answers):
+            for choice in opening:
+                yield _event({**head, "choices": [choice]})
+        async for piece in _kept_alive(answers):
+            if piece is None:
+                yield b": \n\n"
+                continue
+            for choice in body.choice(piece):
+                yield _event({**head, "choices": [choice]})
+        if body.wants_usage:
+            yield _event({**head, "choices": [], "usage": answers.usage.told()})
+        yield b"data: [DONE]\n\n"
+    except TranseptError as error:
+        yield b"data: " + bytes(reply_to(error).body) + b"\n\n"
+    finally:
+        over()
+
+
+async def _kept_alive(answers: Answers) -> AsyncIterator[Any]:
+    """The pieces, and ``None`` where none has come for a while."""
+    pieces = aiter(answers)
+    following = asyncio.ensure_future(anext(pieces, StopAsyncIteration))
+    try:
+        while True:
+            done, _ = await asyncio.wait((following,), timeout=_QUIET)
+            if not done:
+                yield None
+                continue
+            if (piece := following.result()) is StopAsyncIteration:
+                return
+            yield piece
+            following = asyncio.ensure_future(anext(pieces, StopAsyncIteration))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,105 @@
+"""What bodies of requests share: strict types, bounds, and the settings of writing."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from transept.errors import InputError
+from transept.generation.config import GenerationConfig
+from transept.generation.prompt import end_tokens
+
+MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
+
+Text = Annotated[str, Field(max_length=2**22)]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = Annotated[str, Field(min_length=1, max_length=512)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Stops = Annotated[list[Stop], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class Body(BaseModel):
+    """The body of a request: a field that is not named here is refused, and so is a value of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Body):
+    """What a stream tells beside its text."""
+
+    include_usage: bool = False
+
+
+class Writing(Body):
+    """What completions and chats have in common; settings that are absent are the model's own."""
+
+    model: Name
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Annotated[Stops, Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[Token], Field(max_length=MAX_STOP_IDS)] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool = False
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(max_length=128)] | None = None
+    # Taken, since clients send them, and of no effect.
+    user: Annotated[str, Field(max_length=512)] | None = None
+    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    def settings(self, own: GenerationConfig, new: int, vocabulary: int) -> GenerationConfig:
+        """Complete settings for so many new tokens: those of the request over the model's ``own``.
+
+        Raises:
+            InputError: a bias of a token that there is not, and what else cannot be.
+        """
+        found = GenerationConfig(max_new_tokens=new, do_sample=self.temperature != 0)
+        for name in ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            setattr(found, name, getattr(self, name))
+        found.temperature = self.temperature or None
+        if found.top_k is None:
+            found.top_k = own.top_k or 0  # the library's own default is for texts that are sampled by hand
+        found.min_new_tokens = self.min_tokens
+        found.fill(own)
+        found.max_length = None
+        ends = [] if self.ignore_eos else end_tokens(found)
+        found.eos_token_id = [*ends, *(self.stop_token_ids or ())] or None
+        biases = {self._biased(token, vocabulary): bias for token, bias in (self.logit_bias or {}).items()}
+        if self.ignore_eos:
+            found.suppress_tokens = [*(found.suppress_tokens or ()), *end_tokens(own)] or None
+        if biases:
+            found.sequence_bias = {(token,): bias for token, bias in biases.items()}
+        return found
+
+    @staticmethod
+    def _biased(token: str, vocabulary: int) -> int:
+        if not token.isascii() or not token.isdigit() or len(token) > 10 or int(token) >= vocabulary:
+            raise InputError(f"`logit_bias` names the token {token!r:.20}, but tokens are 0 to {vocabulary - 1}.")
+        return int(token)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def head(kind: str, prefix: str, model: str) -> dict[str, Any]:
+    """What every answer and every chunk of it begins with."""
+    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
