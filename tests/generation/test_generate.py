@@ -171,7 +171,8 @@ def test_outputs_equal_reference(family: Family, cls: type[Model]) -> None:
     ours, theirs = ready(family, cls)
     shown = {"output_scores": True, "output_logits": True, "output_hidden_states": True, "return_dict_in_generate": True}
     given = inputs(family, cls, "none")
-    caches = {"past_key_values", "mems", "cache_params", "state"} & inspect.signature(type(theirs).forward).parameters.keys()
+    names = {"past_key_values", "past_buckets_states", "mems", "cache_params", "state"}
+    caches = names & inspect.signature(type(theirs).forward).parameters.keys()
     cached = {} if caches else {"use_cache": False}
     mine, other = written(ours, given, **shown, **cached), written(theirs, given, **shown)
     assert torch.equal(mine.sequences, other.sequences)
