@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from transept.errors import FormatError
 from transept.preprocess.text.answers import AnswerReader, Event, ReasoningDelta, TextDelta, ToolCall
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Answers, Piece, Prompt
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
+from transept.storage.files import parse_json
 
 
 class TextPart(Body):
@@ -62,8 +64,8 @@ class Message(Body):
 
 def _call(call: Called) -> dict[str, Any]:
     try:
-        arguments = json.loads(call.function.arguments)
-    except ValueError:
+        arguments = parse_json(call.function.arguments)
+    except FormatError:
         arguments = call.function.arguments  # as the model wrote it
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 

@@ -1,0 +1,69 @@
+"""A small model with a tokenizer and a chat template, and a server of it in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uvicorn
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from transept import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transept.serving.app import Options, make_app
+from transept.serving.models import Models, WritingModel
+
+TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+
+
+def save_model(path: Path) -> Path:
+    """A Llama of bytes whose likeliest tokens are clear."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    marks = [f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end")]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", additional_special_tokens=marks[:-1])
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(path)
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"vocab_size": len(fast), "max_position_embeddings": 512, "initializer_range": 0.5}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, eos_token_id=None, bos_token_id=None))
+    model.save_pretrained(path)
+    return path
+
+
+class Server:
+    """A server in a thread, with its address."""
+
+    def __init__(self, folder: Path, options: Options | None = None, **engine: Any) -> None:
+        self.models = Models()
+        self.models.add(WritingModel("tiny", str(folder), {}, {"cache_bytes": 2**24} | engine))
+        self.engine = self.models.get("tiny").engine
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = make_app(self.models, options or Options(grace=2.0))
+        self.uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+        self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [listener]})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.uvicorn.should_exit = True
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("served") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[Server]:
+    made = Server(folder)
+    yield made
+    made.close()
