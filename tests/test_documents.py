@@ -14,6 +14,8 @@ from types import FunctionType
 
 import pytest
 
+from tests.thorough import in_turn
+
 from . import document_tables, public
 
 # In code that is quoted in a sentence or imported in a snippet.
@@ -79,28 +81,42 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not [(str(page), link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
 
 
+# All pages are built with the modules of one part, so that a run takes a quarter of them.
+PARTS = 4
+
+
 @pytest.mark.long
 @pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}")
-def test_the_documentation_is_built_without_a_warning(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("part", in_turn(range(PARTS), 1))
+def test_the_documentation_is_built_without_a_warning(part: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     # Reading pages and resolving their links gives all warnings; writing HTML takes as long again, and so do lists of types.
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dummy", "-D", f"part={part}/{PARTS}"]
     if not request.config.getoption("--thorough"):
         command += ["-D", "autodoc_typehints=none", "-D", "smartquotes=0"]
     done = subprocess.run(
         [*command, "docs", str(tmp_path)], cwd=document_tables.ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert not missing_from(tmp_path)
+    described = {*pickle.loads((tmp_path / ".doctrees/environment.pickle").read_bytes()).domaindata["py"]["objects"]}
+    assert modules_of(part) <= described
+    assert not missing_from(described, modules_of(part))
 
 
-def missing_from(built: Path) -> list[str]:
-    """Public names of ours that the built reference does not describe."""
+def modules_of(part: int) -> set[str]:
+    """The modules of a part that the reference describes."""
+    source = document_tables.ROOT / "src"
+    files = (path for path in (source / "transept").rglob("*.py") if path.name != "__main__.py")
+    names = (path.relative_to(source).with_suffix("").parts for path in files)
+    every = sorted(".".join(each for each in name if each != "__init__") for name in names)
+    return {name for name in every[part::PARTS] if name.count(".") and not name.startswith("transept.cli")}
+
+
+def missing_from(described: set[str], modules: set[str]) -> list[str]:
+    """Public names of ours, defined in some modules, that the built reference does not describe."""
     import transept
 
-    found = pickle.loads((built / ".doctrees/environment.pickle").read_bytes())
-    described = found.domaindata["py"]["objects"].keys()
     values = [value for name in transept.__all__ if isinstance(value := getattr(transept, name), type | FunctionType)]
-    ours = {f"{value.__module__}.{value.__qualname__}" for value in values if value.__module__.startswith("transept.")}
+    ours = {f"{value.__module__}.{value.__qualname__}" for value in values if value.__module__ in modules}
     return sorted(ours - described)
 
 

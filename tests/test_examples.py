@@ -12,13 +12,16 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.thorough import in_turn
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.mark.parametrize(("name", "picture"), [("digits", "digits"), ("shapes", "boxes"), ("shapes_clip", "sentences")])
-def test_examples_learn(
-    name: str, picture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+PICTURES = {"digits": "digits", "shapes": "boxes", "shapes_clip": "sentences"}  # what examples draw
+
+
+@pytest.mark.parametrize("name", in_turn(PICTURES, 1))
+def test_examples_learn(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.setattr(sys, "argv", [name, "--steps", "30", "--output", str(tmp_path)])
     with torch.random.fork_rng():
@@ -30,7 +33,7 @@ def test_examples_learn(
     assert "before: " in shown
     assert "after: " in shown
     assert {"config.json", "model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
-    with Image.open(tmp_path / f"{picture}.png") as drawn:
+    with Image.open(tmp_path / f"{PICTURES[name]}.png") as drawn:
         assert len(drawn.convert("RGB").getcolors(2**20)) > 10
 
 

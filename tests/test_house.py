@@ -44,10 +44,10 @@ def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...]) -> Iterator[tuple[str
                 yield module, node
 
 
-def calls() -> Iterator[tuple[str, ast.Call, str]]:
-    for module, node in nodes(ast.Call):
-        assert isinstance(node, ast.Call)
-        yield module, node, dotted(node.func)
+@cache
+def calls() -> list[tuple[str, ast.Call, str]]:
+    """Every call with its module and the dotted name that it calls."""
+    return [(module, node, dotted(node.func)) for module, node in nodes(ast.Call) if isinstance(node, ast.Call)]
 
 
 def given(call: ast.Call, name: str) -> object:

@@ -232,11 +232,11 @@ def test_perplexity_of_a_small_gpt_trained_on_shakespeare() -> None:
     text = path.read_bytes()
     ids = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     torch.manual_seed(0)
-    sizes = {"n_embd": 96, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 128}
+    sizes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 128}
     model = transept.GPT2LMHeadModel(transept.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(150):
-        starts = torch.randint(len(ids) - 5000, (16,))
+        starts = torch.randint(len(ids) - 5000, (12,))
         batch = torch.stack([ids[start : start + 96] for start in starts])
         model(batch, labels=batch).loss.backward()
         optimizer.step()

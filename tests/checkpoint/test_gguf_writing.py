@@ -322,19 +322,19 @@ def test_what_a_file_cannot_say_is_an_error(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+TOKENIZERS = {
+    "llama2": "LlamaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "bert-base-uncased": "BertTokenizer",
+    "t5-small": "T5Tokenizer",
+}
+
+
 @pytest.mark.real_data
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("llama2", "LlamaTokenizer"),
-        ("gpt2", "GPT2Tokenizer"),
-        ("bert-base-uncased", "BertTokenizer"),
-        ("t5-small", "T5Tokenizer"),
-    ],
-)
-def test_tokenizers(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", in_turn(TOKENIZERS, 2))
+def test_tokenizers(name: str, tmp_path: Path) -> None:
     """The file's gives the same ids for the text of each token, and for texts of many scripts, or writing fails."""
-    tokenizer = getattr(transept, kind).from_pretrained(DATA / "tokenizers" / name)
+    tokenizer = getattr(transept, TOKENIZERS[name]).from_pretrained(DATA / "tokenizers" / name)
     tokenizer.chat_template = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
     save_gguf(tiny(vocab_size=len(tokenizer) + 3, num_hidden_layers=1), tmp_path / "model.gguf", "q4_0", tokenizer)
     again = transept.AutoTokenizer.from_pretrained(tmp_path / "model.gguf")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines.test_text_generation import writer_at
+from tests.thorough import in_turn
 from transept import pipeline
 from transept.cli.chat import Chat
 from transept.cli.chat.console import History
@@ -89,7 +90,7 @@ def model(tmp_path_factory) -> str:
     return writer_at(str(tmp_path_factory.mktemp("writer")))
 
 
-@pytest.fixture(params=["prompt_toolkit", "readline"])
+@pytest.fixture(params=in_turn(["prompt_toolkit", "readline"], 1))
 def start(request, model, tmp_path) -> Iterator[object]:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"needs {request.param}")

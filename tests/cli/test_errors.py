@@ -15,6 +15,7 @@ import pytest
 from tests.pace import PATIENCE
 from tests.pipelines.media_models import picture, png, save_image_model
 from tests.pipelines.test_text_generation import writer_at
+from tests.thorough import crossed
 from transept.batch.encode import encode
 from transept.cli.main import VERBS
 from transept.errors import FormatError, InputError
@@ -284,8 +285,7 @@ BUFFERED = pytest.mark.parametrize("unbuffered", [False, True], ids=["buffered",
 
 
 @FULL
-@BUFFERED
-@pytest.mark.parametrize("verb", ["run", "inspect"])
+@pytest.mark.parametrize(("verb", "unbuffered"), crossed(["run", "inspect"], [False, True], 2))
 def test_a_full_disk(classifier, verb, unbuffered):
     line = [*RUN, classifier, "i love this"] if verb == "run" else ["inspect", classifier]
     with open("/dev/full", "wb") as full:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from tests.thorough import in_turn
 from transept import Seq2SeqTrainingArguments, pipeline
 from transept.cli.train import ROLES
 from transept.training.callbacks.reports import read_log
@@ -27,7 +28,7 @@ def test_every_recipe_is_tried_and_has_its_options():
     assert roles <= {*ROLES}
 
 
-@pytest.mark.parametrize("task", RECIPES)
+@pytest.mark.parametrize("task", in_turn(RECIPES, 10))
 def test_every_recipe_trains(task, command, tmp_path):
     data, model, metric = RECIPES[task]
     start, run = tmp_path / "start", tmp_path / "run"

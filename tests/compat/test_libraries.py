@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.thorough import in_turn
 
 COMMON = """
 import torch
@@ -253,7 +254,7 @@ for head in (False, True):  # scikit-learn's, or one that is trained by gradient
 }
 
 
-@pytest.mark.parametrize("library", PROGRAMS)
+@pytest.mark.parametrize("library", in_turn(PROGRAMS, 3))
 def test_a_library_does_its_main_job(library: str, tmp_path: Path) -> None:
     needed = {"evaluate": "evaluate datasets", "trl": "trl datasets peft", "setfit": "setfit evaluate datasets"}.get(
         library, library

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.generation.test_generate import COMPARED, NEW, USED, WRITERS, inputs, ready, written
 from tests.models.families import Family
-from tests.thorough import in_turn
+from tests.thorough import crossed
 from transept.core.model import Model
 from transept.errors import InputError
 from transept.generation.assisted import Draft, ForeignDraft, PromptLookup
@@ -66,22 +66,26 @@ class Counted:
         self.handle.remove()
 
 
-@pytest.mark.parametrize(("family", "cls"), in_turn(CASES, 30, whole=USED))
-def test_greedy_equals_greedy(family: Family, cls: type[Model]) -> None:
+# Rows of a batch, of which the last is padded, and how often three drafts are right; and processed logits.
+PROCESSED = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_new_tokens": 4, "prefill_chunk_size": 3}
+WAYS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
+    "whole row": (0, (0.0, 0.05, 3.0), {}),
+    "padded row": (2, (0.0, 0.05, 3.0), {}),
+    "processed": (0, (0.05,), PROCESSED),
+}
+
+
+@pytest.mark.parametrize(("family", "cls", "way"), crossed(CASES, WAYS, 30, whole=USED))
+def test_greedy_equals_greedy(family: Family, cls: type[Model], way: str) -> None:
     ours, _ = ready(family, cls)
-    given = inputs(family, cls)
-    drafts = [worse(ours, noise) for noise in (0.0, 0.05, 3.0)]
-    for number in (0, 2):  # the last is padded
-        one = row(given, number)
-        plain = written(ours, one)
-        for draft in drafts:
-            assert torch.equal(written(ours, one, assistant_model=draft), plain)
-        assert torch.equal(written(ours, one, prompt_lookup_num_tokens=3), plain)
-        assert torch.equal(written(ours, one, assistant_model=drafts[1], use_cache=False), plain)
-    processed = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_new_tokens": 4, "prefill_chunk_size": 3}
-    plain = written(ours, row(given), **processed)
-    assert torch.equal(written(ours, row(given), assistant_model=drafts[1], **processed), plain)
-    assert torch.equal(written(ours, row(given), prompt_lookup_num_tokens=5, **processed), plain)
+    number, noises, settings = WAYS[way]
+    one = row(inputs(family, cls), number)
+    plain = written(ours, one, **settings)
+    for draft in (worse(ours, noise) for noise in noises):
+        assert torch.equal(written(ours, one, assistant_model=draft, **settings), plain)
+    assert torch.equal(written(ours, one, prompt_lookup_num_tokens=5 if settings else 3, **settings), plain)
+    if not settings:
+        assert torch.equal(written(ours, one, assistant_model=worse(ours, 0.05), use_cache=False), plain)
 
 
 @pytest.mark.parametrize(("family", "cls"), [GPT2, BART])

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import transept
 from tests.fuzz.mutate import mutated, text_of
+from tests.thorough import in_turn
 from tests.training.small import Head, head, ours, quiet, rows
 from transept import Trainer, TrainingArguments
 from transept.errors import CheckpointError, FileError, FormatError, TrainingError, TranseptWarning
@@ -64,7 +65,7 @@ def run(form: str, ranks: Ranks, made: Head, folder: Path, updates: int, resume:
     return found
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "offload", "adafactor", "tensor", "stages", "files"])
+@pytest.mark.parametrize("form", in_turn(["ddp", "stage-1", "stage-3", "offload", "adafactor", "tensor", "stages", "files"], 4))
 @pytest.mark.filterwarnings("ignore:.*`max_steps`:transept.errors.TranseptWarning")
 def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
@@ -76,23 +77,23 @@ def test_a_run_goes_on_bit_for_bit(form: str, ranks: Ranks, tmp_path: Path) -> N
         np.testing.assert_array_equal(after["weights"][name], each, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("one", "ddp"),
-        ("ddp", "one"),
-        ("stage-3", "one"),
-        ("one", "stage-3"),
-        ("stage-1", "ddp"),
-        ("stage-3", "stage-1"),
-        ("tensor", "stage-3"),
-        ("one", "tensor"),
-        ("stages", "stage-3"),
-        ("one", "stages"),
-        ("files of stages", "one"),
-        ("files of stages", "stages"),
-    ],
-)
+CHANGES = [
+    ("one", "ddp"),
+    ("ddp", "one"),
+    ("stage-3", "one"),
+    ("one", "stage-3"),
+    ("stage-1", "ddp"),
+    ("stage-3", "stage-1"),
+    ("tensor", "stage-3"),
+    ("one", "tensor"),
+    ("stages", "stage-3"),
+    ("one", "stages"),
+    ("files of stages", "one"),
+    ("files of stages", "stages"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), in_turn([pytest.param(*forms, id="-".join(forms)) for forms in CHANGES], 4))
 def test_a_run_goes_on_in_another_form(before: str, after: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("GPT2LMHeadModel")
     whole = run("one", ranks, made, tmp_path / "whole", 4)
@@ -112,7 +113,7 @@ def test_the_rows_of_an_update_stay_as_they_are(ranks: Ranks, tmp_path: Path) ->
     np.testing.assert_allclose(found["losses"], whole["losses"], atol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["ddp", "stage-1", "stage-3", "tensor", "tensor and shards", "stages"])
+@pytest.mark.parametrize("form", in_turn(["ddp", "stage-1", "stage-3", "tensor", "tensor and shards", "stages"], 3))
 def test_files_are_those_of_one_process(form: str, ranks: Ranks, tmp_path: Path) -> None:
     made = head("LlamaForCausalLM")
     still = {"learning_rate": 0.0}

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.thorough import in_turn
 from tests.training.small import head, ours, quiet, rows
 from transept import Trainer, TrainerCallback, TrainingArguments
 from transept.parallel import processes
@@ -59,7 +60,9 @@ def train(folder: str, what: Any, settings: dict[str, Any], who: int = 1) -> tup
     return trainer.state.global_step, [each["loss"] for each in trainer.state.log_history if "loss" in each]
 
 
-@pytest.mark.parametrize("settings", [{"fsdp": "full_shard"}, {"pp_size": 2}], ids=["stage-3", "stages"])
+@pytest.mark.parametrize(
+    "settings", in_turn([pytest.param({"fsdp": "full_shard"}, id="stage-3"), pytest.param({"pp_size": 2}, id="stages")], 1)
+)
 def test_a_process_that_dies_is_named_and_the_run_goes_on_bit_for_bit(
     settings: dict[str, Any], ranks: Ranks, tmp_path: Path
 ) -> None:

@@ -198,16 +198,18 @@ def test_kin_of_llama_learn_what_one_process_does(ranks: Ranks, name: str) -> No
     check(ranks.run(2, compared, name, False, False, 2, {}), 0.9)
 
 
+NOT_DIVISIBLE: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "two heads of keys for four processes": (4, "llama", {}),
+    "heads": (4, "t5", {}),
+    "one head of keys and experts": (4, "mixtral", {"num_key_value_heads": 1}),
+    "heads 0, 0, 1 and 1, 2, 2": (2, "llama", {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4}),
+    "one head of keys": (2, "qwen3", {"num_key_value_heads": 1}),
+    "tokens": (2, "marian", {"vocab_size": 129}),
+}
+
+
 @pytest.mark.parametrize(
-    ("world", "name", "settings"),
-    [
-        (4, "llama", {}),  # two heads of keys for four processes
-        (4, "t5", {}),
-        (4, "mixtral", {"num_key_value_heads": 1}),
-        (2, "llama", {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4}),  # 0, 0, 1 and 1, 2, 2
-        (2, "qwen3", {"num_key_value_heads": 1}),
-        (2, "marian", {"vocab_size": 129}),
-    ],
+    ("world", "name", "settings"), in_turn([pytest.param(*case, id=what) for what, case in NOT_DIVISIBLE.items()], 3)
 )
 def test_heads_and_tokens_that_are_not_divisible(ranks: Ranks, world: int, name: str, settings: dict[str, Any]) -> None:
     check(ranks.run(world, compared, name, False, True, 3, settings), 0.7)
@@ -394,9 +396,12 @@ def _written(name: str, sequence: bool) -> list[tuple[Any, Any]]:
     return found
 
 
+TEXTS = [("gpt2", 2, False), ("llama", 4, False), ("t5", 2, False), ("whisper", 2, False), ("bloom", 2, False)]
+TEXTS += [("gpt2", 2, True)]
+
+
 @pytest.mark.parametrize(
-    ("name", "world", "sequence"),
-    [("gpt2", 2, False), ("llama", 4, False), ("t5", 2, False), ("whisper", 2, False), ("bloom", 2, False), ("gpt2", 2, True)],
+    ("name", "world", "sequence"), in_turn([pytest.param(*case, id="-".join(map(str, case))) for case in TEXTS], 3)
 )
 def test_the_same_tokens_are_written(ranks: Ranks, name: str, world: int, sequence: bool) -> None:
     for found in ranks.run(world, _written, name, sequence):

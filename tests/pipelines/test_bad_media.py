@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.pace import within
+from tests.thorough import in_turn
 from transept import pipeline
 from transept.errors import FileError, FormatError, InputError, InputTypeError, TranseptError
 from transept.preprocess.image.detr import DetrImageProcessor
@@ -74,6 +75,7 @@ def test_small_and_narrow_pictures_are_answered(ask, size):
             assert ask(source) is not None
 
 
+@pytest.mark.parametrize("ask", in_turn(TASKS, 3), indirect=True)
 def test_sixty_megapixels_are_answered(ask):
     with within(90):
         answer = ask(encoded((10_000, 6_000)))

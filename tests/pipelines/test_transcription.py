@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.thorough import in_turn
 from transept import AutoProcessor, WhisperProcessor, draw, pipeline
 from transept.adapt.pack import can_pack
 from transept.errors import FormatError, InputError, InputTypeError
@@ -43,15 +44,20 @@ def write(writer) -> Any:
     return pipeline("automatic-speech-recognition", writer)
 
 
-@pytest.mark.reference
-@pytest.mark.filterwarnings("ignore")
-def test_answers_match_the_reference(writer, write) -> None:
+@pytest.fixture(scope="module")
+def reference(writer) -> Any:
     import transformers
 
     transformers.logging.set_verbosity_error()
-    reference = transformers.pipeline("automatic-speech-recognition", model=str(writer))
-    for sound, options in CASES.values():
-        assert write(rated(sound), **options) == reference(rated(sound), **options)
+    return transformers.pipeline("automatic-speech-recognition", model=str(writer))
+
+
+@pytest.mark.reference
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", in_turn(CASES, 4))
+def test_answers_match_the_reference(case, write, reference) -> None:
+    sound, options = CASES[case]
+    assert write(rated(sound), **options) == reference(rated(sound), **options)
 
 
 @pytest.mark.reference

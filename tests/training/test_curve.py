@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import transept
+from tests.thorough import in_turn
 
 from .small import HEADS, Head, pair, quiet, reference_warnings, rows
 
@@ -47,11 +48,11 @@ def compare(mine: list[Any], theirs: list[Any], near: float = NEAR) -> float:
     return worst
 
 
-@pytest.mark.parametrize("case", HEADS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", in_turn(HEADS, 4))
 def test_losses_of_ten_updates(case: Head, tmp_path: Path) -> None:
     compare(*curves(case, tmp_path))
 
 
-@pytest.mark.parametrize("case", [case for case in HEADS if case.accumulates], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", in_turn([case for case in HEADS if case.accumulates], 1))
 def test_losses_with_accumulation_where_the_reference_is_right(case: Head, tmp_path: Path) -> None:
     compare(*curves(case, tmp_path, count=44, gradient_accumulation_steps=2))

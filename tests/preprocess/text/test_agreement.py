@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 import transformers
 
+from tests.thorough import in_turn
 from transept.preprocess.text import classes
 
 from .agreement import VOCABS, Case, cases, compare, ids, of_reference, of_sentencepiece
@@ -22,7 +23,7 @@ MOST_TIES = 0.02
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", in_turn(NAMES, 13))
 def test_real_vocabularies(name: str, texts: list[str], tmp_path: Path) -> None:
     case = cases(tmp_path)[name]()
     count = compare(case, texts)

@@ -10,6 +10,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tests.pace import within
+from tests.thorough import in_turn
 from transept.errors import FormatError, InputError, TranseptError
 from transept.preprocess.text import sandbox
 from transept.preprocess.text.sandbox import MAX_TOKENS, render
@@ -227,7 +228,7 @@ VALUES = (
 GIVEN = ("", "'b'", "10 ** 9", "'b' * 99999", "'c' * 99999, 'b'", "{98: 'c' * 99999}", "60000, 60000", "attribute='a'")
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", in_turn(VALUES, 3))
 def test_no_method_and_no_filter_makes_too_much(value: str) -> None:
     """Every one that there is, so that what a later version of Python or jinja2 brings is looked at too."""
     names = [name for name in dir(str) if not name.startswith("_")]

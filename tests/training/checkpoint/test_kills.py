@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
+from tests.thorough import in_turn
 from tests.training.runs import PROGRESS, RESULT, Run, Server
 from transept.training.checkpoint.directory import check_checkpoint, find_last_checkpoint
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 # Checkpoints are rotated, so that removing them is interrupted too; the second run ends within an accumulation.
-RUNS = (
-    Run(more={"save_total_limit": 2}),
-    Run(accumulation=3, save_steps=1, schedule="cosine", optim="sgd"),
-    Run(workers=2, more={"dataloader_persistent_workers": True}),
-    Run(workers=2, stream=True, accumulation=2, save_steps=1, more={"max_steps": 7}),
-)
+RUNS = {
+    "rotated": Run(more={"save_total_limit": 2}),
+    "accumulated": Run(accumulation=3, save_steps=1, schedule="cosine", optim="sgd"),
+    "workers": Run(workers=2, more={"dataloader_persistent_workers": True}),
+    "a stream": Run(workers=2, stream=True, accumulation=2, save_steps=1, more={"max_steps": 7}),
+}
 SLOW = 0.002  # seconds that each call takes which changes files
 
 
@@ -54,14 +55,14 @@ def last_step(folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_killed_runs_go_on_to_the_bit(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    kills = int(request.config.getoption("--kills"))
-    draw = random.Random(kills)
-    expected = [whole_run(server, run, tmp_path / f"whole{number}") for number, run in enumerate(RUNS)]
+@pytest.mark.parametrize("name", in_turn(RUNS, 2))
+def test_killed_runs_go_on_to_the_bit(server: Server, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+    kills = int(request.config.getoption("--kills")) // 2
+    draw = random.Random(f"{kills} of {name}")
+    run, folder = RUNS[name], tmp_path / "run"
+    outcome, seconds, calls = whole_run(server, run, tmp_path / "whole")
     done = inside = finished = 0
     while done < kills:
-        which = finished % len(RUNS)
-        run, (outcome, seconds, calls), folder = RUNS[which], expected[which], tmp_path / "run"
         lost, ended = 0, False
         while not ended:
             order: dict[str, Any] = {"resume": True if lost else None}
@@ -116,13 +117,22 @@ def test_sigusr1_saves_and_goes_on(server: Server, tmp_path: Path, interrupted: 
 
 
 KINDS = ["ENOSPC", "EIO", "EACCES", "EFBIG"]
+SAVING = Run(save_steps=2)
+
+
+@pytest.fixture(scope="module")
+def saved(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, float, int]:
+    """The whole run in which writes fail."""
+    return whole_run(server, SAVING, tmp_path_factory.mktemp("whole"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_failed_writes_lose_nothing(server: Server, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
-    run, times, draw = Run(save_steps=2), int(request.config.getoption("--failures")), random.Random(kind)
-    outcome, _, calls = whole_run(server, run, tmp_path / "whole")
+def test_failed_writes_lose_nothing(
+    server: Server, saved: tuple[Any, float, int], tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    run, times, draw = SAVING, int(request.config.getoption("--failures")), random.Random(kind)
+    outcome, _, calls = saved
     warned = 0
     for number in range(times):
         folder = tmp_path / f"run{number}"

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tests.fuzz.mutate import mutated
-from tests.thorough import crossed
+from tests.thorough import crossed, in_turn
 from tests.training.runs import Rows, Run, make, other_run, outcome, train
 from transept import EarlyStoppingCallback, TrainerCallback
 from transept.errors import (
@@ -68,7 +68,10 @@ def check(run: Run, folder: Path, step: int, callbacks: Any = tuple, **arguments
 
 
 @pytest.mark.filterwarnings("ignore:this processor has no bf16")
-@pytest.mark.parametrize(("optim", "schedule", "accumulation", "workers", "bf16", "place"), CELLS)
+@pytest.mark.parametrize(
+    ("optim", "schedule", "accumulation", "workers", "bf16", "place"),
+    in_turn([pytest.param(*cell, id="-".join(map(str, cell))) for cell in CELLS], 5),
+)
 def test_resume(optim: str, schedule: str, accumulation: int, workers: int, bf16: bool, place: str, tmp_path: Path) -> None:
     run = Run(optim, schedule, accumulation, workers, bf16, save_steps=1)
     check(run, tmp_path, -(-6 // accumulation) if place == "end" else 1)
@@ -97,7 +100,7 @@ EVERY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "step"), crossed(EVERY, [2, 6], 8))
+@pytest.mark.parametrize(("case", "step"), crossed(EVERY, [2, 6], 5))
 def test_settings(case: str, step: int, tmp_path: Path) -> None:
     check(Run(), tmp_path, step, **EVERY[case])
 
@@ -120,7 +123,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:`save_pretrained` of peft")
-@pytest.mark.parametrize(("case", "place"), crossed(KINDS, ["middle", "end"], 8))
+@pytest.mark.parametrize(("case", "place"), crossed(KINDS, ["middle", "end"], 5))
 def test_models_and_their_states(case: str, place: str, tmp_path: Path) -> None:
     kind, settings = KINDS[case]
     whole = check(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from tests.thorough import crossed, in_turn
 from tests.training.runs import Run, make, outcome
 from tests.training.streams import Iterated, Mapped, Sized, SizedStateful, Stateful, row_of
 from transept import TrainerCallback
@@ -47,8 +48,7 @@ def read(
     return found, states
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("kind", "workers"), crossed(KINDS, WORKERS, 9))
 def test_batches_come_as_if_nothing_had_happened(kind: Any, workers: str) -> None:
     whole, states = read(loader(kind, workers), range(3))
     if workers.endswith("living on"):
@@ -87,7 +87,12 @@ def resumed(kind: Any, whole: Path, folder: Path, step: int, **more: Any) -> dic
     return train(kind(), folder, True, **more)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [(Mapped, 0), (Iterated, 2), (Sized, 0), (Stateful, 0), (SizedStateful, 1)])
+RESUMED = [(Mapped, 0), (Iterated, 2), (Sized, 0), (Stateful, 0), (SizedStateful, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), in_turn([pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in RESUMED], 3)
+)
 def test_runs_go_on_from_any_batch(kind: Any, workers: int, tmp_path: Path) -> None:
     more: dict[str, Any] = {"dataloader_num_workers": workers}
     whole = train(kind(), tmp_path / "whole", save_total_limit=20, **more)
