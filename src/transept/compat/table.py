@@ -11,9 +11,11 @@ import re
 _VALUES = ("compat.values", "environment.packages", "outputs: ModelOutput", "training.state: ExplicitEnum")
 _HUB = ("compat.hub", "storage.publish: Pushable as PushToHubMixin", "environment.packages: is_offline_mode")
 _AUTO = ("compat.mappings", "core.auto", "preprocess.auto", "preprocess.text.auto", "compat.remote_code")
-_REPORTS = ("training.callbacks.reports", "environment.packages", "compat.deepspeed", "compat.trainer")
+_REPORTS = ("training.callbacks.reports", "environment.packages", "compat.trainer")
 _FEATURES = ("preprocess.features", "preprocess.audio.base: SequenceFeatureExtractor as FeatureExtractionMixin")
-_COLLATE = ("training.collate.padding", "training.collate.language", "training.collate.media", "compat.collators")
+_COLLATORS = "compat.trainer: DataCollatorMixin, DataCollator, InputDataClass"
+_COLLATE = ("training.collate.padding", "training.collate.language", "training.collate.media", _COLLATORS)
+_DEEPSPEED = "compat.trainer: is_deepspeed_zero3_enabled, deepspeed_config, unset_hf_deepspeed_config"
 _SENTENCEPIECE = "preprocess.text.python.slow: PreTrainedTokenizer as SentencePieceBackend"
 _TEXT = ("compat.values: PaddingStrategy, TensorType, TruncationStrategy", "tokenizers: AddedToken")
 
@@ -28,7 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "data": _COLLATE,
     "data.data_collator": _COLLATE,
     "data.metrics": ("metrics.glue",),
-    "deepspeed": ("compat.deepspeed",),
+    "deepspeed": (_DEEPSPEED,),
     "dynamic_module_utils": ("compat.remote_code",),
     "feature_extraction_sequence_utils": ("preprocess.audio.base",),
     "feature_extraction_utils": _FEATURES,
@@ -46,7 +48,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "image_transforms": ("preprocess.image.transforms", "preprocess.image.formats"),
     "image_utils": ("preprocess.image.formats", "preprocess.media: load_image"),
     "integrations": _REPORTS,
-    "integrations.deepspeed": ("compat.deepspeed",),
+    "integrations.deepspeed": (_DEEPSPEED,),
     "integrations.integration_utils": _REPORTS,
     **{f"integrations.{kind}_attention": ("compat.attention",) for kind in ("eager", "flex", "sdpa")},
     "integrations.peft": ("core.model: Model as PeftAdapterMixin",),
@@ -64,7 +66,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "modeling_layers": ("compat.modeling",),
     "modeling_outputs": ("compat.outputs",),
     "modeling_rope_utils": ("layers.rotary", "compat.modeling"),
-    "modeling_utils": ("core.custom", "core.model", "compat.modeling", "compat.attention", "compat.deepspeed", "compat.hub"),
+    "modeling_utils": ("core.custom", "core.model", "compat.modeling", "compat.attention", _DEEPSPEED, "compat.hub"),
     "models.auto": _AUTO,
     "models.auto.auto_factory": ("core.auto: _AutoModel as _BaseAutoModelClass", *_AUTO),
     **{f"models.auto.{kind}_auto": _AUTO for kind in ("configuration", "feature_extraction", "image_processing", "modeling")},
@@ -73,7 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "pipelines.pt_utils": ("pipelines.datasets",),
     "processing_utils": ("preprocess.processor: Processor as ProcessorMixin", "preprocess.auto", "typing: Unpack"),
     "pytorch_utils": (
-        *("compat.linear", "layers.linear: Conv1D", "layers.mlp: apply_chunking_to_forward"),
+        *("layers.linear: Conv1D", "layers.mlp: apply_chunking_to_forward"),
         *("environment.packages", "compat.modeling"),
     ),
     "testing_utils": ("compat.testing",),
@@ -110,7 +112,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 # What the package itself has beside its public names.
 ROOT = (
-    *("compat.mappings", "compat.quantization", "environment.packages", "compat.values", "compat.collators", "compat.modeling"),
+    *("compat.mappings", "compat.quantization", "environment.packages", "compat.values", _COLLATORS, "compat.modeling"),
     "generation.generate: Generates as GenerationMixin",
     "preprocess.audio.base: SequenceFeatureExtractor, SequenceFeatureExtractor as FeatureExtractionMixin",
     "preprocess.image.base: BaseImageProcessor, BaseImageProcessor as ImageProcessingMixin",

@@ -1,4 +1,7 @@
-"""Names of a trainer's files and folders, and what code of the reference asks beside them."""
+"""Names of a trainer's files and folders, what collators derive from, and what else code of the reference asks for in training.
+
+DeepSpeed is not used here, and is off.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from transept.environment.packages import is_main_process
+from transept.errors import InputError
 from transept.metrics.nested import nested_truncate
 from transept.parallel.processes import ahead, gather_tensors
 from transept.training.state import ExplicitEnum
@@ -23,6 +27,8 @@ TRAINING_ARGS_NAME, TRAINER_STATE_NAME = "training_args.bin", "trainer_state.jso
 OPTIMIZER_NAME, OPTIMIZER_NAME_BIN = "optimizer.pt", "optimizer.bin"
 SCHEDULER_NAME, SCALER_NAME = "scheduler.pt", "scaler.pt"
 PREFIX_CHECKPOINT_DIR = "checkpoint"
+InputDataClass = Any
+DataCollator = Callable[[list[Any]], dict[str, Any]]
 
 
 def default_logdir() -> str:
@@ -71,3 +77,37 @@ def torch_distributed_zero_first(local_rank: int) -> AbstractContextManager[None
     """Within it, the first process of a machine goes before the others, which wait for it."""
     have_met = torch.distributed.is_available() and torch.distributed.is_initialized()
     return ahead(is_main_process(local_rank)) if have_met else nullcontext()
+
+
+def is_deepspeed_zero3_enabled() -> bool:
+    """False: weights that processes share are shared by ``fsdp=``."""
+    return False
+
+
+def deepspeed_config() -> Any:
+    """None: there are no settings of it."""
+    return None
+
+
+def unset_hf_deepspeed_config() -> None:
+    """Nothing: there are no settings to forget."""
+
+
+class DataCollatorMixin:
+    """Lets ``torch_call`` make batches of tensors, and ``numpy_call`` of arrays; ``return_tensors`` says which."""
+
+    return_tensors: str = "pt"
+
+    def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
+        wanted = return_tensors or self.return_tensors
+        if wanted not in ("pt", "np"):
+            raise InputError(f"return_tensors is {wanted!r}.", hint='Pass "pt" or "np".')
+        return self.torch_call(features) if wanted == "pt" else self.numpy_call(features)
+
+    def torch_call(self, features: list[Any]) -> Any:
+        """A batch of tensors; a subclass makes it."""
+        raise NotImplementedError
+
+    def numpy_call(self, features: list[Any]) -> Any:
+        """A batch of arrays; a subclass makes it."""
+        raise NotImplementedError
