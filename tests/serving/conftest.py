@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transept import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transept.serving.app import Options, make_app
 from transept.serving.models import Models, WritingModel
+from transept.serving.tasks import TaskModel
 
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 
@@ -37,13 +39,25 @@ def save_model(path: Path) -> Path:
     return path
 
 
+def until(holds: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for what must come to be."""
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
 class Server:
     """A server in a thread, with its address."""
 
-    def __init__(self, folder: Path, options: Options | None = None, **engine: Any) -> None:
+    def __init__(
+        self, folder: Path, options: Options | None = None, *, beside: Sequence[TaskModel] = (), **engine: Any
+    ) -> None:
         self.models = Models()
         self.models.add(WritingModel("tiny", str(folder), {}, {"cache_bytes": 2**24} | engine))
-        self.engine = self.models.get("tiny").engine
+        for model in beside:
+            self.models.add(model)
+        self.engine = self.models.writing("tiny").engine
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         app = make_app(self.models, options or Options(grace=2.0))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import torch
 
 from transept.serving.app import Options
 
-from .conftest import Server
+from .conftest import Server, until
 
 PROMPT = "Once upon a time"
 
@@ -27,17 +25,9 @@ def client(server: Server) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
 
 
-def until(holds: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait for what must come to be."""
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
-
-
 def wanted(server: Server, prompt: str | list[int], new: int) -> str:
     """What generating alone gives, behind the prompt."""
-    model = server.models.get("tiny")
+    model = server.models.writing("tiny")
     ids = model.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
     found = model.model.generate(torch.tensor([ids]), max_new_tokens=new, do_sample=False)[0].tolist()
     text: str = model.tokenizer.decode(found, skip_special_tokens=True)
@@ -73,7 +63,7 @@ def test_chats(server: Server, client: openai.OpenAI) -> None:
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
     ]
     answer = client.chat.completions.create(model="tiny", messages=messages, max_completion_tokens=10, temperature=0)
-    model = server.models.get("tiny")
+    model = server.models.writing("tiny")
     rendered = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     ids = model.tokenizer.apply_chat_template(rendered, add_generation_prompt=True, return_dict=False)
     assert answer.choices[0].message.content == wanted(server, list(ids), 10)

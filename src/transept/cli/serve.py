@@ -25,12 +25,18 @@ def serve(parser: arguments.Parser) -> None:
     A model is a folder, a .gguf file or a repository, and is asked for by the last part of its name, or by the name in front
     of it. The address is the first line of standard output.
 
+        transept serve
         transept serve PATH
         transept serve small=PATH large=OTHER.gguf --port 9000
         transept serve PATH --host 0.0.0.0 --api-key-file keys.txt
     """
     add, number = parser.add_argument, arguments.positive
-    add("models", nargs="+", metavar="MODEL", help="a folder, a .gguf file or a repository, or NAME=MODEL")
+    add(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="a folder, a .gguf file or a repository, or NAME=MODEL (the default encoder)",
+    )
     add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
     add("--port", type=int, default=8000, metavar="N", help="0 is any free one (8000)")
     add("--api-key", action="append", default=[], metavar="KEY", help="one that requests must have; may be repeated")
@@ -41,6 +47,9 @@ def serve(parser: arguments.Parser) -> None:
     add("--max-rows", type=number, default=32, metavar="N", help="answers that are written at once (32)")
     add("--max-queue", type=number, default=256, metavar="N", help="answers that wait at most (256)")
     add("--step-budget", type=number, default=512, metavar="N", help="positions of prompts in a pass (512)")
+    add("--encode-budget", type=number, default=4096, metavar="N", help="positions in a batch of texts that are read (4096)")
+    add("--max-texts", type=number, default=2048, metavar="N", help="inputs of a request at most (2048)")
+    add("--task", help="what the model is for, where its checkpoint does not tell")
     add("--cache-memory", type=size, metavar="SIZE", help="for keys and values (a quarter of what is free)")
     add("--no-prefix-cache", action="store_true", help="keep nothing for prompts that begin alike")
     add("--exact", action="store_true", help="the same bits whether a prefix was kept or not")
@@ -83,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
     hosts = {*LOOPBACK, args.host, *args.allowed_host} if local or not keys or args.allowed_host else None
     models = _load(args)
     listener = _listen(args.host, args.port)
-    app = make_app(models, Options(hosts, keys, args.max_body, args.watchdog, args.grace, args.docs))
+    app = make_app(models, Options(hosts, keys, args.max_body, args.watchdog, args.grace, args.docs, args.max_texts))
     shown = f"[{args.host}]" if ":" in args.host else args.host
     url = f"http://{shown}:{listener.getsockname()[1]}"
     names = [model.name for model in models]
@@ -96,7 +105,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> Any:
-    from transept.serving.models import Models, WritingModel
+    from transept.pipelines.components import EMBEDDING_MODEL
+    from transept.serving.models import Models, load
 
     if args.threads is not None:
         import torch
@@ -105,13 +115,15 @@ def _load(args: argparse.Namespace) -> Any:
     loading = {name: value for name in ("device", "dtype", "revision") if (value := getattr(args, name)) is not None}
     engine = {"max_rows": args.max_rows, "max_waiting": args.max_queue, "budget": args.step_budget, "context": args.max_context}
     engine |= {"cache_bytes": args.cache_memory, "keeps_prefixes": not args.no_prefix_cache, "exact": args.exact}
+    reading = {"budget": args.encode_budget, "max_waiting": args.max_queue}
+    refuse(args.task is not None and len(args.models) > 1, "--task is for one model.", "Serve the others by themselves.")
     models = Models()
-    for given in args.models:
+    for given in args.models or [EMBEDDING_MODEL]:
         name, separator, source = given.partition("=")
         if not separator or os.path.exists(given):
             name, source = os.path.basename(given.rstrip("/")).removesuffix(".gguf"), given
         models.check(name)
-        models.add(WritingModel(name, source, loading, engine))
+        models.add(load(name, source, args.task, loading, engine, reading))
     return models
 
 

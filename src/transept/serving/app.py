@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from transept.errors import TranseptError
 from transept.serving.answering import Answers
 from transept.serving.doors import LOOPBACK, Door
+from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.models import Models
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
+from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
 
 _QUIET = 15.0  # seconds after which a stream says that it lives
@@ -38,6 +40,7 @@ class Options:
         watchdog: seconds that a pass may take before the server counts as dead.
         grace: seconds in which answers may end when the server does.
         docs: whether ``/docs`` shows the routes.
+        max_texts: inputs of a request of a task at most.
     """
 
     hosts: Collection[str] | None = LOOPBACK
@@ -46,6 +49,7 @@ class Options:
     watchdog: float = 30.0
     grace: float = 30.0
     docs: bool = False
+    max_texts: int = 2048
 
 
 def make_app(models: Models, options: Options | None = None) -> FastAPI:
@@ -67,6 +71,7 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     app.add_exception_handler(TranseptError, _fail)
     app.add_exception_handler(Exception, _fail)
     _add_routes(app, models, metrics, options)
+    add_reading_routes(app, models, metrics, options.max_texts)
     return app
 
 
@@ -125,7 +130,7 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 
 
 async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
-    model = models.get(body.model)
+    model = models.writing(body.model)
     prompts = await asyncio.to_thread(body.prompts, model)
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
     answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
@@ -133,7 +138,7 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     counted = _counting(metrics, model.name, answers)
     if body.stream:
         return StreamingResponse(_stream(body, answers, counted), media_type="text/event-stream", headers=_HEADERS)
-    return await _watched(request, _whole(body, answers, counted), answers)
+    return await watched(request, _whole(body, answers, counted))
 
 
 def _counting(metrics: Metrics, name: str, answers: Answers) -> Callable[[], None]:
@@ -160,25 +165,6 @@ async def _whole(body: CompletionRequest | ChatRequest, answers: Answers, over: 
         over()
     choices = [body.whole(index, own) for index, own in enumerate(pieces)]
     return JSONResponse({**body.head(), "choices": choices, "usage": answers.usage.told()})
-
-
-async def _watched(request: Request, answer: Awaitable[Response], answers: Answers) -> Response:
-    """An answer that is not streamed, unless its client leaves before it is there."""
-    work, left = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return work.result()
-        return Response(status_code=499)  # nobody reads it
-    finally:
-        for task in (work, left):
-            task.cancel()
-        await asyncio.gather(work, left, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _stream(body: CompletionRequest | ChatRequest, answers: Answers, over: Callable[[], None]) -> AsyncIterator[bytes]:

@@ -16,6 +16,7 @@ from transept.environment.memory import memory_left
 from transept.errors import GenerationError, InputError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
+from transept.serving.batcher import Turns
 from transept.serving.errors import ContextLengthError, DrainingError, EngineDeadError, QueueFullError
 from transept.serving.memory import BLOCK, Memory
 from transept.serving.runner import Part, Runner
@@ -108,6 +109,7 @@ class Engine:
         self.context: int | None = min(filter(None, (context, model.body.trained_positions)), default=None)
         self.running: dict[int, _Running] = {}
         self.after_pass: Callable[[], object] = lambda: None  # called in the engine's thread
+        self.turn = Turns()  # one for all models of a process
         self.failed: Exception | None = None  # what the engine died of
         self._numbers = itertools.count()
         self._inbox: list[_Running | int] = []  # requests, and numbers of those that are cancelled
@@ -190,9 +192,10 @@ class Engine:
             while self._open or self.running or self._inbox:
                 if time.monotonic() > self._deadline:
                     break
-                self.step_began = time.monotonic()
-                worked = self.step()
-                self.step_began = None
+                with self.turn:
+                    self.step_began = time.monotonic()
+                    worked = self.step()
+                    self.step_began = None
                 self.after_pass()
                 if not worked:
                     with self._changed:

@@ -35,3 +35,9 @@ class EngineDeadError(BusyError):
     """The engine has failed and answers nothing more."""
 
     code = "engine_dead"
+
+
+class FailedError(TranseptError, RuntimeError):
+    """The model has failed with an input."""
+
+    code: ClassVar[str] = "server_error"

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from transept.serving.memory import BLOCK
 from transept.serving.models import Models
+from transept.serving.tasks import TaskModel
 
 
 class Metrics:
@@ -49,6 +50,10 @@ class _Gauges(Collector):
         held = GaugeMetricFamily("transept_cache_bytes", "Keys and values.", labels=["model", "kind"])
         limit = GaugeMetricFamily("transept_cache_bytes_limit", "Keys and values at most.", labels=["model"])
         for model in self.models:
+            if isinstance(model, TaskModel):
+                running.add_metric([model.name], model.batcher.running)
+                waiting.add_metric([model.name], max(model.asked - model.batcher.running, 0))
+                continue
             engine = model.engine
             of_block = BLOCK * engine.bytes_per_position
             running.add_metric([model.name], len(engine.scheduler.running))

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transept.errors import InputError
-from transept.pipelines import pipeline
+from transept.pipelines import pipeline, task_names
+from transept.serving.batcher import Turns
 from transept.serving.engine import Engine
 from transept.serving.mailbox import Mailbox
+from transept.serving.tasks import TaskModel, components
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?")
 
@@ -44,6 +46,14 @@ class WritingModel:
         self.engine.after_pass = self.mailbox.flush
         self.engine.start()
 
+    def close(self, grace: float) -> None:
+        """Let answers end within so many seconds."""
+        self.engine.close(grace)
+
+    def is_healthy(self, patience: float) -> bool:
+        """Whether the engine answers, and no pass takes longer than so many seconds."""
+        return self.engine.is_healthy(patience)
+
     @property
     def context(self) -> int:
         """How many tokens a prompt and what follows it may have."""
@@ -65,7 +75,8 @@ class Models:
     """What is served, by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, WritingModel] = {}
+        self._by_name: dict[str, WritingModel | TaskModel] = {}
+        self._turns = Turns()
 
     def check(self, name: str) -> None:
         """Refuse a name that cannot be, or is there (``InputError``)."""
@@ -77,18 +88,42 @@ class Models:
         if name in self._by_name:
             raise InputError(f"two models are to be served as {name!r}.", hint="Give one a name: NAME=MODEL.")
 
-    def add(self, model: WritingModel) -> None:
-        """Serve a model."""
+    def add(self, model: WritingModel | TaskModel) -> None:
+        """Serve a model, whose passes take turns with those of the others."""
         self.check(model.name)
+        (model.engine if isinstance(model, WritingModel) else model.batcher).turn = self._turns
         self._by_name[model.name] = model
 
-    def get(self, name: str) -> WritingModel:
+    def get(self, name: str) -> WritingModel | TaskModel:
         """The model of that name (``ModelNotFoundError``)."""
         if name not in self._by_name:
             raise ModelNotFoundError(f"no model {name!r:.80} is served here.", hint=f"There is {', '.join(self._by_name)}.")
         return self._by_name[name]
 
-    def __iter__(self) -> Iterator[WritingModel]:
+    def writing(self, name: str) -> WritingModel:
+        """The model of that name, which must write texts (``InputError``)."""
+        model = self.get(name)
+        if not isinstance(model, WritingModel):
+            what = f"the model {name!r} does {model.task} and writes no texts."
+            raise InputError(what, hint=f"Ask /v1/tasks/{model.task}.")
+        return model
+
+    def reading(self, name: str | None, task: str) -> TaskModel:
+        """The model of that name, which must be for a task (``InputError``), or the only one that is."""
+        able = [model for model in self if isinstance(model, TaskModel) and model.can(task)]
+        if name is None:
+            if len(able) != 1:
+                raise InputError(f"{len(able)} models do {task}, so that `model` must name one.")
+            return able[0]
+        model = self.get(name)
+        if model not in able:
+            does = model.task if isinstance(model, TaskModel) else "text-generation"
+            hint = f"Ask {' or '.join(each.name for each in able)}." if able else "Serve a model for it."
+            raise InputError(f"the model {name!r} does {does}, and not {task}.", hint=hint)
+        assert isinstance(model, TaskModel)
+        return model
+
+    def __iter__(self) -> Iterator[WritingModel | TaskModel]:
         return iter(self._by_name.values())
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,8 +135,30 @@ class Models:
         """Let all end their answers within so many seconds."""
         ends = time.monotonic() + grace
         for model in self:
-            model.engine.close(max(ends - time.monotonic(), 0.0))
+            model.close(max(ends - time.monotonic(), 0.0))
 
     def are_healthy(self, patience: float) -> bool:
         """Whether all engines answer, and none has spent more seconds than so many on a pass."""
-        return all(model.engine.is_healthy(patience) for model in self)
+        return all(model.is_healthy(patience) for model in self)
+
+
+def load(
+    name: str,
+    source: str,
+    task: str | None,
+    loading: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    reading: Mapping[str, Any],
+) -> WritingModel | TaskModel:
+    """Load what a checkpoint is for: a causal language model writes, and any other one does its task.
+
+    Args:
+        name, source, loading, engine: those of :class:`WritingModel`.
+        task: the pipeline's name; told by the checkpoint when absent.
+        reading: ``budget`` and ``max_waiting`` of :class:`TaskModel`.
+    """
+    if not source.endswith(".gguf") and task is None:
+        task = components(source, loading).task(task_names())
+    if task in (None, "text-generation"):
+        return WritingModel(name, source, loading, engine)
+    return TaskModel(name, source, task, loading, **reading)

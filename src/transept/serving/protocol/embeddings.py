@@ -1,0 +1,117 @@
+"""Embeddings: vectors of texts."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from transept.errors import InputError
+from transept.pipelines.batching import Sample
+from transept.pipelines.tasks.retrieval import EmbeddingOptions, normalized
+from transept.pipelines.text import NO_LIMIT
+from transept.serving.protocol.base import Body, Count, Name, Text, Token
+from transept.serving.tasks import TaskModel, check_lengths, compute, rows_of
+
+TASK = "text-embedding"
+Ids = Annotated[list[Token], Field(min_length=1, max_length=2**22)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=2**16)]
+Input = Text | Texts | Ids | Annotated[list[Ids], Field(min_length=1, max_length=2**16)]
+
+
+class WholeTexts(EmbeddingOptions):
+    """Options under which no text is cut."""
+
+    truncation: None = None
+    max_length: int = NO_LIMIT
+
+
+def listed(given: Any) -> list[Any]:
+    """Texts, or lists of ids, of which one may stand alone."""
+    return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+
+
+class Vectors(Body):
+    """What both routes take beside their texts."""
+
+    dimensions: Count | None = None
+    truncate: bool = False
+    prompt_name: Annotated[str, Field(max_length=256)] | None = None
+
+    def computed(self, model: TaskModel, items: Sequence[Any], normalize: bool) -> tuple[NDArray[np.float32], int]:
+        """Vectors (N, E), and how many tokens were read.
+
+        Raises:
+            InputError, ContextLengthError: a text that cannot be read, or more dimensions than there are.
+        """
+        pipeline = model.doing(TASK)
+        if self.dimensions is not None and self.dimensions > pipeline.size:
+            raise InputError(f"`dimensions` is {self.dimensions}, but the model's vectors have {pipeline.size}.")
+        given: dict[str, Any] = {"normalize": normalize, "prompt_name": self.prompt_name}
+        options = EmbeddingOptions(**given) if self.truncate else WholeTexts(**given)
+        pipeline.check_options(options)
+        rows = self._rows(model, items, options)
+        vectors = np.stack([results[0] for results in compute(pipeline, rows, options)])
+        if self.dimensions is not None:
+            vectors = normalized(vectors[:, : self.dimensions])
+        return vectors, sum(row.length for each in rows for row in each)
+
+    def _rows(self, model: TaskModel, items: Sequence[Any], options: EmbeddingOptions) -> list[list[Sample]]:
+        pipeline, most = model.doing(TASK), model.vocabulary - 1
+        if isinstance(items[0], str):
+            return rows_of(pipeline, items, options)
+        if pipeline.head.prompt(options.prompt_name):
+            raise InputError("ids have no prompt in front of them, but this model's texts do.", hint="Pass texts.")
+        if (wrong := next((token for ids in items for token in ids if token > most), None)) is not None:
+            raise InputError(f"the id {wrong} is no token: there are those from 0 to {most}.")
+        rows = [[Sample.of(ids[: pipeline.max_length] if self.truncate else ids)] for ids in items]
+        check_lengths(pipeline, rows)
+        return rows
+
+
+class EmbeddingsRequest(Vectors):
+    """Texts or ids, as clients of OpenAI's API send them."""
+
+    model: Name
+    input: Input
+    encoding_format: Literal["float", "base64"] | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None  # taken, and of no effect
+
+    @property
+    def items(self) -> list[Any]:
+        """What is read."""
+        return listed(self.input)
+
+    def answer(self, model: TaskModel) -> tuple[Any, int]:
+        """The answer, and how many tokens were read."""
+        vectors, tokens = self.computed(model, self.items, normalize=False)
+        data = [{"object": "embedding", "index": i, "embedding": self._told(each)} for i, each in enumerate(vectors)]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return {"object": "list", "data": data, "model": self.model, "usage": usage}, tokens
+
+    def _told(self, vector: NDArray[np.float32]) -> Any:
+        return (
+            base64.b64encode(vector.astype("<f4").tobytes()).decode() if self.encoding_format == "base64" else vector.tolist()
+        )
+
+
+class EmbedRequest(Vectors):
+    """Texts or ids, as clients of Text Embeddings Inference send them; the model may be left out where one is for them."""
+
+    model: Name | None = None
+    inputs: Input
+    normalize: bool = True
+
+    @property
+    def items(self) -> list[Any]:
+        """What is read."""
+        return listed(self.inputs)
+
+    def answer(self, model: TaskModel) -> tuple[Any, int]:
+        """The vectors alone, and how many tokens were read."""
+        vectors, tokens = self.computed(model, self.items, normalize=self.normalize)
+        return vectors.tolist(), tokens

@@ -1,0 +1,55 @@
+"""Routes of models that read: what is asked of them is computed in batches."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse, Response
+
+from transept.errors import InputError
+from transept.serving.leaving import watched
+from transept.serving.metrics import Metrics
+from transept.serving.models import Models
+from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
+from transept.serving.tasks import TaskModel
+
+
+class Asked(Protocol):
+    """A request with its inputs, and the work of answering them."""
+
+    @property
+    def model(self) -> str | None:
+        """The name that it asks for."""
+
+    @property
+    def items(self) -> list[object]:
+        """What is read."""
+
+    def answer(self, model: TaskModel) -> tuple[object, int]:
+        """The answer, and how many tokens were read."""
+
+
+def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts: int) -> None:
+    """Give the application the routes of tasks; a request may have so many texts."""
+
+    async def answer(body: Asked, request: Request, task: str) -> Response:
+        return await watched(request, _computed(body, models.reading(body.model, task), metrics, max_texts))
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+        """Vectors of texts."""
+        return await answer(body, request, "text-embedding")
+
+    @app.post("/embed")
+    async def embed(body: EmbedRequest, request: Request) -> Response:
+        """Vectors of texts, and nothing around them."""
+        return await answer(body, request, "text-embedding")
+
+
+async def _computed(body: Asked, model: TaskModel, metrics: Metrics, max_texts: int) -> Response:
+    if len(body.items) > max_texts:
+        raise InputError(f"the request has {len(body.items)} inputs, but this server takes {max_texts}.", hint="Send fewer.")
+    found, tokens = await model.ask(lambda: body.answer(model), len(body.items))
+    metrics.prompt_tokens.labels(model.name).inc(tokens)
+    return JSONResponse(found)

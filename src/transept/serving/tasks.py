@@ -1,0 +1,187 @@
+"""Models that are served for a task: what any pipeline answers, in batches of many requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from transept.core.model import Model
+from transept.errors import InputError, TranseptError
+from transept.pipelines import ALIASES, task_class, task_names
+from transept.pipelines.base import TaskPipeline
+from transept.pipelines.batching import Sample, batches, flat
+from transept.pipelines.components import Components
+from transept.serving.batcher import Batcher
+from transept.serving.errors import ContextLengthError, QueueFullError
+
+R = TypeVar("R")
+_THREADS = 32  # that make rows of inputs, and wait for their batches
+_GONE: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("gone")
+
+
+@dataclass
+class _Loaded(Components):
+    """What a model that is there already was loaded from."""
+
+    loaded: Model | None = None
+
+    def model(self, auto: Any, *, pooler: bool = True) -> Model:
+        assert self.loaded is not None
+        return self.loaded
+
+
+class TaskModel:
+    """A model with the pipeline of its task, and of others that need no other head.
+
+    Args:
+        name: by which clients ask for it.
+        source: a folder or a repository.
+        task: the pipeline's name; told by the checkpoint when absent.
+        loading: how it is loaded: ``device``, ``dtype`` and ``revision``.
+        budget: positions of a batch at most.
+        max_waiting: while so many inputs wait, no request is taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        task: str | None = None,
+        loading: Mapping[str, Any] | None = None,
+        *,
+        budget: int = 4096,
+        max_waiting: int = 256,
+    ) -> None:
+        parts = components(source, loading or {})
+        task = parts.task(task_names()) if task is None else ALIASES.get(task, task)
+        self.name, self.task, self.budget, self.max_waiting = name, task, budget, max_waiting
+        self.created = int(time.time())
+        made = task_class(task).build(parts, budget=budget)
+        self.pipeline, self.model = made, made.model
+        self.parts = _Loaded(**{name: getattr(parts, name) for name in Components.__dataclass_fields__}, loaded=self.model)
+        self.batcher = Batcher(budget, padded=made.padded)
+        self.asked = 0  # inputs of requests that are not answered
+        self._pipelines: dict[str, Any] = {task: self._batched(made)}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"transept-{name}")
+
+    def _batched(self, made: Any) -> Any:
+        """The pipeline, whose batches are those of all requests from now on."""
+        forward = made.forward
+        made.forward = lambda samples, options: self.batcher.run(forward, _GONE.get(), samples, options)
+        return made
+
+    def can(self, task: str) -> bool:
+        """Whether the model's head is that of a task."""
+        task = ALIASES.get(task, task)
+        return task == self.task or (task in task_names() and task_class(task).auto is type(self.pipeline).auto)
+
+    def doing(self, task: str) -> Any:
+        """The pipeline of a task that the model can do (``InputError`` where it lacks what that needs)."""
+        task = ALIASES.get(task, task)
+        with self._lock:
+            if task not in self._pipelines:
+                self._pipelines[task] = self._batched(task_class(task).build(self.parts, budget=self.budget))
+            return self._pipelines[task]
+
+    async def ask(self, work: Callable[[], R], inputs: int) -> R:
+        """What a request's work gives, in a thread; what it computes is dropped where the caller is cancelled.
+
+        Raises:
+            QueueFullError: too many inputs wait.
+        """
+        if self.asked >= self.max_waiting:
+            raise QueueFullError(f"{self.asked} inputs wait already.", hint="Try again later.")
+        gone, context = threading.Event(), contextvars.copy_context()
+        context.run(_GONE.set, gone)
+        self.asked += inputs
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, partial(context.run, work))
+        finally:
+            gone.set()
+            self.asked -= inputs
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to answer."""
+        self.batcher.start()
+
+    def close(self, grace: float) -> None:
+        """Let what was asked be answered within so many seconds."""
+        self.batcher.close(grace)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def is_healthy(self, patience: float) -> bool:
+        """Whether batches run, and none for more than so many seconds; a text that is written may take longer."""
+        return self.batcher.is_healthy(float("inf") if self.model.can_generate() else patience)
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens an input may have, where the task reads texts."""
+        found = getattr(self.pipeline, "max_length", None)
+        return found if isinstance(found, int) and found < 2**31 else None
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return int(self.model.body.vocab_size)
+
+    @property
+    def tokenizer(self) -> Any:
+        """What makes tokens of texts (``InputError`` where the model reads none)."""
+        if (found := getattr(self.pipeline, "tokenizer", None)) is None:
+            raise InputError(f"the model {self.name!r} reads no texts.")
+        return found
+
+    def told(self) -> dict[str, Any]:
+        """The model as clients are told of it."""
+        about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "transept"}
+        return about | {"task": self.task, "loaded": True, "context": self.context}
+
+
+def components(source: str, loading: Mapping[str, Any]) -> Components:
+    """What a checkpoint is made of, to be loaded so."""
+    hub = {"revision": loading["revision"]} if loading.get("revision") is not None else {}
+    return Components(source, {}, hub, loading.get("device"), loading.get("dtype"))
+
+
+def rows_of(pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any) -> list[list[Sample]]:
+    """Rows of texts, each of which the model can read.
+
+    Raises:
+        ContextLengthError: a text is too long.
+        InputError: a text cannot be read.
+    """
+    made: list[list[Sample]] = []
+    for position, rows in enumerate(pipeline.prepare(items, options)):
+        if isinstance(rows, TranseptError):
+            raise InputError(f"input {position}: {rows.message}", hint=rows.hint)
+        made.append(rows)
+    check_lengths(pipeline, made)
+    return made
+
+
+def check_lengths(pipeline: Any, made: Sequence[Sequence[Sample]]) -> None:
+    """Refuse rows that are longer than the model reads (``ContextLengthError``)."""
+    for position, rows in enumerate(made):
+        if (longest := max((row.length for row in rows), default=0)) > pipeline.max_length:
+            what = f"input {position} has {longest} tokens, but the model reads {pipeline.max_length}."
+            raise ContextLengthError(what, hint="Shorten it, or pass truncate: true.")
+
+
+def compute(pipeline: TaskPipeline[Any], made: Sequence[list[Sample]], options: Any) -> list[list[Any]]:
+    """The results of rows, input by input; raises the first error among them."""
+    samples = flat(made)
+    for batch in batches(samples, pipeline.budget, padded=pipeline.padded):
+        for index, result in zip(batch, pipeline.forward([samples[i] for i in batch], options), strict=True):
+            samples[index].result = result
+    for sample in samples:
+        if isinstance(sample.result, TranseptError):
+            raise sample.result
+    return [[row.result for row in rows] for rows in made]

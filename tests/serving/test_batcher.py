@@ -1,0 +1,139 @@
+"""Batches that form by themselves, without a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from transept.errors import InputError
+from transept.pipelines.batching import Sample
+from transept.serving.batcher import Batcher, LeftError, Turns
+from transept.serving.errors import DrainingError, FailedError
+
+from .conftest import until
+
+
+class Work:
+    """Rows of many threads, of which batches hold the lengths that were computed together."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.batcher = Batcher(10, padded=False)
+        self.batcher.start()
+        self.threads: list[threading.Thread] = []
+        self.results: dict[str, Any] = {}
+
+    def forward(self, samples: Sequence[Sample], options: Any) -> list[int]:
+        self.batches.append([sample.length for sample in samples])
+        if any(sample.length == 7 for sample in samples):
+            raise InputError("seven")
+        if any(sample.length == 8 for sample in samples):
+            raise ZeroDivisionError
+        return [2 * sample.length for sample in samples]
+
+    def ask(self, name: str, *lengths: int, options: Any = None, gone: threading.Event | None = None) -> None:
+        """Ask in a thread, after those before."""
+
+        def run() -> None:
+            rows = [Sample.of([0] * length) for length in lengths]
+            try:
+                self.results[name] = self.batcher.run(self.forward, gone or threading.Event(), rows, options)
+            except Exception as error:
+                self.results[name] = error
+
+        waiting = len(self.batcher._asks)
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+        until(lambda: len(self.batcher._asks) > waiting or len(self.threads) == 1)
+
+    def end(self) -> None:
+        for thread in self.threads:
+            thread.join(10)
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    made = Work()
+    yield made
+    made.batcher.close()
+
+
+def blocked(work: Work) -> Turns:
+    """The turn of the batches, which a first one waits for."""
+    turn = work.batcher.turn
+    turn.__enter__()
+    work.ask("first", 1)
+    until(lambda: bool(turn._waiting))
+    return turn
+
+
+def test_what_waits_is_the_next_batch(work: Work) -> None:
+    turn = blocked(work)
+    work.ask("a", 2, 3)
+    work.ask("long", 30)
+    work.ask("other", 1, options="other")
+    work.ask("b", 4)
+    work.ask("c", 5)
+    turn.__exit__()
+    work.end()
+    assert work.batches == [[1], [2, 3, 4], [30], [1], [5]]
+    assert work.results == {"first": [2], "a": [4, 6], "long": [60], "other": [2], "b": [8], "c": [10]}
+
+
+def test_rows_that_fail_fail_alone(work: Work) -> None:
+    turn = blocked(work)
+    work.ask("a", 1)
+    work.ask("b", 7, 1)
+    turn.__exit__()
+    work.end()
+    work.ask("c", 1, 8)
+    work.end()
+    assert work.results["a"] == [2]
+    assert isinstance(work.results["b"][0], InputError)
+    assert work.results["b"][1] == 2
+    assert isinstance(work.results["c"][1], FailedError)
+    assert work.batcher.is_healthy(1)
+
+
+def test_what_nobody_waits_for_is_not_computed(work: Work) -> None:
+    turn, gone = blocked(work), threading.Event()
+    work.ask("gone", 3, gone=gone)
+    work.ask("a", 4)
+    gone.set()
+    turn.__exit__()
+    work.end()
+    assert isinstance(work.results["gone"], LeftError)
+    assert work.batches == [[1], [4]]
+
+
+def test_the_end_lets_what_waits_be_computed(work: Work) -> None:
+    turn = blocked(work)
+    work.ask("a", 2)
+    threading.Timer(0.2, turn.__exit__).start()
+    work.batcher.close(10)
+    work.end()
+    assert work.results["a"] == [4]
+    with pytest.raises(DrainingError):
+        work.batcher.run(work.forward, threading.Event(), [Sample.of([0])], None)
+
+
+def test_turns_go_round() -> None:
+    turns, order = Turns(), list[str]()
+
+    def take(name: str) -> None:
+        for _ in range(20):
+            with turns:
+                order.append(name)
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=take, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    middle = order[5:-5]
+    assert all(len(set(middle[start : start + 3])) == 3 for start in range(len(middle) - 8))
