@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from transept.batch.answers import PIECE, Rows, Vectors
+from transept.batch.answers import ENDINGS, PIECE, Rows, Vectors
 from transept.batch.inputs import STANDARD, Inputs, Item
 from transept.batch.output_file import OutputFile
 from transept.batch.parts import PART_BYTES, Claim, Job, Part, plan
@@ -61,11 +61,14 @@ def add_parts(parser: Parser) -> None:
     parser.add_argument("--check", action="store_true", help=told)
 
 
-def is_in_parts(args: argparse.Namespace, parser: Parser) -> bool:
-    """Whether answers go into a directory; arguments that do not go together are refused."""
+def is_in_parts(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...] = ENDINGS) -> bool:
+    """Whether answers go into a directory; arguments that do not go together are refused.
+
+    A name with one of the ``endings`` is that of a file, even where a directory has it.
+    """
     path, option = args.output, next((name for name in ("shard", "part_size", "check") if getattr(args, name)), None)
-    named = path is not None and (path.endswith(os.sep) or os.path.isdir(path) or not os.path.splitext(path)[1])
-    if not named:
+    is_named = path is not None and (os.path.isdir(path) or not os.path.splitext(path)[1])
+    if path is None or not (path.endswith(os.sep) or (is_named and not path.lower().endswith(endings))):
         if option is not None:
             parser.error(f"--{option.replace('_', '-')} needs --output, a directory for the files of all parts")
         return False

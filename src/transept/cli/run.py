@@ -145,7 +145,7 @@ def _check(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -
     if not args.inputs and not args.files:
         args.files = [STANDARD]
     arguments.check_model(args.model)
-    args.in_parts = is_in_parts(args, parser)
+    args.in_parts = is_in_parts(args, parser, endings)
     check_files(args, parser, endings, in_parts=args.in_parts)
 
 
