@@ -123,6 +123,11 @@ class Models:
         assert isinstance(model, TaskModel)
         return model
 
+    def first_of(self, name: str | None, *tasks: str) -> str:
+        """The first of some tasks that the model of that name can do, or any model where none is named; else the last."""
+        models = [model for model in self if isinstance(model, TaskModel) and name in (None, model.name)]
+        return next((task for task in tasks if any(model.can(task) for model in models)), tasks[-1])
+
     def __iter__(self) -> Iterator[WritingModel | TaskModel]:
         return iter(self._by_name.values())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from fastapi import FastAPI, Request
@@ -12,6 +14,9 @@ from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.models import Models
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
+from transept.serving.protocol.labels import ClassifyRequest
+from transept.serving.protocol.ranks import RankRequest, ScoreRequest
+from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.tasks import TaskModel
 
 
@@ -23,7 +28,7 @@ class Asked(Protocol):
         """The name that it asks for."""
 
     @property
-    def items(self) -> list[object]:
+    def items(self) -> Sequence[object]:
         """What is read."""
 
     def answer(self, model: TaskModel) -> tuple[object, int]:
@@ -45,6 +50,33 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     async def embed(body: EmbedRequest, request: Request) -> Response:
         """Vectors of texts, and nothing around them."""
         return await answer(body, request, "text-embedding")
+
+    @app.post("/v1/rerank")
+    @app.post("/v2/rerank")
+    @app.post("/rerank")
+    async def rank(body: RankRequest, request: Request) -> Response:
+        """Documents by how well they answer a query."""
+        return await answer(body, request, "text-ranking")
+
+    @app.post("/v1/score")
+    async def score(body: ScoreRequest, request: Request) -> Response:
+        """How near pairs of texts are."""
+        return await answer(body, request, models.first_of(body.model, "text-ranking", "text-similarity"))
+
+    @app.post("/v1/classify")
+    async def classify(body: ClassifyRequest, request: Request) -> Response:
+        """Classes of texts."""
+        return await answer(body, request, "text-classification")
+
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        """Tokens of a text or of messages."""
+        return JSONResponse(await asyncio.to_thread(body.answer, models.get(body.model)))
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        """The text of tokens."""
+        return JSONResponse(await asyncio.to_thread(body.answer, models.get(body.model)))
 
 
 async def _computed(body: Asked, model: TaskModel, metrics: Metrics, max_texts: int) -> Response:

@@ -30,6 +30,11 @@ class WholeTexts(EmbeddingOptions):
     max_length: int = NO_LIMIT
 
 
+def options_of(truncate: bool, **given: Any) -> EmbeddingOptions:
+    """The options under which texts are cut or not."""
+    return EmbeddingOptions(**given) if truncate else WholeTexts(**given)
+
+
 def listed(given: Any) -> list[Any]:
     """Texts, or lists of ids, of which one may stand alone."""
     return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
@@ -51,8 +56,7 @@ class Vectors(Body):
         pipeline = model.doing(TASK)
         if self.dimensions is not None and self.dimensions > pipeline.size:
             raise InputError(f"`dimensions` is {self.dimensions}, but the model's vectors have {pipeline.size}.")
-        given: dict[str, Any] = {"normalize": normalize, "prompt_name": self.prompt_name}
-        options = EmbeddingOptions(**given) if self.truncate else WholeTexts(**given)
+        options = options_of(self.truncate, normalize=normalize, prompt_name=self.prompt_name)
         pipeline.check_options(options)
         rows = self._rows(model, items, options)
         vectors = np.stack([results[0] for results in compute(pipeline, rows, options)])
