@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import resource
-import signal
-import subprocess
 import sys
 import time
+from contextlib import redirect_stderr
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -168,65 +169,86 @@ def test_a_broken_file_leaves_the_others_alone(command, encoder, files, tmp_path
     assert [row["text"] for row in rows(tmp_path / "parts")] == WORDS
 
 
-def process(line: list, *, limit: int | None = None) -> subprocess.Popen:
-    code = "import sys; from transept.batch import parts; import transept.cli.parts as p; p.PIECE, parts.WAIT = 3, 0.05\n"
-    code += "from transept.cli.main import main; sys.exit(main(sys.argv[1:]))"
+class Process(multiprocessing.get_context("forkserver").Process):
+    """The command in a process that is forked from one that has read the library, which a new one takes seconds to do."""
 
-    def prepare() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    def __init__(self, line: list, log: Path, limit: int | None = None) -> None:
+        super().__init__(target=main_of, args=([*map(str, line)], str(log), limit), daemon=True)
+        self.log = log
+        self.start()
 
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", code, *map(str, line)]
-    return subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, preexec_fn=prepare
-    )
+    def told(self) -> str:
+        """What it has written, when it has ended."""
+        self.join()
+        return self.log.read_text()
+
+
+def main_of(line: list[str], log: str, limit: int | None) -> None:
+    import torch
+
+    from transept.cli import parts
+    from transept.cli.main import main
+
+    torch.set_num_threads(1)
+    parts.PIECE, module.WAIT = 3, 0.05
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    with open(log, "w") as sys.stdout, redirect_stderr(sys.stdout):
+        code = main(line)
+    sys.stdout = sys.__stdout__
+    sys.exit(code)
 
 
 @pytest.fixture
-def undisturbed(embed, tmp_path) -> dict[str, bytes]:
-    done = process([*embed[:-1], tmp_path / "undisturbed"])
-    assert "111 answered" in done.communicate()[0]
+def process(tmp_path):
+    preloaded = ["tests.cli.test_parts", "torch", "tqdm", "transept.cli.main", "transept.pipelines", "pyarrow.parquet"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
+    numbers = count()
+    return lambda line, **limit: Process(line, tmp_path / f"log{next(numbers)}", **limit)
+
+
+@pytest.fixture
+def undisturbed(embed, process, tmp_path) -> dict[str, bytes]:
+    assert "111 answered" in process([*embed[:-1], tmp_path / "undisturbed"]).told()
     return contents(tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.thorough(0, 50))])
-def test_what_is_killed_goes_on(embed, undisturbed, tmp_path, kills):
+def test_what_is_killed_goes_on(embed, process, undisturbed, tmp_path, kills):
     rest = random.Random(kills)
     for _ in range(kills):
         running, deadline = process(embed), time.monotonic() + 30
         before = len(list((tmp_path / "parts").glob("*")))
-        while time.monotonic() < deadline and len(list((tmp_path / "parts").glob("*"))) <= before and running.poll() is None:
+        while time.monotonic() < deadline and len(list((tmp_path / "parts").glob("*"))) <= before and running.is_alive():
             time.sleep(0.005)
         time.sleep(rest.uniform(0, 0.1))
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
-    done = process(embed)
-    assert "111 answered, 2 failed" in done.communicate()[0]
+        running.kill()
+        running.join()
+    assert "111 answered, 2 failed" in process(embed).told()
     assert contents(tmp_path / "parts") == undisturbed
 
 
-def test_processes_share_a_directory_and_some_are_killed(embed, undisturbed, tmp_path):
+def test_processes_share_a_directory_and_some_are_killed(embed, process, undisturbed, tmp_path):
     running = [process(embed) for _ in range(4)]
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not list((tmp_path / "parts").glob("part-*")):
         time.sleep(0.01)
     for one in running[:2]:
-        one.send_signal(signal.SIGKILL)
-    told = [one.communicate() for one in running]
-    assert all("111 answered, 2 failed" in out for out, _ in told[2:]), told
+        one.kill()
+    told = [one.told() for one in running]
+    assert all("111 answered, 2 failed" in each for each in told[2:]), told
     assert contents(tmp_path / "parts") == undisturbed
 
 
-def test_a_full_disk_stops_the_parts_that_do_not_fit(embed, undisturbed, tmp_path):
+def test_a_full_disk_stops_the_parts_that_do_not_fit(embed, process, undisturbed, tmp_path):
     sizes = sorted(len(data) for name, data in undisturbed.items() if name.startswith("part"))
     done = process(embed, limit=sizes[len(sizes) // 2])
-    out, err = done.communicate()
-    assert done.returncode == 1
-    assert "cannot be written (file too large)" in err
-    assert "are missing" in out
+    told = done.told()
+    assert done.exitcode == 1
+    assert "cannot be written (file too large)" in told
+    assert "are missing" in told
     assert list((tmp_path / "parts").glob("part-*.parquet"))
-    process(embed).communicate()
+    process(embed).told()
     assert contents(tmp_path / "parts") == undisturbed
 
 
