@@ -162,19 +162,20 @@ class ModuleFinder(MetaPathFinder, Loader):
 
     def get(self, name: str, where: str, places: Iterable[str]) -> Any:
         """What a module has under a name (``AttributeError``: nothing)."""
-        if not name.startswith("__"):
-            if name in self.known:
-                return getattr(importlib.import_module(self.known[name]), name)
-            if (path := f"{where}.{name}".partition(".")[2]) in MODULES:
-                return importlib.import_module(f"{PACKAGE}.{path}")
-            for at in range(1, len(name)):
-                if f"{name[:at]}Config" in self.known and (found := self._inner(name, at)) is not None:
-                    return found
-            is_package = where.partition(".")[2] not in MODULES
-            if is_package and name[0].islower() and find_spec(f"{where}.{name}") is not None:
-                return importlib.import_module(f"{where}.{name}")
-            if (value := _look_up(name, places)) is not _NOTHING:
-                return value
+        if name.startswith("__"):  # which tools ask of every module, and nobody misspells
+            raise AttributeError(f"{where} has no name {name!r}.")
+        if name in self.known:
+            return getattr(importlib.import_module(self.known[name]), name)
+        if (path := f"{where}.{name}".partition(".")[2]) in MODULES:
+            return importlib.import_module(f"{PACKAGE}.{path}")
+        for at in range(1, len(name)):
+            if f"{name[:at]}Config" in self.known and (found := self._inner(name, at)) is not None:
+                return found
+        is_package = where.partition(".")[2] not in MODULES
+        if is_package and name[0].islower() and find_spec(f"{where}.{name}") is not None:
+            return importlib.import_module(f"{where}.{name}")
+        if (value := _look_up(name, places)) is not _NOTHING:
+            return value
         raise AttributeError(explain(name, self.known, where))
 
 
