@@ -22,7 +22,6 @@ PICTURES = {"digits": "digits", "shapes": "boxes", "shapes_clip": "sentences"}  
 
 @pytest.mark.parametrize("name", in_turn(PICTURES, 1))
 def test_examples_learn(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("sklearn")
     monkeypatch.setattr(sys, "argv", [name, "--steps", "30", "--output", str(tmp_path)])
     with torch.random.fork_rng():
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
@@ -39,7 +38,6 @@ def test_examples_learn(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("name", "falls"), [("autoencoder", False), ("k-means", False), ("masked pixels (SimMIM)", True)])
 def test_objectives_for_pictures_learn(name: str, falls: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    pytest.importorskip("sklearn")
     assert learns("objectives_of_pictures", [name], monkeypatch, capsys) != falls
 
 

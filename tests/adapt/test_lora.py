@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -80,11 +81,11 @@ LIMITS = {
     "SqueezeBertModel": "no linear layers but the pooler, which the states are not read from",
     **dict.fromkeys(("Mamba", "FalconMamba", "FalconH1", "NemotronH"), "peft refuses its output projections"),
     "Jamba": "the reference reads the weights of its step projections past the layers",
-    "Qwen3Moe": "peft takes feed-forward layers without experts for experts",
     **dict.fromkeys(
-        ("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "KimiLinear", "Qwen2Moe", "Qwen3Next", "Qwen3_5Moe"),
-        "as Qwen3Moe",
+        ("Deepseek", "Dots1", "Ernie4_5_Moe", "Glm4Moe", "HunYuanMoE", "KimiLinear", "Qwen2Moe", "Qwen3Moe", "Qwen3Next"),
+        "peft takes feed-forward layers without experts for experts",
     ),
+    "Qwen3_5Moe": "peft takes feed-forward layers without experts for experts",
     "XLNet": "its projections are no layers in the reference",
     "BeitBackbone": "its modules have another prefix than its files",
     "WavLM": "the reference multiplies by its projections' weights without calling them",
@@ -113,7 +114,6 @@ def _some() -> list[Any]:
 @pytest.mark.reference
 @pytest.mark.parametrize(("family", "cls", "more"), in_turn(_some(), 30))
 def test_peft_opens_ours_and_we_open_pefts(family: Family, cls: type[Model], more: dict[str, Any], tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     if reason := next((reason for name, reason in LIMITS.items() if cls.__name__.startswith(name)), ""):
         pytest.skip(reason)
     ours, theirs = pair(family, cls)
@@ -141,7 +141,6 @@ def test_peft_opens_ours_and_we_open_pefts(family: Family, cls: type[Model], mor
 @pytest.mark.parametrize("more", [{}, {"use_rslora": True, "bias": "lora_only"}, {"use_dora": True, "bias": "all"}])
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2LMHeadModel", "T5ForConditionalGeneration", "ViTModel"])
 def test_gradients_equal_pefts(name: str, more: dict[str, Any], tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     family, cls = next(case.values for case in EVERY if case.id == name)
     ours, theirs = pair(family, cls)
     inputs = batch(family, cls)
@@ -171,7 +170,6 @@ def test_gradients_equal_pefts(name: str, more: dict[str, Any], tmp_path: Path) 
 
 @pytest.mark.reference
 def test_default_targets_are_pefts() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     known = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     seen = 0
     for case in EVERY:
@@ -187,7 +185,6 @@ def test_default_targets_are_pefts() -> None:
 
 
 def test_settings_are_pefts() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     ours, theirs = LoraConfig().to_dict(), peft.LoraConfig().to_dict()
     assert {name: theirs[name] for name in ours} == ours
     assert LoraConfig.from_dict(peft.LoraConfig(r=4, target_modules={"b", "a"}).to_dict()).target_modules in (
@@ -203,7 +200,6 @@ NOTES = {"auto_mapping", "peft_version", "megatron_core", "qalora_group_size", "
 
 
 def test_every_setting_of_peft_is_honoured_or_refused() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     names = {setting.name for setting in fields(peft.LoraConfig)}
     others = names - set(LoraConfig().to_dict()) - NOTES
     assert others
@@ -251,7 +247,6 @@ def test_ranks_of_single_layers() -> None:
 @pytest.mark.parametrize("names", [["c_attn"], ["qkv_proj"]])
 @pytest.mark.parametrize("more", [{}, {"use_rslora": True, "use_dora": True}])
 def test_queries_keys_and_values_of_one_product_have_one_adapter(names: list[str], more: Any, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     family, cls = next(case.values for case in EVERY if case.id == "GPT2LMHeadModel")
     inputs = batch(family, cls)
     ours, theirs = pair(family, cls)
@@ -351,7 +346,7 @@ def test_half_precision_keeps_exact_adapters() -> None:
     assert run(adapted).dtype == torch.bfloat16
 
 
-@pytest.mark.skipif(not can_quantize(), reason="no products of integers")
+@pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
 @pytest.mark.parametrize("make", [bert, llama], ids=["bert", "llama"])
 @pytest.mark.parametrize("more", [{}, {"use_dora": True}], ids=["lora", "dora"])
 def test_over_weights_of_eight_bits(make: Any, more: dict[str, Any], tmp_path: Path) -> None:
@@ -375,7 +370,7 @@ def test_over_weights_of_eight_bits(make: Any, more: dict[str, Any], tmp_path: P
         adapted.merge_adapter()
 
 
-@pytest.mark.skipif(not can_pack(), reason="no packed layers")
+@pytest.mark.skipif(not can_pack(), reason="this PyTorch has no oneDNN")
 def test_packing_and_rounding_leave_adapted_layers() -> None:
     adapted = noisy(llama(), target_modules=["q_proj", "up_proj"])
     expected = run(adapted)

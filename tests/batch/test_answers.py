@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from transept.batch.answers import Ranking, Rows, Vectors, row_of
 from transept.batch.inputs import Item
@@ -64,7 +65,6 @@ def test_comma_separated_values(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of several kinds of values are texts, whichever group of rows they come up in."""
-    parquet = pytest.importorskip("pyarrow.parquet")
     whole = parquet.read_table(written(tmp_path / "a.parquet"))
     monkeypatch.setattr("transept.batch.answers.GROUP", 1)
     alone = parquet.read_table(written(tmp_path / "b.parquet"))
@@ -100,7 +100,7 @@ def test_vectors_with_what_they_belong_to(tmp_path: Path, ending: str) -> None:
         assert rows[0] == dict(ITEMS[0].about)
         assert rows[2] == {"number": 3, "error": {"code": "input", "message": "it is wrong."}}
     else:
-        found = pytest.importorskip("pyarrow.parquet").read_table(path)
+        found = parquet.read_table(path)
         np.testing.assert_array_equal(np.stack(found["embedding"].take([0, 1, 3]).to_numpy()), vectors[[0, 1, 3]])
         assert found["embedding"][2].as_py() is None
         assert found["id"].to_pylist() == ["7", "8", None, "nine"]

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from transept.batch.inputs import Inputs, Item, Reading
 from transept.errors import FileError, InputError, TranseptError
@@ -79,8 +81,7 @@ def test_a_table_whose_column_cannot_be_told_lists_its_columns(tmp_path: Path, n
     if name.endswith("jsonl"):
         path.write_text('{"one": "x", "two": "y"}\n')
     elif name.endswith("parquet"):
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"one": ["x"], "two": ["y"]}), path)
+        parquet.write_table(pyarrow.table({"one": ["x"], "two": ["y"]}), path)
     else:
         path.write_text("one\ttwo\nx\ty\n".replace("\t", "\t" if "tsv" in name else ","))
     with pytest.raises(InputError, match=rf"{name}: it cannot be told which column.*'one', 'two'\. Pass --column"):
@@ -143,9 +144,9 @@ def test_paths_of_a_table_may_be_relative_to_it(folder: Path) -> None:
 
 
 def test_pictures_in_a_table_are_not_written_with_their_answers(tmp_path: Path) -> None:
-    pyarrow, path = pytest.importorskip("pyarrow"), tmp_path / "a.parquet"
+    path = tmp_path / "a.parquet"
     rows = {"image": [{"bytes": b"x", "path": "a.png"}], "raw": [b"y"], "label": [1]}
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(rows), path)
+    parquet.write_table(pyarrow.table(rows), path)
     (item,) = items(path, media=IMAGES, columns=("image",))
     assert item.value == {"bytes": b"x", "path": "a.png"}
     assert dict(item.about) == {"number": 1, "image": {"path": "a.png"}, "label": 1}

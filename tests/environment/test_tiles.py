@@ -19,7 +19,10 @@ from transept.environment import tiles
 TRAP = "0f0b"
 # Goes on to the instructions where the system grants no tiles, as none does whose processor has none.
 GRANTED = tiles.CHILD.replace('sys.exit("not granted")', "pass")
-X86 = pytest.mark.skipif(not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="tiles are x86's")
+X86 = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+    reason="tiles of matrices are those of x86 processors",
+)
 
 
 @pytest.fixture

@@ -389,7 +389,7 @@ def test_the_page_on_caches_has_the_table() -> None:
 @pytest.mark.real_data
 def test_a_story_survives_quantization() -> None:
     if not STORIES.exists():
-        pytest.skip("needs shared/data/weights/stories260K/hf")
+        pytest.skip(f"a trained Llama of 260,000 parameters is missing: {STORIES}")
     model: Any = LlamaForCausalLM.from_pretrained(STORIES)
     settings = {"max_new_tokens": 200, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
     start = torch.tensor([[1]])

@@ -325,7 +325,9 @@ def test_config_files_and_sizes_of_two_sides() -> None:
     assert model(**TEXT, pixel_values=torch.zeros(3, 3, 8, 24)).logits.shape == (3, 9, 2)
 
 
-@pytest.mark.skipif(not (can_pack() and can_quantize()), reason="no packed layers here")
+@pytest.mark.skipif(
+    not (can_pack() and can_quantize()), reason="this PyTorch has no oneDNN, or this processor does not multiply integers"
+)
 def test_biases_of_distances_are_looked_up_in_packed_models_too() -> None:
     ours, _ = pair("LayoutLMv3Model")
     expected = run(ours, **INPUTS).last_hidden_state

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from tests.pace import within
@@ -150,7 +151,6 @@ NO_SOUNDS: dict[str, tuple[Any, type[TranseptError], str]] = {
 
 def flac(seconds: int, rate: int) -> bytes:
     """A file of silence, of few bytes."""
-    soundfile = pytest.importorskip("soundfile")
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(seconds * rate, np.int16), rate, format="FLAC")
     return buffer.getvalue()

@@ -21,7 +21,6 @@ WRITTEN = [text for text in TEXTS if text]
 
 @pytest.fixture(scope="module")
 def modules() -> Any:
-    pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
     from sentence_transformers.sentence_transformer import modules
 
     return modules

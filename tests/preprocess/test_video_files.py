@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
@@ -23,7 +24,6 @@ from transept.preprocess.image.qwen2_vl import Qwen2VLVideoProcessor
 from transept.preprocess.video import open_frames
 from transept.preprocess.video_file import open_video
 
-av = pytest.importorskip("av", reason="PyAV, which reads videos, is not installed")
 SMALL = {"shortest_edge": 784, "longest_edge": 3136}
 # An ending, FFmpeg's encoder and format, how pixels are stored, and frames between two others that are decoded after both.
 KINDS = {
@@ -238,7 +238,7 @@ def test_sizes_that_change(tmp_path: Path) -> None:
         Qwen2VLVideoProcessor(size=SMALL)(path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 def test_a_decoder_that_ends_is_an_error_of_the_file(videos: Path) -> None:
     ends = {signal.SIGSEGV: r"video.mp4: makes the decoder crash \(signal 11\)", signal.SIGXCPU: "takes more than 600 seconds"}
     for number, message in ends.items():

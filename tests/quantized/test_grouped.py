@@ -183,7 +183,7 @@ def function(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return found
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernel is built by g++, which is missing")
 @pytest.mark.parametrize("kind", [*weights()])
 def test_every_set_of_instructions_gives_the_same(function: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = weights()[kind]
@@ -197,7 +197,7 @@ def test_every_set_of_instructions_gives_the_same(function: Any, kind: str, monk
         assert off(layer(x), wanted) < SUMS
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernel is built by g++, which is missing")
 @pytest.mark.parametrize("kind", ["fine", "floats", "powers", "bytes", "eight, zero"])
 @pytest.mark.parametrize("built", [True, False])
 def test_rows_are_multiplied_by_weights_of_their_own(
@@ -238,7 +238,7 @@ def test_without_a_compiler_it_takes_longer() -> None:
     assert off(out, nn.functional.linear(x, packed.dequantized(), layer.bias)) < SUMS
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernel is built by g++, which is missing")
 def test_libraries_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "seven.cpp"
     source.write_text('extern "C" int seven() { return 7; }')

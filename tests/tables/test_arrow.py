@@ -22,7 +22,6 @@ from transept.tables.files import load_dataset_file
 from transept.training.data.checks import warn_of_equal_rows
 from transept.training.data.loader import lengths_of
 
-pytest.importorskip("pyarrow")
 ROWS: list[dict[str, Any]] = [
     {"text": "one", "number": 1, "share": 0.5, "ids": [1, 2, 3], "is": True, "mixed": 1},
     {"text": None, "number": 2**70, "share": 1.0, "ids": [], "is": False, "mixed": "a"},
@@ -149,7 +148,9 @@ print(len(dataset), anonymous() - before)
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="the system does not tell how much memory a process has used"
+)
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
 def test_memory_does_not_grow_with_the_file(kind: str, tmp_path: Path) -> None:
     """Beside the files' own pages, a row takes some bytes for the order of a split: far less than its text."""

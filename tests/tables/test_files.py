@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from transept.errors import FileError, FormatError, InputError, InputTypeError, MissingExtraError
 from transept.tables.dataset import TableDataset, as_dataset, split_by_hash
@@ -112,8 +114,6 @@ def test_squad_and_coco(tmp_path):
 
 
 def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist([*ROWS, {"text": "z", "label": None}]), path)
     assert [*load_dataset_file(path)] == [*ROWS, {"text": "z", "label": None}]
@@ -123,8 +123,6 @@ def test_parquet(tmp_path):
 
 
 def test_parquet_with_any_types(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     chat = [[{"role": "user", "content": "hi"}], None, []] * 40
     columns = {
         "chat": chat,
@@ -142,7 +140,7 @@ def test_parquet_with_any_types(tmp_path):
         assert [*load_dataset_file(tmp_path / "a.parquet")] == table.to_pylist()
 
 
-def repeated(pyarrow, length, count, first=0):
+def repeated(length, count, first=0):
     """`count` times one value of a length, which a file holds once, after `first` rows without one."""
     places = pyarrow.array([None] * first + [0] * count, pyarrow.int32())
     return pyarrow.DictionaryArray.from_arrays(places, pyarrow.array(["a" * length]))
@@ -151,15 +149,13 @@ def repeated(pyarrow, length, count, first=0):
 @pytest.mark.parametrize("kind", ["texts", "later", "bytes", "columns", "lists", "numbers"])
 def test_parquet_that_would_fill_the_memory(tmp_path, kind):
     """Files below 300 kB that hold 2 GB and more."""
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    columns = {"text": repeated(pyarrow, 10**5, 20_000)}
+    columns = {"text": repeated(10**5, 20_000)}
     if kind == "later":
-        columns = {"text": repeated(pyarrow, 10**5, 20_000, 5000)}
+        columns = {"text": repeated(10**5, 20_000, 5000)}
     if kind == "bytes":
         columns = {"image": columns["text"].cast(pyarrow.dictionary(pyarrow.int32(), pyarrow.binary()))}
     if kind == "columns":
-        columns = {f"column{number}": repeated(pyarrow, 10**5, 400) for number in range(50)}
+        columns = {f"column{number}": repeated(10**5, 400) for number in range(50)}
     if kind == "lists":  # all in one row
         starts = pyarrow.array([0] * 50 + [20_000] * 50, pyarrow.int32())
         columns = {"texts": pyarrow.ListArray.from_arrays(starts, columns["text"])}
@@ -322,7 +318,7 @@ REAL = Path(__file__).parents[3] / "shared/data/datasets"
 
 
 @pytest.mark.real_data
-@pytest.mark.skipif(not REAL.exists(), reason="no real data")
+@pytest.mark.skipif(not REAL.exists(), reason=f"real data are missing: {REAL}")
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
     [

@@ -8,15 +8,14 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from transept.errors import FormatError, TranseptError
 from transept.tables import text as tables
 from transept.tables.parquet import parquet_columns, read_parquet
 from transept.tables.text import PlacedRow, read_rows
-
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def read(text: str | bytes, kind: str) -> list[PlacedRow]:

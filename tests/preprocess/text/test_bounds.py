@@ -187,7 +187,7 @@ def test_a_save_replaces_templates_and_keeps_other_files(bert: Tokenizer, tmp_pa
     assert AutoTokenizer.from_pretrained(tmp_path).chat_template is None
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="locks of files are another thing there")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files in another way")
 def test_a_save_waits_for_its_own_lock_only_and_not_for_ever(
     bert: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,6 @@ def test_numbers_that_json_does_not_have(tmp_path):
 
 
 def test_the_plot(tmp_path):
-    pytest.importorskip("matplotlib")
     from PIL import Image
 
     run([PlotCallback()], tmp_path)
@@ -131,7 +130,6 @@ def test_the_plot(tmp_path):
 
 @pytest.mark.parametrize(("apart", "times"), [(0, 3), (1e9, 1)])
 def test_the_plot_is_drawn_some_seconds_apart(apart, times, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     drawn = []
     monkeypatch.setattr(reports, "APART", apart)
     monkeypatch.setattr(reports, "draw_history", lambda history, path: drawn.append(path))
@@ -166,7 +164,7 @@ def test_names_in_programs():
 
 @pytest.mark.filterwarnings("ignore")  # of its own packages
 def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="tensorboard is no dependency of development: pip install tensorboard")
     run([TensorBoardCallback()], tmp_path)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -371,7 +371,7 @@ def test_another_run_in_the_directory_is_named(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork processes")
 def test_a_worker_that_outlives_a_run_does_not_hold_its_directory(tmp_path: Path) -> None:
     code = "import os, sys, time\nfrom transept.training.checkpoint.directory import only_run\nwith only_run(sys.argv[1]):\n"
     code += "    if os.fork() == 0:\n        print(os.getpid(), flush=True); time.sleep(60)\n    os.kill(os.getpid(), 9)"

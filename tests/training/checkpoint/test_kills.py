@@ -18,7 +18,7 @@ from tests.thorough import in_turn
 from tests.training.runs import PROGRESS, RESULT, Run, Server
 from transept.training.checkpoint.directory import check_checkpoint, find_last_checkpoint
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork processes")
 # Checkpoints are rotated, so that removing them is interrupted too; the second run ends within an accumulation.
 RUNS = {
     "rotated": Run(more={"save_total_limit": 2}),
@@ -127,7 +127,7 @@ def saved(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits for the size of files")
 def test_failed_writes_lose_nothing(
     server: Server, saved: tuple[Any, float, int], tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from transept.training.checkpoint.signals import Ended, SignalWatch
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals that end a run at its next update")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
