@@ -34,7 +34,8 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """All files, but for a note (``_job.<process>.<thread>``) whose process was killed before it had its name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.match("_job.[0-9]*")}
 
 
 def rows(folder: Path) -> list[dict]:
