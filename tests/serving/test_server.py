@@ -196,7 +196,7 @@ def test_many_at_once_equal_each_alone(server: Server, client: openai.OpenAI) ->
 def test_over_the_queue_is_told_at_once(folder: Path) -> None:
     server = Server(folder, Options(grace=0.0), max_rows=1, max_waiting=1)
     try:
-        body = {"model": "tiny", "prompt": "a", "max_tokens": 500, "n": 4}
+        body = {"model": "tiny", "prompt": ["a"] * 4, "max_tokens": 500}
         found = httpx.post(f"{server.url}/v1/completions", json=body)
         assert found.status_code == 429
         assert int(found.headers["retry-after"]) >= 1

@@ -68,6 +68,11 @@ class Detokenizer:
             self._cut(text)
         return piece
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all text of the ids so far is shown."""
+        return self._whole == len(self._ids)
+
     def end(self) -> str:
         """What was held back, now that no more comes."""
         text = self._text(self._ids)

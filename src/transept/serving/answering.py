@@ -11,6 +11,7 @@ from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
 from transept.preprocess.text.answers import AnswerReader, Event
 from transept.serving.engine import Request
+from transept.serving.logprobs import Telling, Told
 from transept.serving.models import WritingModel
 from transept.serving.sampler import Chosen
 from transept.serving.writer import Writer
@@ -22,6 +23,7 @@ class Piece(NamedTuple):
     choice: int
     events: list[Event]
     finish: str | None
+    tokens: Sequence[Told] = ()  # of the text so far, where log-probabilities are asked for
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Prompt:
     settings: GenerationConfig
     stop: Sequence[str] = ()
     reader: AnswerReader | None = None
+    logprobs: int | None = None  # how many of the likeliest tokens are told with each token
 
 
 class Answers:
@@ -90,17 +93,23 @@ class Answers:
             reader=prompt.reader,
         )
 
+        telling = None if prompt.logprobs is None else Telling(self.model.token_bytes, writer)
+        told: list[Told] = []
+
         def take(chosen: Chosen, finish: str | None) -> bool:
             events = writer.feed([chosen.token])
+            if telling is not None:
+                told.extend(telling.feed(chosen))
             if events or writer.finish_reason is not None:
-                self.model.mailbox.put(self.queue, Piece(index, events, writer.finish_reason))
+                self.model.mailbox.put(self.queue, Piece(index, events, writer.finish_reason, tuple(told)))
+                told.clear()
             return writer.finish_reason is not None
 
         def fail(error: TranseptError) -> None:
             self.model.mailbox.put(self.queue, error)
 
         self.writers.append(writer)
-        self.requests.append(Request(prompt.ids, settings, take, fail, seed=seed, salt=salt))
+        self.requests.append(Request(prompt.ids, settings, take, fail, seed=seed, logprobs=prompt.logprobs, salt=salt))
 
     def submit(self) -> None:
         """Give all to the engine, or none.

@@ -131,6 +131,9 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 
 async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
     model = models.writing(body.model)
+    rows = model.engine.scheduler.max_rows
+    if (body.n or 1) > rows:
+        return reply(400, f"`n` is {body.n}, but this model writes {rows} answers at once at most.", "invalid_value", "n")
     prompts = await asyncio.to_thread(body.prompts, model)
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
     answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)

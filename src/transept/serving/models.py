@@ -12,6 +12,7 @@ from transept.errors import InputError
 from transept.pipelines import pipeline, task_names
 from transept.serving.batcher import Turns
 from transept.serving.engine import Engine
+from transept.serving.logprobs import TokenBytes
 from transept.serving.mailbox import Mailbox
 from transept.serving.tasks import TaskModel, components
 
@@ -38,6 +39,7 @@ class WritingModel:
         made = pipeline("text-generation", source, **loading)
         self.name, self.tokenizer, self.model = name, made.tokenizer, made.model
         self.created = int(time.time())
+        self.token_bytes = TokenBytes(self.tokenizer)
         self.engine = Engine(self.model, **engine)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

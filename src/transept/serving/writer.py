@@ -66,6 +66,11 @@ class StopStrings:
         self._held = whole[end:]
         return whole[:end], False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is held back."""
+        return not self._held
+
     def end(self) -> str:
         """What was held back, now that no more comes."""
         held, self._held, self._state = self._held, "", 0
@@ -89,6 +94,8 @@ class Writer:
         reasoning_tokens: how many of them are reasoning, with what ends it.
         finish_reason: ``"stop"`` for an end or a stop string, ``"length"``, ``"tool_calls"`` where a whole answer holds calls,
             or ``None`` while it goes on.
+        skipped: special tokens, which have no text.
+        since_whole: the text before stop strings, since nothing was held back.
     """
 
     def __init__(
@@ -108,6 +115,8 @@ class Writer:
         self.stops, self.reader, self.ends, self.max_tokens = StopStrings(stop), reader, frozenset(ends), max_tokens
         self.tokens = self.reasoning_tokens = 0
         self.finish_reason: str | None = None
+        self.skipped = frozenset(tokenizer.all_special_ids if skip_special_tokens else ()) - keep
+        self.since_whole = ""
         self._has_calls = False
 
     def feed(self, ids: Iterable[int]) -> list[Event]:
@@ -117,7 +126,9 @@ class Writer:
             if self.finish_reason is not None:
                 break
             self.tokens += 1
-            before = self._is_reasoning
+            before = self.is_reasoning
+            if self.is_whole:
+                self.since_whole = ""
             if index in self.ends:
                 events += self.end("stop")
             else:
@@ -126,7 +137,7 @@ class Writer:
                     events += self.end("stop")
                 elif self.tokens == self.max_tokens:
                     events += self.end("length")
-            self.reasoning_tokens += before or self._is_reasoning
+            self.reasoning_tokens += before or self.is_reasoning
         return events
 
     def end(self, reason: str = "stop") -> list[Event]:
@@ -141,7 +152,13 @@ class Writer:
         return events
 
     @property
-    def _is_reasoning(self) -> bool:
+    def is_whole(self) -> bool:
+        """Whether the text of all tokens has come out of the tokenizer, and no stop string may have begun."""
+        return self.detokenizer.is_whole and self.stops.is_whole
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what comes next is reasoning."""
         return self.reader is not None and self.reader.is_reasoning
 
     def _read(self, text: str) -> list[Event]:
@@ -150,6 +167,7 @@ class Writer:
     def _told(self, text: str) -> list[Event]:
         if not text:
             return []
+        self.since_whole += text
         return [TextDelta(text)] if self.reader is None else self._kept(self.reader.feed(text))
 
     def _kept(self, events: list[Event]) -> list[Event]:

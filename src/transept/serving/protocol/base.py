@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
@@ -93,6 +93,12 @@ class Writing(Body):
         if not token.isascii() or not token.isdigit() or len(token) > 10 or int(token) >= vocabulary:
             raise InputError(f"`logit_bias` names the token {token!r:.20}, but tokens are 0 to {vocabulary - 1}.")
         return int(token)
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Writing:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("`stream_options` is for streams alone; set `stream`.")
+        return self
 
     @property
     def wants_usage(self) -> bool:

@@ -7,15 +7,23 @@ import uuid
 from itertools import count
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
-from transept.errors import FormatError
+from transept.errors import FormatError, InputError
 from transept.preprocess.text.answers import AnswerReader, Event, ReasoningDelta, TextDelta, ToolCall
+from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Answers, Piece, Prompt
+from transept.serving.logprobs import TokenBytes, of_chat
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
 from transept.storage.files import parse_json
+
+_OURS = frozenset(  # what the template is told by other fields
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template"}
+    | {"conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
+    | {"return_assistant_tokens_mask", "sanitize_control_tokens"}
+)
 
 
 class TextPart(Body):
@@ -95,19 +103,60 @@ class ChatRequest(Writing):
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     modalities: list[Literal["text"]] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("`top_logprobs` needs `logprobs`.")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("`continue_final_message` leaves no place for `add_generation_prompt`.")
+        return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
         """The prompt, as the template and the tokenizer make it (``InputError`` where that cannot be)."""
         offered = [] if self.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         messages = [message.rendered() for message in self.messages]
+        self._bytes = model.token_bytes
+        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
         rendered = model.tokenizer.apply_chat_template(
-            messages, tools=offered or None, add_generation_prompt=True, sanitize_control_tokens=True, return_dict=False
+            messages,
+            tools=offered or None,
+            add_generation_prompt=begins,
+            continue_final_message=self.continue_final_message,
+            sanitize_control_tokens=True,
+            return_dict=False,
+            **self._variables(model, offered),
         )
         ids = list(rendered)
         prefix = model.tokenizer.decode(ids[-16:])
         reader = AnswerReader(prefix=prefix, known=properties_of(offered), calls=bool(offered))
         new = self.max_completion_tokens or self.max_tokens or max(model.context - len(ids), 1)
-        return [Prompt(ids, self.settings(model.model.generation_config, new, model.vocabulary), self.stop or (), reader)]
+        settings = self.settings(model.model.generation_config, new, model.vocabulary)
+        return [Prompt(ids, settings, self.stop or (), reader, (self.top_logprobs or 0) if self.logprobs else None)]
+
+    def _variables(self, model: WritingModel, offered: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the template is told beside the messages: names that it reads, and none that we set (``InputError``)."""
+        found = dict(self.chat_template_kwargs or {})
+        if not found and self.reasoning_effort is None:
+            return found
+        names = words_of(model.tokenizer.get_chat_template(tools=offered or None))[0]
+        for name in found:
+            if name not in names or name in _OURS or name in model.tokenizer.special_tokens_map:
+                raise InputError(f"`chat_template_kwargs` has {name!r:.80}, but the template reads no such name that is free.")
+        if (effort := self.reasoning_effort) is not None:
+            if "reasoning_effort" in names:
+                found["reasoning_effort"] = effort
+            elif "enable_thinking" in names:
+                found["enable_thinking"] = effort != "none"
+            else:
+                raise InputError("`reasoning_effort` has no effect on this model, whose chat template does not read it.")
+        return found
 
     def head(self) -> dict[str, Any]:
         """What the answer begins with."""
@@ -120,7 +169,11 @@ class ChatRequest(Writing):
     def choice(self, piece: Piece) -> list[dict[str, Any]]:
         """What chunks tell of a piece; the reason of its end stands by itself, behind all else."""
         found = [_delta(piece.choice, _told(event, self._numbers(piece.choice))) for event in piece.events]
-        return found if piece.finish is None else [*found, _delta(piece.choice, {}, piece.finish)]
+        found += [] if piece.finish is None else [_delta(piece.choice, {}, piece.finish)]
+        if self.logprobs and piece.tokens:
+            first = next((each for each in found if "content" in each["delta"]), found[0])
+            first["logprobs"] = of_chat(piece.tokens, self._bytes)
+        return found
 
     def whole(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         """An answer that is not streamed."""
@@ -130,12 +183,14 @@ class ChatRequest(Writing):
         message: dict[str, Any] = {"role": "assistant", "content": None if calls and not content else content, "refusal": None}
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": pieces[-1].finish}
+        told = of_chat([token for piece in pieces for token in piece.tokens], self._bytes) if self.logprobs else None
+        return {"index": index, "message": message, "logprobs": told, "finish_reason": pieces[-1].finish}
 
     def _numbers(self, index: int) -> count[int]:
         """Counts the calls of an answer."""
         return self._counted.setdefault(index, count())
 
+    _bytes: TokenBytes = PrivateAttr()
     _counted: dict[int, count[int]] = PrivateAttr(default_factory=dict)
 
 

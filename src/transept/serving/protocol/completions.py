@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, model_validator
 
+from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
 from transept.serving.answering import Answers, Piece, Prompt
+from transept.serving.logprobs import Offsets, TokenBytes, of_completion
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Count, Text, Token, Writing, head
 
@@ -27,14 +29,27 @@ class CompletionRequest(Writing):
         | Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS)]
     )
     max_tokens: Count | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=16)] | None = None
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> CompletionRequest:
+        if self.best_of not in (None, self.n or 1):
+            raise ValueError("`best_of` is served only where it equals `n`.")
+        return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
         """What the engine reads, which the tokenizer makes (``InputError`` where that cannot be)."""
         given: Any = self.prompt
         listed = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+        if len(listed) * (self.n or 1) > MAX_PROMPTS:
+            raise InputError(
+                f"{len(listed)} prompts times `n` are more than the {MAX_PROMPTS} answers that a request may have."
+            )
+        self._bytes = model.token_bytes
         rows = [model.tokenizer(each).input_ids if isinstance(each, str) else each for each in listed]
         settings = self.settings(model.model.generation_config, self.max_tokens or DEFAULT_TOKENS, model.vocabulary)
-        return [Prompt(ids, settings, self.stop or ()) for ids in rows]
+        return [Prompt(ids, settings, self.stop or (), logprobs=self.logprobs) for ids in rows]
 
     def head(self) -> dict[str, Any]:
         """What the answer begins with."""
@@ -46,10 +61,19 @@ class CompletionRequest(Writing):
 
     def choice(self, piece: Piece) -> list[dict[str, Any]]:
         """What a chunk tells of a piece."""
-        text = "".join(event.text for event in piece.events if isinstance(event, TextDelta))
-        return [{"index": piece.choice, "text": text, "logprobs": None, "finish_reason": piece.finish}]
+        return [self._told(piece.choice, [piece])]
 
     def whole(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         """An answer that is not streamed."""
+        return self._told(index, pieces)
+
+    def _told(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         text = "".join(event.text for piece in pieces for event in piece.events if isinstance(event, TextDelta))
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": pieces[-1].finish}
+        told = None
+        if self.logprobs is not None:
+            tokens = [token for piece in pieces for token in piece.tokens]
+            told = of_completion(tokens, self._bytes, self._offsets.setdefault(index, Offsets()))
+        return {"index": index, "text": text, "logprobs": told, "finish_reason": pieces[-1].finish}
+
+    _bytes: TokenBytes = PrivateAttr()
+    _offsets: dict[int, Offsets] = PrivateAttr(default_factory=dict)

@@ -1,0 +1,168 @@
+"""Log-probabilities as clients are told of them: tokens with their bytes, of the text that is shown. No torch here."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tokenizers import pre_tokenizers
+
+from transept.serving.sampler import Chosen
+from transept.serving.writer import Writer
+from transept.storage.files import parse_json
+
+LEAST = -9999.0  # told of tokens that cannot come, since JSON has no infinity
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _alphabet() -> dict[str, int]:
+    """The bytes that characters of byte-level vocabularies stand for (GPT-2): printable ones for themselves."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    found = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    assert found.keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    return found
+
+
+class TokenBytes:
+    """The bytes that each token of a tokenizer writes in the middle of a text.
+
+    A token of a byte-level vocabulary, or one for a single byte, may write a part of a character.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {int(index): str(token) for index, token in tokenizer.added_tokens_decoder.items()}
+        self.special = frozenset(tokenizer.all_special_ids)
+        decoder = repr(parse_json(tokenizer.backend_tokenizer.to_str()).get("decoder"))
+        self._of: Callable[[int, str], bytes] = self._plain
+        if "'ByteLevel'" in decoder:
+            self._alphabet = _alphabet()
+            self._of = self._by_alphabet
+        elif "▁" in decoder:
+            self._of = self._pieces
+
+    def __call__(self, index: int) -> bytes:
+        """The bytes of one token; those of its name, where it is special."""
+        token = self._added.get(index)
+        if token is not None:
+            return token.encode()
+        token = self._tokenizer.convert_ids_to_tokens(index)
+        return b"" if token is None else self._of(index, token)
+
+    def _by_alphabet(self, index: int, token: str) -> bytes:
+        return b"".join(bytes([self._alphabet[each]]) if each in self._alphabet else each.encode() for each in token)
+
+    def _pieces(self, index: int, token: str) -> bytes:
+        byte = _BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+    def _plain(self, index: int, token: str) -> bytes:
+        before = self._tokenizer.decode([index])
+        return str(self._tokenizer.decode([index, index])[len(before) :]).encode()
+
+
+class Told(NamedTuple):
+    """A token of a text: what it is, and the bytes that are shown of it."""
+
+    chosen: Chosen
+    shown: bytes
+
+
+class Telling:
+    """Finds the tokens whose text one row shows, for its log-probabilities.
+
+    Tokens wait while a part of their text is held back. Of reasoning nothing is told, nor of what ends the answer.
+
+    Args:
+        bytes_of: of the tokenizer.
+        writer: of the row.
+    """
+
+    def __init__(self, bytes_of: TokenBytes, writer: Writer) -> None:
+        self._bytes, self._writer = bytes_of, writer
+        self._waiting: list[Told] = []
+        self._reasons = writer.is_reasoning
+
+    def feed(self, chosen: Chosen) -> list[Told]:
+        """What is certain now that the writer has read this token."""
+        before, self._reasons = self._reasons, self._writer.is_reasoning
+        if not before and not self._reasons and chosen.token not in self._writer.ends:
+            shown = b"" if chosen.token in self._writer.skipped else self._bytes(chosen.token)
+            self._waiting.append(Told(chosen, shown))
+        if self._writer.stops.stopped:
+            return self._cut(self._writer.since_whole)
+        if self._writer.finish_reason is None and not self._writer.is_whole:
+            return []
+        found, self._waiting = self._waiting, []
+        return found
+
+    def _cut(self, text: str) -> list[Told]:
+        """The waiting tokens that make so much text, the last one cut where the text ends within it."""
+        waiting, self._waiting = self._waiting, []
+        found, left, decoder, size = list[Told](), text.encode(), codecs.getincrementaldecoder("utf-8")("replace"), 0
+        for told in waiting:
+            if size >= len(text):
+                break
+            size += len(decoder.decode(told.shown))
+            found.append(told)
+        joined = b"".join(told.shown for told in found)
+        if found and joined.startswith(left):
+            last = found[-1]
+            found[-1] = last._replace(shown=last.shown[: len(last.shown) - (len(joined) - len(left))])
+        return found
+
+
+def text_of(raw: bytes) -> str:
+    """Bytes of a token as text, spelled as ``bytes:`` with hexadecimal digits where they are a part of a character."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def of_chat(tokens: Iterable[Told], bytes_of: TokenBytes) -> dict[str, Any]:
+    """The log-probabilities of a chat."""
+
+    def one(index: int, logprob: float | None, raw: bytes) -> dict[str, Any]:
+        return {"token": text_of(bytes_of(index)), "logprob": _finite(logprob), "bytes": list(raw)}
+
+    content = [
+        one(chosen.token, chosen.logprob, shown)
+        | {"top_logprobs": [one(index, logprob, bytes_of(index)) for index, logprob in chosen.top]}
+        for chosen, shown in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+class Offsets:
+    """Counts the characters of a text that comes in bytes."""
+
+    def __init__(self) -> None:
+        self._decoder, self._size = codecs.getincrementaldecoder("utf-8")("replace"), 0
+
+    def add(self, raw: bytes) -> int:
+        """Where these bytes begin in the text."""
+        begin = self._size
+        self._size += len(self._decoder.decode(raw))
+        return begin
+
+
+def of_completion(tokens: Sequence[Told], bytes_of: TokenBytes, offsets: Offsets) -> dict[str, Any]:
+    """The log-probabilities of a completion; the first token of an echoed prompt has none."""
+    top = [
+        {text_of(bytes_of(index)): _finite(logprob) for index, logprob in (*chosen.top, (chosen.token, chosen.logprob))}
+        for chosen, _ in tokens
+    ]
+    return {
+        "tokens": [text_of(bytes_of(chosen.token)) for chosen, _ in tokens],
+        "token_logprobs": [_finite(chosen.logprob) for chosen, _ in tokens],
+        "top_logprobs": [None if chosen.logprob is None else each for (chosen, _), each in zip(tokens, top, strict=True)],
+        "text_offset": [offsets.add(shown) for _, shown in tokens],
+    }
+
+
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, LEAST)
