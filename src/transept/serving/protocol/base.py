@@ -97,7 +97,7 @@ class Writing(Body):
     @model_validator(mode="after")
     def _check_stream(self) -> Writing:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("`stream_options` is for streams alone; set `stream`.")
+            raise InputError("`stream_options` is for streams alone; set `stream`.")
         return self
 
     @property

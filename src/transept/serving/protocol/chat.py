@@ -113,9 +113,9 @@ class ChatRequest(Writing):
     @model_validator(mode="after")
     def _check_pairs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("`top_logprobs` needs `logprobs`.")
+            raise InputError("`top_logprobs` needs `logprobs`.")
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("`continue_final_message` leaves no place for `add_generation_prompt`.")
+            raise InputError("`continue_final_message` leaves no place for `add_generation_prompt`.")
         return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:

@@ -35,7 +35,7 @@ class CompletionRequest(Writing):
     @model_validator(mode="after")
     def _check_counts(self) -> CompletionRequest:
         if self.best_of not in (None, self.n or 1):
-            raise ValueError("`best_of` is served only where it equals `n`.")
+            raise InputError("`best_of` is served only where it equals `n`.")
         return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
