@@ -16,6 +16,7 @@ from transept.serving.models import Models
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
 from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.ranks import RankRequest, ScoreRequest
+from transept.serving.protocol.tasks import TaskRequest
 from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.tasks import TaskModel
 
@@ -31,15 +32,24 @@ class Asked(Protocol):
     def items(self) -> Sequence[object]:
         """What is read."""
 
-    def answer(self, model: TaskModel) -> tuple[object, int]:
-        """The answer, and how many tokens were read."""
+    def answer(self, model: TaskModel, task: str) -> tuple[object, int]:
+        """The answer of that task, and how many tokens were read."""
 
 
 def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts: int) -> None:
     """Give the application the routes of tasks; a request may have so many texts."""
 
     async def answer(body: Asked, request: Request, task: str) -> Response:
-        return await watched(request, _computed(body, models.reading(body.model, task), metrics, max_texts))
+        model = models.reading(body.model, task)
+
+        async def computed() -> Response:
+            if (count := len(body.items)) > max_texts:
+                raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
+            found, tokens = await model.ask(lambda: body.answer(model, task), count)
+            metrics.prompt_tokens.labels(model.name).inc(tokens)
+            return JSONResponse(found)
+
+        return await watched(request, computed())
 
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
@@ -68,6 +78,15 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
         """Classes of texts."""
         return await answer(body, request, "text-classification")
 
+    @app.post("/v1/tasks/{task}")
+    async def do(task: str, body: TaskRequest, request: Request) -> Response:
+        """What the pipeline of that name answers."""
+        return await answer(body, request, task)
+
+    _add_token_routes(app, models)
+
+
+def _add_token_routes(app: FastAPI, models: Models) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Tokens of a text or of messages."""
@@ -77,11 +96,3 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of tokens."""
         return JSONResponse(await asyncio.to_thread(body.answer, models.get(body.model)))
-
-
-async def _computed(body: Asked, model: TaskModel, metrics: Metrics, max_texts: int) -> Response:
-    if len(body.items) > max_texts:
-        raise InputError(f"the request has {len(body.items)} inputs, but this server takes {max_texts}.", hint="Send fewer.")
-    found, tokens = await model.ask(lambda: body.answer(model), len(body.items))
-    metrics.prompt_tokens.labels(model.name).inc(tokens)
-    return JSONResponse(found)

@@ -90,7 +90,7 @@ class EmbeddingsRequest(Vectors):
         """What is read."""
         return listed(self.input)
 
-    def answer(self, model: TaskModel) -> tuple[Any, int]:
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, and how many tokens were read."""
         vectors, tokens = self.computed(model, self.items, normalize=False)
         data = [{"object": "embedding", "index": i, "embedding": self._told(each)} for i, each in enumerate(vectors)]
@@ -115,7 +115,7 @@ class EmbedRequest(Vectors):
         """What is read."""
         return listed(self.inputs)
 
-    def answer(self, model: TaskModel) -> tuple[Any, int]:
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The vectors alone, and how many tokens were read."""
         vectors, tokens = self.computed(model, self.items, normalize=self.normalize)
         return vectors.tolist(), tokens

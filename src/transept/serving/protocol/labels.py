@@ -25,7 +25,7 @@ class ClassifyRequest(Body):
         """What is read."""
         return listed(self.input)
 
-    def answer(self, model: TaskModel) -> tuple[Any, int]:
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, and how many tokens were read."""
         pipeline, texts = model.doing(TASK), self.items
         limit = None if self.truncate else NO_LIMIT

@@ -66,7 +66,7 @@ class RankRequest(Body):
             raise InputError("a query needs either `documents` or `texts`.")
         return [each.text if isinstance(each, Document) else each for each in self.documents or self.texts or ()]
 
-    def answer(self, model: TaskModel) -> tuple[Any, int]:
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, the best document first, and how many tokens were read."""
         texts = self.items
         pairs = [(self.query, text) for text in texts]
@@ -97,9 +97,9 @@ class ScoreRequest(Body):
         count = max(len(ones), len(others))
         return list(zip(ones * (count // len(ones)), others * (count // len(others)), strict=True))
 
-    def answer(self, model: TaskModel) -> tuple[Any, int]:
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, and how many tokens were read."""
-        if model.can(TASK):
+        if task == TASK:
             scores, tokens = scored(model, self.items, raw=self.raw_scores, truncate=self.truncate)
         else:
             scores, tokens = self._cosines(model)
