@@ -10,6 +10,7 @@ from typing import NamedTuple
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
 from transept.preprocess.text.answers import AnswerReader, Event
+from transept.serving.constraint import Constraint, Matcher
 from transept.serving.engine import Request
 from transept.serving.logprobs import Telling, Told
 from transept.serving.models import WritingModel
@@ -55,6 +56,7 @@ class Prompt:
     stop: Sequence[str] = ()
     reader: AnswerReader | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
+    matcher: Matcher | None = None  # of what the answer must look like
 
 
 class Answers:
@@ -95,9 +97,14 @@ class Answers:
 
         telling = None if prompt.logprobs is None else Telling(self.model.token_bytes, writer)
         told: list[Told] = []
+        constraint = None if prompt.matcher is None else Constraint(prompt.matcher.copy(), lambda: writer.is_reasoning)
 
         def take(chosen: Chosen, finish: str | None) -> bool:
+            complete = constraint is not None and constraint.accept(chosen.token)
             events = writer.feed([chosen.token])
+            if complete:
+                events += writer.end("stop")
+                writer.finish_reason = "stop"  # whatever the number of tokens
             if telling is not None:
                 told.extend(telling.feed(chosen))
             if events or writer.finish_reason is not None:
@@ -109,7 +116,9 @@ class Answers:
             self.model.mailbox.put(self.queue, error)
 
         self.writers.append(writer)
-        self.requests.append(Request(prompt.ids, settings, take, fail, seed=seed, logprobs=prompt.logprobs, salt=salt))
+        held = () if constraint is None else (constraint,)
+        request = Request(prompt.ids, settings, take, fail, seed, prompt.logprobs, held, salt)
+        self.requests.append(request)
 
     def submit(self) -> None:
         """Give all to the engine, or none.

@@ -14,18 +14,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from transept.errors import TranseptError
+from transept.errors import InputError, TranseptError
 from transept.serving.answering import Answers
+from transept.serving.constraint import Matcher
 from transept.serving.doors import LOOPBACK, Door
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
-from transept.serving.models import Models
+from transept.serving.models import Models, WritingModel
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
 
 _QUIET = 15.0  # seconds after which a stream says that it lives
+_COMPILES = 2.0  # seconds that a schema may take
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -135,6 +137,10 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     if (body.n or 1) > rows:
         return reply(400, f"`n` is {body.n}, but this model writes {rows} answers at once at most.", "invalid_value", "n")
     prompts = await asyncio.to_thread(body.prompts, model)
+    if body.schema_of_answer is not None:
+        matcher = await _matcher(model, body.schema_of_answer)
+        for prompt in prompts:
+            prompt.matcher = matcher
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
     answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
     answers.submit()
@@ -142,6 +148,15 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     if body.stream:
         return StreamingResponse(_stream(body, answers, counted), media_type="text/event-stream", headers=_HEADERS)
     return await watched(request, _whole(body, answers, counted))
+
+
+async def _matcher(model: WritingModel, schema: dict[str, Any]) -> Matcher:
+    """A schema that is compiled, unless that takes too long (``InputError``)."""
+    grammars = await asyncio.to_thread(lambda: model.grammars)
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(grammars.json_schema, schema), _COMPILES)
+    except TimeoutError:
+        raise InputError("the schema takes too long to compile.", hint="Use a simpler one.") from None
 
 
 def _counting(metrics: Metrics, name: str, answers: Answers) -> Callable[[], None]:

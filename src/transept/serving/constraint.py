@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from transept.errors import InputError, MissingExtraError, refuse
 MAX_BYTES, MAX_DEPTH = 2**18, 64
 # A weak model fills an object with line ends and never comes to its end where white space is free.
 _OPTIONS = {"whitespace_flexible": False}
-_JSON_OBJECT = {"type": "object"}
+JSON_OBJECT = {"type": "object"}
 
 
 class Grammars:
@@ -39,7 +39,7 @@ class Grammars:
 
     def json_object(self) -> Matcher:
         """A JSON object of any form."""
-        return self.json_schema(_JSON_OBJECT)
+        return self.json_schema(JSON_OBJECT)
 
     def json_schema(self, schema: Mapping[str, Any]) -> Matcher:
         """JSON of a schema, without free white space; ``InputError`` with the library's reason for schemas that are none."""
@@ -99,6 +99,29 @@ class Matcher:
         return bytes(self._matcher.compute_bitmask())
 
 
+class Constraint:
+    """Lets one row write what its matcher allows, behind its reasoning; a processor of scores (1, V).
+
+    Args:
+        matcher: of this row alone.
+        waits: whether what comes next is free still.
+    """
+
+    def __init__(self, matcher: Matcher, waits: Callable[[], bool]) -> None:
+        self._matcher, self._waits = matcher, waits
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        """The scores, with those that are not allowed at ``-inf``."""
+        return scores if self._waits() else masked(scores, [self._matcher])
+
+    def accept(self, index: int) -> bool:
+        """Take a token before its text is made; gives whether the answer is complete with it."""
+        if self._waits() or self._matcher.is_over:
+            return False
+        self._matcher.accept(index)
+        return self._matcher.is_over
+
+
 def masked(scores: Tensor, matchers: Sequence[Matcher | None]) -> Tensor:
     """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are."""
     found, places = scores.clone(), torch.arange(8, dtype=torch.uint8)
@@ -119,7 +142,7 @@ def calls_schema(tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": each["name"]}, "arguments": each.get("parameters") or _JSON_OBJECT},
+            "properties": {"name": {"const": each["name"]}, "arguments": each.get("parameters") or JSON_OBJECT},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }

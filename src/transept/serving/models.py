@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transept.errors import InputError
+from transept.generation.prompt import end_tokens
 from transept.pipelines import pipeline, task_names
 from transept.serving.batcher import Turns
+from transept.serving.constraint import Grammars
 from transept.serving.engine import Engine
 from transept.serving.logprobs import TokenBytes
 from transept.serving.mailbox import Mailbox
@@ -41,6 +44,11 @@ class WritingModel:
         self.created = int(time.time())
         self.token_bytes = TokenBytes(self.tokenizer)
         self.engine = Engine(self.model, **engine)
+
+    @functools.cached_property
+    def grammars(self) -> Grammars:
+        """What compiles constraints, made when the first is needed."""
+        return Grammars(self.tokenizer, end_tokens(self.model.generation_config) or [self.tokenizer.eos_token_id])
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to answer; pieces go to that loop."""

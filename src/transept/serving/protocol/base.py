@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
+from transept.serving.constraint import JSON_OBJECT
 
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
 
@@ -35,6 +36,34 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class Schema(Body):
+    """A JSON schema that an answer is to fit, with its name."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    wanted: Annotated[dict[str, Any], Field(alias="schema")]
+    description: Text | None = None
+    strict: bool | None = None
+
+
+class AnyText(Body):
+    """Text as it comes."""
+
+    type: Literal["text"]
+
+
+class AnyObject(Body):
+    """A JSON object of any form."""
+
+    type: Literal["json_object"]
+
+
+class OfSchema(Body):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: Schema
+
+
 class Writing(Body):
     """What completions and chats have in common; settings that are absent are the model's own."""
 
@@ -53,6 +82,7 @@ class Writing(Body):
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool = False
+    response_format: Annotated[AnyText | AnyObject | OfSchema, Field(discriminator="type")] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Field(max_length=128)] | None = None
@@ -63,6 +93,12 @@ class Writing(Body):
     prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
+
+    @property
+    def schema_of_answer(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer is to fit, if any."""
+        form = self.response_format
+        return form.json_schema.wanted if isinstance(form, OfSchema) else JSON_OBJECT if isinstance(form, AnyObject) else None
 
     def settings(self, own: GenerationConfig, new: int, vocabulary: int) -> GenerationConfig:
         """Complete settings for so many new tokens: those of the request over the model's ``own``.

@@ -114,6 +114,8 @@ class ChatRequest(Writing):
     def _check_pairs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise InputError("`top_logprobs` needs `logprobs`.")
+        if self.schema_of_answer is not None and self.tools and self.tool_choice != "none":
+            raise InputError("`response_format` leaves no place for calls of `tools`; set `tool_choice` to none.")
         if self.continue_final_message and self.add_generation_prompt:
             raise InputError("`continue_final_message` leaves no place for `add_generation_prompt`.")
         return self
