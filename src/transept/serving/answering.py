@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -80,8 +81,8 @@ class Answers:
         self.requests: list[Request] = []
         self.prompts = [len(prompt.ids) for prompt in prompts]
         for prompt in prompts:
-            for copy in range(n):
-                self._add(prompt, None if seed is None else (seed + copy) % 2**63, salt)
+            for number in range(n):
+                self._add(prompt, None if seed is None else (seed + number) % 2**63, salt)
 
     def _add(self, prompt: Prompt, seed: int | None, salt: bytes) -> None:
         index, settings = len(self.writers), prompt.settings
@@ -92,7 +93,7 @@ class Answers:
             max_tokens=settings.max_new_tokens or 1,
             ends=[ends] if isinstance(ends, int) else ends,
             stop=prompt.stop,
-            reader=prompt.reader,
+            reader=copy.deepcopy(prompt.reader),
         )
 
         telling = None if prompt.logprobs is None else Telling(self.model.token_bytes, writer)
