@@ -202,7 +202,10 @@ inline void store(float* out, Numbers x) {
 inline Sums all(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline Sums plus(Sums a, Sums b) { return {_mm256_add_epi32(a.first, b.first), _mm256_add_epi32(a.second, b.second)}; }
 inline __m256i load_half(const uint8_t* x) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)); }
-inline Codes load(const uint8_t* x) { return {load_half(x), load_half(x + 32)}; }
+inline Codes load(const uint8_t* x) {
+  _mm_prefetch(reinterpret_cast<const char*>(x + AHEAD), _MM_HINT_T0);
+  return {load_half(x), load_half(x + 32)};
+}
 inline __m256i low_bits(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
 inline Codes lower(Codes x) { return {low_bits(x.first), low_bits(x.second)}; }
 inline Codes higher(Codes x) { return {low_bits(_mm256_srli_epi16(x.first, 4)), low_bits(_mm256_srli_epi16(x.second, 4))}; }
