@@ -116,7 +116,7 @@ def test_templates_are_told_what_they_read(server: Server, client: openai.OpenAI
     tokenizer = server.models.get("tiny").tokenizer
 
     def read(**extra: Any) -> int:
-        messages: Any = [*MESSAGES, {"role": "assistant", "content": "Wel"}]
+        messages: Any = [*MESSAGES, {"role": "assistant", "content": "Mar"}]
         answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=1, extra_body=extra)
         assert answer.usage is not None
         return answer.usage.prompt_tokens
