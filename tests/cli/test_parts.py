@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.pipelines.test_text_generation import writer_at
+from tests.thorough import in_turn
 from transept.batch import parts as module
 
 WORDS = ["i love this", "bad cat", "the dog is good", "a book", "this film"]
@@ -214,7 +215,7 @@ def undisturbed(embed, process, tmp_path) -> dict[str, bytes]:
     return contents(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.thorough(0, 50))])
+@pytest.mark.parametrize("kills", in_turn([2, 50], 1 / 50, whole=[2]))
 def test_what_is_killed_goes_on(embed, process, undisturbed, tmp_path, kills):
     rest = random.Random(kills)
     for _ in range(kills):

@@ -45,10 +45,10 @@ class Work:
             except Exception as error:
                 self.results[name] = error
 
-        waiting = len(self.batcher._asks)
+        waiting, ran = len(self.batcher._asks), len(self.batches)
         self.threads.append(threading.Thread(target=run))
         self.threads[-1].start()
-        until(lambda: len(self.batcher._asks) > waiting or len(self.threads) == 1)
+        until(lambda: len(self.batcher._asks) > waiting or len(self.batches) > ran or len(self.threads) == 1)
 
     def end(self) -> None:
         for thread in self.threads:

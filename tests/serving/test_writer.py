@@ -83,6 +83,12 @@ def test_pieces_are_what_decoding_shows_beyond_the_prompt(name: str, data: st.Da
         assert "".join(pieces(tokenizer, prompt, ids, skip)) == whole[len(before) :]
 
 
+def test_a_long_prompt_is_cut_where_a_character_begins() -> None:
+    character = [byte + 1 for byte in "😀".encode()]
+    for before in range(4):
+        assert "".join(pieces(TOKENIZERS["byte fallback"], character * 40 + [49] * before, [49])) == "0"
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_no_incomplete_character_is_shown(name: str) -> None:
     tokenizer = TOKENIZERS[name]

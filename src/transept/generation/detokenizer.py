@@ -40,11 +40,17 @@ class Detokenizer:
         self._skipped = frozenset(special) - frozenset(keep)
         self._decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens and not keep)
         self._unsure = _UNSURE_SPACE if getattr(tokenizer, "clean_up_tokenization_spaces", False) is True else _UNSURE
-        self._ids = [index for index in prompt[-_MOST:] if index not in self._skipped]
+        self._ids = self._end_of(prompt)
         text = self._shown = self._text(self._ids)  # what is shown of the ids' text
         self._whole, self._whole_length = len(self._ids), len(text)  # ids whose text is shown whole, and its length
         self._cut(text)
         self._least = self._sure(self._shown)  # of the prompt's text, whose end the first ids may complete
+
+    def _end_of(self, prompt: Sequence[int]) -> list[int]:
+        """The last ids of a prompt, from where a character begins."""
+        found = [[index for index in prompt[-size:] if index not in self._skipped] for size in range(_MOST, _MOST + 4)]
+        whole = len(prompt) <= _MOST
+        return next((ids for ids in found if whole or not self._text(ids).startswith("\ufffd")), found[0])
 
     def add(self, ids: Iterable[int]) -> str:
         """The text that these ids complete."""
@@ -98,10 +104,13 @@ class Detokenizer:
     def _cut(self, text: str) -> None:
         """Leave out ids that have no part in what the next ones show."""
         held = len(text) - len(self._shown)
-        for size in range(CONTEXT, CONTEXT + 4):  # of four places in a run of bytes, a character begins at one
-            end = self._text(self._ids[-size:])
-            fits = held == 0 and end.strip() and text.endswith(end)
-            if fits or (len(self._ids) >= _MOST and len(end) > held >= 0):
-                self._ids, self._shown = self._ids[-size:], end[: len(end) - held]
-                self._whole, self._whole_length = (len(self._ids), len(end)) if held == 0 else (0, 0)
-                return
+        sizes = range(CONTEXT, CONTEXT + 4)  # of four places in a run of bytes, a character begins at one
+        ends = {size: self._text(self._ids[-size:]) for size in sizes}
+        fits = [size for size, end in ends.items() if held == 0 and end.strip() and text.endswith(end)]
+        if not fits and len(self._ids) >= _MOST:
+            fits = [size for size in sizes if len(ends[size]) > held >= 0]
+            fits.sort(key=lambda size: ends[size].startswith("\ufffd"))
+        if fits:
+            end = ends[fits[0]]
+            self._ids, self._shown = self._ids[-fits[0] :], end[: len(end) - held]
+            self._whole, self._whole_length = (len(self._ids), len(end)) if held == 0 else (0, 0)
