@@ -268,6 +268,16 @@ def test_a_thread_of_its_own() -> None:
         engine.submit(Answer([5]).request)
 
 
+def test_rows_end_where_all_positions_would_turn_otherwise() -> None:
+    scaling = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 1e4}
+    sizes = GROUPED | {"original_max_position_embeddings": 64, "pad_token_id": 0}
+    config = AutoConfig.for_model("phi3", **sizes, rope_parameters=scaling)
+    engine = Engine(AutoModelForCausalLM.from_config(config).eval(), cache_bytes=2**24)
+    assert engine.context == 64
+    with pytest.raises(ContextLengthError, match="the context has 64"):
+        engine.submit(Answer([1] * 60).request)
+
+
 def test_the_door() -> None:
     model = model_of("llama")
     engine = Engine(model, cache_bytes=2**24, max_waiting=2)

@@ -106,7 +106,9 @@ class Engine:
         keeps = keeps_prefixes and self.runner.together
         self.memory = Memory(cache_bytes // self.bytes_per_position, keeps=keeps, forget=self.runner.forget)
         self.scheduler = Scheduler(self.memory, max_rows=max_rows, budget=budget, cut=BLOCK if exact else 1)
-        self.context: int | None = min(filter(None, (context, model.body.trained_positions)), default=None)
+        # A row that is longer than that would have to be read anew, since all its positions turn otherwise.
+        most = (context, model.body.trained_positions, model.body.switches_at)
+        self.context: int | None = min(filter(None, most), default=None)
         self.running: dict[int, _Running] = {}
         self.after_pass: Callable[[], object] = lambda: None  # called in the engine's thread
         self.turn = Turns()  # one for all models of a process
@@ -251,8 +253,7 @@ class Engine:
     def _begin(self, row: Row) -> None:
         prefix = self.memory.match(row.digests)
         self.runner.begin(row.number, self.memory.room(row.number), prefix)
-        row.read = row.cached = 0 if prefix is None else prefix[1]
-        self.running[row.number].request.cached = row.cached
+        row.read = self.running[row.number].request.cached = 0 if prefix is None else prefix[1]
 
     def _pass(self, shares: Sequence[Share]) -> None:
         """Read what the shares say, and write a token of each row that has read all."""

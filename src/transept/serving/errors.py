@@ -13,6 +13,12 @@ class ContextLengthError(InputError):
     code = "context_length_exceeded"
 
 
+class ModelNotFoundError(InputError):
+    """No model of that name is served."""
+
+    code = "model_not_found"
+
+
 class BusyError(TranseptError, RuntimeError):
     """A request cannot be taken now; another server may, or this one later."""
 

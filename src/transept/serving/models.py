@@ -15,17 +15,38 @@ from transept.pipelines import pipeline, task_names
 from transept.serving.batcher import Turns
 from transept.serving.constraint import Grammars
 from transept.serving.engine import Engine
+from transept.serving.errors import ModelNotFoundError
 from transept.serving.logprobs import TokenBytes
-from transept.serving.mailbox import Mailbox
 from transept.serving.tasks import TaskModel, components
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?")
 
 
-class ModelNotFoundError(InputError):
-    """No model of that name is served."""
+class Mailbox:
+    """Gathers what a pass makes, and hands it to the queues of an event loop at once.
 
-    code = "model_not_found"
+    Args:
+        loop: where the queues are read.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: list[tuple[asyncio.Queue[Any], Any]] = []
+
+    def put(self, queue: asyncio.Queue[Any], item: Any) -> None:
+        """Gather, in the engine's thread."""
+        self._items.append((queue, item))
+
+    def flush(self) -> None:
+        """Hand over, in the engine's thread; after the loop has ended there is nobody to tell."""
+        items, self._items = self._items, []
+        if items and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_deliver, items)
+
+
+def _deliver(items: list[tuple[asyncio.Queue[Any], Any]]) -> None:
+    for queue, item in items:
+        queue.put_nowait(item)
 
 
 class WritingModel:

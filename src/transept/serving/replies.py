@@ -8,8 +8,14 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from transept.errors import FormatError, InputError, TranseptError, UnsupportedError
-from transept.serving.errors import BusyError, ContextLengthError, DrainingError, EngineDeadError, QueueFullError
-from transept.serving.models import ModelNotFoundError
+from transept.serving.errors import (
+    BusyError,
+    ContextLengthError,
+    DrainingError,
+    EngineDeadError,
+    ModelNotFoundError,
+    QueueFullError,
+)
 
 _BUSY = {QueueFullError: 429, DrainingError: 503, EngineDeadError: 503}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}

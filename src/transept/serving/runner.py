@@ -34,7 +34,6 @@ class Runner:
     def __init__(self, model: Any) -> None:
         self.model, self.caches = model, dict[int, DynamicCache]()
         self.together: bool = model.body.can_continue_rows
-        self.switch: int | None = model.body.switches_at
 
     def begin(self, number: int, room: int, prefix: tuple[int, int] | None = None) -> None:
         """Make the cache of a row, with room for so many positions, from the first positions of another one's."""

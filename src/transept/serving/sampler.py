@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -70,11 +71,11 @@ def choose(logits: Tensor, ids: Sequence[list[int]], rows: Sequence[Choosing]) -
     A row whose scores are no numbers, or allow nothing, gets the error that says so; others go on.
     """
     found: list[Any] = [None] * len(rows)
-    best = logits.argmax(dim=-1).tolist()
+    largest, best = (column.tolist() for column in logits.max(dim=-1))
     groups: dict[Any, list[tuple[int, Tensor]]] = {}
     for number, row in enumerate(rows):
         scores = logits[number : number + 1]
-        if not bool(scores[0, best[number]].isfinite()):
+        if not math.isfinite(largest[number]):
             found[number] = GenerationError("The model's scores of the next token are no numbers.")
             continue
         try:

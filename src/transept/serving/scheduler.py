@@ -35,12 +35,10 @@ class Row:
     salt: bytes = b""
     arrived: float = 0.0
     read: int = 0  # ids whose keys and values are cached
-    cached: int = 0  # of the prompt, those that were cached already when it began
-    prompt: int = field(init=False)  # ids of the prompt
     digests: list[bytes] = field(init=False)  # of the prompt, but for its last id, which is read to know what follows
 
     def __post_init__(self) -> None:
-        self.prompt, self.digests = len(self.ids), digests_of(self.ids[:-1], self.salt)
+        self.digests = digests_of(self.ids[:-1], self.salt)
 
     @property
     def rest(self) -> int:
