@@ -120,3 +120,18 @@ def test_prefixes_are_told_apart_by_all_that_comes_before() -> None:
     assert len(one) == 2
     assert one[1] != digests_of([3] * 32 + [2] * 32, b"")[1]
     assert not {*one} & {*digests_of([1] * 32 + [2] * 32, b"other")}
+
+
+def test_prefixes_that_share_blocks_go_one_by_one() -> None:
+    memory, gone = Memory(2**16), list[int]()
+    memory.forget = gone.append
+    begin = [1] * 64
+    for number, end in enumerate(([2] * 32, [3] * 32)):
+        assert memory.reserve(number, 96)
+        memory.keep(number, begin + end, b"")
+    memory.drop(1)
+    assert memory.match(digests_of(begin + [2] * 32, b"")) == (0, 96)
+    assert memory.match(digests_of(begin + [3] * 32, b"")) == (0, 64)
+    memory.drop(0)
+    assert memory.match(digests_of(begin, b"")) is None
+    assert gone == [1, 0]

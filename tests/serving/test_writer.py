@@ -83,6 +83,12 @@ def test_pieces_are_what_decoding_shows_beyond_the_prompt(name: str, data: st.Da
         assert "".join(pieces(tokenizer, prompt, ids, skip)) == whole[len(before) :]
 
 
+def test_spaces_that_go_one_after_the_other_are_held_back() -> None:
+    tokenizer = TOKENIZERS["word piece"]
+    ids = tokenizer.convert_tokens_to_ids(["a", "n", "'", "t", "x"])
+    assert "".join(pieces(tokenizer, [], ids)) == tokenizer.decode(ids) == "an't x"
+
+
 def test_a_long_prompt_is_cut_where_a_character_begins() -> None:
     character = [byte + 1 for byte in "😀".encode()]
     for before in range(4):

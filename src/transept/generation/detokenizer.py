@@ -11,7 +11,9 @@ CONTEXT = 8  # ids that are decoded again beside the new ones, since a token's t
 _WINDOW, _MOST = 24, 96  # ids from which the window is cut where characters are whole, and where it is cut in any case
 _PATIENCE = 8  # ids to wait for bytes that turn what was shown into characters again
 _UNSURE = re.compile("\ufffd{1,3}$")  # bytes that may be a character's beginning
-_UNSURE_SPACE = re.compile(r"(?: (?:'[vr]?|n'?)?|\ufffd{1,3})$")  # and a space that may be taken away before punctuation
+_UNSURE_SPACE = re.compile(
+    r"(?: (?:'[vr]?|n(?:'| '?)?)?|\ufffd{1,3})$"
+)  # and a space that may be taken away before punctuation
 
 
 class Detokenizer:

@@ -102,9 +102,9 @@ class Memory:
 
     def drop(self, number: int) -> None:
         """Forget a prefix."""
-        for digest in self.kept.pop(number).digests:
-            if self._owners[digest] == number:
-                del self._owners[digest]
+        del self.kept[number]
+        # Made anew, since another prefix may have some of the blocks.
+        self._owners = {digest: owner for owner, prefix in self.kept.items() for digest in prefix.digests}
         self.forget(number)
 
 
