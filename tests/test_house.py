@@ -250,9 +250,9 @@ def test_no_error_is_swallowed() -> None:
 
 # Modules that hand an error on as a value, and why.
 SWALLOWS = {
-    "serving/engine.py": "one request fails and is told of it, and others go on",
+    "serving/engine/engine.py": "one request fails and is told of it, and others go on",
     "serving/batcher.py": "what waits for a thread that has failed is told so, and the server is no longer healthy",
-    "serving/sampler.py": "the same, where its scores cannot be processed",
+    "serving/engine/sampler.py": "the same, where its scores cannot be processed",
     "cli/installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",
     "preprocess/media.py": "an unreadable Exif block tells no orientation",

@@ -12,7 +12,7 @@ import torch
 from tests.pace import within
 from tests.serving.test_writer import TOKENIZERS
 from transept.errors import InputError
-from transept.serving.constraint import Grammars, Matcher, calls_schema, masked
+from transept.serving.engine.constraint import Grammars, Matcher, calls_schema, masked
 
 TOKENIZER = TOKENIZERS["byte level"]
 END = TOKENIZER.eos_token_id

@@ -16,9 +16,9 @@ from transept import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transept.adapt.pack import can_pack, pack
 from transept.adapt.quantize import quantize
 from transept.errors import GenerationError, InputError, TranseptError
-from transept.serving.engine import Engine, Request
+from transept.serving.engine.engine import Engine, Request
+from transept.serving.engine.sampler import Chosen
 from transept.serving.errors import BusyError, ContextLengthError, DrainingError, EngineDeadError, QueueFullError
-from transept.serving.sampler import Chosen
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 61}
 SIZES |= {"max_position_embeddings": 512, "initializer_range": 0.5}

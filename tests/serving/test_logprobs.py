@@ -11,9 +11,9 @@ import torch
 
 from tests.serving.conftest import Server
 from tests.serving.test_writer import TOKENIZERS
-from transept.serving.logprobs import Telling, TokenBytes
-from transept.serving.sampler import Chosen
-from transept.serving.writer import Writer
+from transept.serving.engine.logprobs import Telling, TokenBytes
+from transept.serving.engine.sampler import Chosen
+from transept.serving.engine.writer import Writer
 
 PROMPT = "Once upon a time"
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from transept.serving.memory import BLOCK, Memory, digests_of
-from transept.serving.scheduler import AT_ONCE, Row, Scheduler
+from transept.serving.engine.memory import BLOCK, Memory, digests_of
+from transept.serving.engine.scheduler import AT_ONCE, Row, Scheduler
 
 BLOCKS, MAX_ROWS, BUDGET = 12, 4, 48
 

@@ -15,7 +15,7 @@ from transept import PreTrainedTokenizerFast
 from transept.errors import InputError
 from transept.generation.detokenizer import Detokenizer
 from transept.preprocess.text.answers import AnswerReader, ReasoningDelta, TextDelta, ToolCall
-from transept.serving.writer import StopStrings, Writer
+from transept.serving.engine.writer import StopStrings, Writer
 
 WORDS = ["a", "b", "Hello", "world", ".", ",", "n", "'", "t", "s", "é", "東", "x"]
 SPECIAL = ["<s>", "</s>", "<think>", "</think>", "<tool_call>", "</tool_call>"]

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
 from transept.preprocess.text.answers import AnswerReader, Event
-from transept.serving.constraint import Constraint, Matcher
-from transept.serving.engine import Request
-from transept.serving.logprobs import Telling, Told
+from transept.serving.engine.constraint import Constraint, Matcher
+from transept.serving.engine.engine import Request
+from transept.serving.engine.logprobs import Telling, Told
+from transept.serving.engine.sampler import Chosen
+from transept.serving.engine.writer import Writer
 from transept.serving.models import WritingModel
-from transept.serving.sampler import Chosen
-from transept.serving.writer import Writer
 
 
 class Piece(NamedTuple):

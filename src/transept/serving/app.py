@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from transept.errors import InputError, TranseptError
 from transept.serving.answering import Answers
-from transept.serving.constraint import Matcher
 from transept.serving.doors import LOOPBACK, Door
+from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.models import Models, WritingModel

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from transept.serving.memory import BLOCK
+from transept.serving.engine.memory import BLOCK
 from transept.serving.models import Models
 from transept.serving.tasks import TaskModel
 

@@ -13,10 +13,10 @@ from transept.errors import InputError
 from transept.generation.prompt import end_tokens
 from transept.pipelines import pipeline, task_names
 from transept.serving.batcher import Turns
-from transept.serving.constraint import Grammars
-from transept.serving.engine import Engine
+from transept.serving.engine.constraint import Grammars
+from transept.serving.engine.engine import Engine
+from transept.serving.engine.logprobs import TokenBytes
 from transept.serving.errors import ModelNotFoundError
-from transept.serving.logprobs import TokenBytes
 from transept.serving.tasks import TaskModel, components
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?")

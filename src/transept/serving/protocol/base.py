@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
-from transept.serving.constraint import JSON_OBJECT
+from transept.serving.engine.constraint import JSON_OBJECT
 
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
 

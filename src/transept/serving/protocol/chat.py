@@ -14,7 +14,7 @@ from transept.preprocess.text.answers import AnswerReader, Event, ReasoningDelta
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Answers, Piece, Prompt
-from transept.serving.logprobs import TokenBytes, of_chat
+from transept.serving.engine.logprobs import TokenBytes, of_chat
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
 from transept.storage.files import parse_json

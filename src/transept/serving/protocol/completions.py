@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
 from transept.serving.answering import Answers, Piece, Prompt
-from transept.serving.logprobs import Offsets, TokenBytes, of_completion
+from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Count, Text, Token, Writing, head
 

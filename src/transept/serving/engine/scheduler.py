@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from transept.serving.memory import Memory, digests_of
+from transept.serving.engine.memory import Memory, digests_of
 
 AT_ONCE = 4  # prompts that are read in one pass
 HALVED = 1.0  # seconds of waiting that count as half of the length

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import pre_tokenizers
 
-from transept.serving.sampler import Chosen
-from transept.serving.writer import Writer
+from transept.serving.engine.sampler import Chosen
+from transept.serving.engine.writer import Writer
 from transept.storage.files import parse_json
 
 LEAST = -9999.0  # told of tokens that cannot come, since JSON has no infinity

@@ -17,11 +17,11 @@ from transept.errors import GenerationError, InputError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
 from transept.serving.batcher import Turns
+from transept.serving.engine.memory import BLOCK, Memory
+from transept.serving.engine.runner import Part, Runner
+from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose
+from transept.serving.engine.scheduler import Row, Scheduler, Share
 from transept.serving.errors import ContextLengthError, DrainingError, EngineDeadError, QueueFullError
-from transept.serving.memory import BLOCK, Memory
-from transept.serving.runner import Part, Runner
-from transept.serving.sampler import Choosing, Chosen, Processor, choose
-from transept.serving.scheduler import Row, Scheduler, Share
 
 Finish = Literal["stop", "length"]
 _SHARE = 4  # one of so many parts of the free memory is for keys and values
@@ -39,7 +39,7 @@ class Request:
         take: called in the engine's thread with each token, and with why it is the last one, if it is. Where it gives
             ``True``, nothing more is written.
         fail: called with the error that ends the request, where one does.
-        seed, logprobs, processors: those of :class:`transept.serving.sampler.Choosing`.
+        seed, logprobs, processors: those of :class:`transept.serving.engine.sampler.Choosing`.
         salt: requests of another one share no prefix.
     """
 
