@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
-from transept.preprocess.text.answers import AnswerReader, Event
+from transept.preprocess.text.answers import AnswerReader, Event, TextDelta
 from transept.serving.engine.constraint import Constraint, Matcher
 from transept.serving.engine.engine import Request
-from transept.serving.engine.logprobs import Telling, Told
+from transept.serving.engine.logprobs import Telling, TokenBytes, Told, of_prompt
 from transept.serving.engine.sampler import Chosen
 from transept.serving.engine.writer import Writer
 from transept.serving.models import WritingModel
@@ -58,6 +58,57 @@ class Prompt:
     reader: AnswerReader | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
     matcher: Matcher | None = None  # of what the answer must look like
+    echo: str | None = None  # what is shown before the answer
+    writes: bool = True  # else the prompt is read and scored alone
+
+
+class _Answer:
+    """Makes pieces of the tokens of one row.
+
+    Args:
+        index: of the answer, in its request.
+        prompt, tokenizer, bytes_of: what the text depends on.
+        put: takes the pieces.
+    """
+
+    def __init__(
+        self, index: int, prompt: Prompt, tokenizer: Any, bytes_of: TokenBytes, put: Callable[[Piece | TranseptError], object]
+    ) -> None:
+        self._index, self._prompt, self._bytes, self.put = index, prompt, bytes_of, put
+        ends = prompt.settings.eos_token_id or []
+        self.writer = writer = Writer(
+            tokenizer,
+            prompt.ids,
+            max_tokens=prompt.settings.max_new_tokens or 1,
+            ends=[ends] if isinstance(ends, int) else ends,
+            stop=prompt.stop,
+            reader=copy.deepcopy(prompt.reader),
+        )
+        tells, echoes = prompt.logprobs is not None, prompt.echo is not None
+        self._telling = Telling(bytes_of, writer, ends=echoes) if tells else None
+        self._told: list[Told] = []
+        self.echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
+        matcher = prompt.matcher
+        self.constraint = None if matcher is None else Constraint(matcher.copy(), lambda: writer.is_reasoning)
+
+    def take(self, chosen: Chosen, finish: str | None) -> bool:
+        """Take a token, in the engine's thread; gives whether nothing more is to be written."""
+        prompt, writer, events = self._prompt, self.writer, list[Event]()
+        if prompt.echo is not None and not writer.tokens:
+            events.append(TextDelta(prompt.echo))
+            self._told += [] if self._telling is None else of_prompt(prompt.echo, self.echoed, self._bytes)
+        events += self._write(chosen) if prompt.writes else writer.end("length")
+        if events or writer.finish_reason is not None:
+            self.put(Piece(self._index, events, writer.finish_reason, tuple(self._told)))
+            self._told.clear()
+        return writer.finish_reason is not None
+
+    def _write(self, chosen: Chosen) -> list[Event]:
+        complete = self.constraint is not None and self.constraint.accept(chosen.token)
+        events = self.writer.feed([chosen.token], complete=complete)
+        if self._telling is not None:
+            self._told += self._telling.feed(chosen)
+        return events
 
 
 class Answers:
@@ -85,40 +136,12 @@ class Answers:
                 self._add(prompt, None if seed is None else (seed + number) % 2**63, salt)
 
     def _add(self, prompt: Prompt, seed: int | None, salt: bytes) -> None:
-        index, settings = len(self.writers), prompt.settings
-        ends = settings.eos_token_id or []
-        writer = Writer(
-            self.model.tokenizer,
-            prompt.ids,
-            max_tokens=settings.max_new_tokens or 1,
-            ends=[ends] if isinstance(ends, int) else ends,
-            stop=prompt.stop,
-            reader=copy.deepcopy(prompt.reader),
-        )
-
-        telling = None if prompt.logprobs is None else Telling(self.model.token_bytes, writer)
-        told: list[Told] = []
-        constraint = None if prompt.matcher is None else Constraint(prompt.matcher.copy(), lambda: writer.is_reasoning)
-
-        def take(chosen: Chosen, finish: str | None) -> bool:
-            complete = constraint is not None and constraint.accept(chosen.token)
-            events = writer.feed([chosen.token])
-            if complete:
-                events += writer.end("stop")
-                writer.finish_reason = "stop"  # whatever the number of tokens
-            if telling is not None:
-                told.extend(telling.feed(chosen))
-            if events or writer.finish_reason is not None:
-                self.model.mailbox.put(self.queue, Piece(index, events, writer.finish_reason, tuple(told)))
-                told.clear()
-            return writer.finish_reason is not None
-
-        def fail(error: TranseptError) -> None:
-            self.model.mailbox.put(self.queue, error)
-
-        self.writers.append(writer)
-        held = () if constraint is None else (constraint,)
-        request = Request(prompt.ids, settings, take, fail, seed, prompt.logprobs, held, salt)
+        index, model = len(self.requests), self.model
+        answer = _Answer(index, prompt, model.tokenizer, model.token_bytes, lambda item: model.mailbox.put(self.queue, item))
+        held = () if answer.constraint is None else (answer.constraint,)
+        request = Request(prompt.ids, prompt.settings, answer.take, answer.put, seed, prompt.logprobs, held, salt)
+        request.echo = answer.echoed.extend if prompt.echo is not None and prompt.logprobs is not None else None
+        self.writers.append(answer.writer)
         self.requests.append(request)
 
     def submit(self) -> None:

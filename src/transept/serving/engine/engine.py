@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from transept.environment.memory import memory_left
 from transept.errors import GenerationError, InputError, TranseptError
@@ -19,7 +21,7 @@ from transept.generation.prompt import end_tokens
 from transept.serving.batcher import Turns
 from transept.serving.engine.memory import BLOCK, Memory
 from transept.serving.engine.runner import Part, Runner
-from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose
+from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose, score
 from transept.serving.engine.scheduler import Row, Scheduler, Share
 from transept.serving.errors import ContextLengthError, DrainingError, EngineDeadError, QueueFullError
 
@@ -41,6 +43,8 @@ class Request:
         fail: called with the error that ends the request, where one does.
         seed, logprobs, processors: those of :class:`transept.serving.engine.sampler.Choosing`.
         salt: requests of another one share no prefix.
+        echo: called in the engine's thread with the tokens of the prompt behind the first one and with their
+            log-probabilities, as they are read; no prefix is taken from others then, since its scores are gone.
     """
 
     ids: list[int]
@@ -51,6 +55,7 @@ class Request:
     logprobs: int | None = None
     processors: Sequence[Processor] = ()
     salt: bytes = b""
+    echo: Callable[[list[Chosen]], object] | None = None
     number: int = field(init=False, default=-1)  # given by the engine
     cached: int = field(init=False, default=0)  # ids of the prompt that were cached already
 
@@ -61,6 +66,23 @@ class _Running:
     row: Row
     choosing: Choosing
     ends: frozenset[int]
+    echoed: int = 1  # ids of the prompt that have been told, or have no scores
+
+    def scored(self, count: int) -> int:
+        """Behind how many of the ids that are read next the model is to score what follows."""
+        request, row = self.request, self.row
+        if request.echo is not None and row.read < len(request.ids) - 1:
+            return count
+        return int(count == row.rest)
+
+    def tell(self, scores: Tensor) -> None:
+        """Tell of the prompt's tokens that were scored by the pass, before its ids count as read."""
+        request, begin = self.request, self.row.read + 1
+        end = min(begin + len(scores), len(request.ids))
+        if request.echo is not None and self.echoed < end:
+            own = slice(self.echoed - begin, end - begin)
+            request.echo(score(scores[own], request.ids[self.echoed : end], request.logprobs or 0))
+            self.echoed = end
 
 
 class Engine:
@@ -144,6 +166,8 @@ class Engine:
             settings, len(ids), limit, seed=request.seed, logprobs=request.logprobs, processors=request.processors
         )
         row = Row(next(self._numbers), list(ids), limit, request.salt, time.monotonic())
+        if request.echo is not None:
+            row.digests = []  # it takes no prefix of another row, whose scores are gone
         running = _Running(request, row, choosing, frozenset(end_tokens(settings)))
         with self._changed:
             if self.failed is not None:
@@ -234,7 +258,7 @@ class Engine:
     def _measure(self) -> int:
         """Bytes that a position takes in the cache."""
         self.runner.begin(-1, 1)
-        self.runner.run([Part(-1, [0], scored=True)])
+        self.runner.run([Part(-1, [0], 1)])
         positions = 1024
         size = self.runner.caches[-1].footprint_at(positions)
         self.runner.forget(-1)
@@ -257,11 +281,19 @@ class Engine:
 
     def _pass(self, shares: Sequence[Share]) -> None:
         """Read what the shares say, and write a token of each row that has read all."""
-        parts = [Part(row.number, row.ids[row.read : row.read + count], count == row.rest) for row, count in shares]
+        scored = [self.running[row.number].scored(count) for row, count in shares]
+        parts = [
+            Part(row.number, row.ids[row.read : row.read + count], places)
+            for (row, count), places in zip(shares, scored, strict=True)
+        ]
         logits = self.runner.run(parts)
+        for (row, _), scores in zip(shares, torch.split(logits, scored), strict=True):
+            self.running[row.number].tell(scores)
         for row, count in shares:
             row.read += count
         rows = [row for row, _ in shares if not row.rest]
+        if len(logits) > len(rows):
+            logits = logits[[end - 1 for (row, _), end in zip(shares, accumulate(scored), strict=True) if not row.rest]]
         own = [self.running[row.number] for row in rows]
         for running, chosen in zip(
             own, choose(logits, [row.ids for row in rows], [each.choosing for each in own]), strict=True

@@ -79,18 +79,20 @@ class Telling:
     Args:
         bytes_of: of the tokenizer.
         writer: of the row.
+        ends: whether the token that ends the answer is told too, which shows nothing.
     """
 
-    def __init__(self, bytes_of: TokenBytes, writer: Writer) -> None:
-        self._bytes, self._writer = bytes_of, writer
+    def __init__(self, bytes_of: TokenBytes, writer: Writer, *, ends: bool = False) -> None:
+        self._bytes, self._writer, self._ends = bytes_of, writer, ends
         self._waiting: list[Told] = []
         self._reasons = writer.is_reasoning
 
     def feed(self, chosen: Chosen) -> list[Told]:
         """What is certain now that the writer has read this token."""
         before, self._reasons = self._reasons, self._writer.is_reasoning
-        if not before and not self._reasons and chosen.token not in self._writer.ends:
-            shown = b"" if chosen.token in self._writer.skipped else self._bytes(chosen.token)
+        is_end = chosen.token in self._writer.ends
+        if not before and not self._reasons and (self._ends or not is_end):
+            shown = b"" if is_end or chosen.token in self._writer.skipped else self._bytes(chosen.token)
             self._waiting.append(Told(chosen, shown))
         if self._writer.stops.stopped:
             return self._cut(self._writer.since_whole)
@@ -113,6 +115,19 @@ class Telling:
             last = found[-1]
             found[-1] = last._replace(shown=last.shown[: len(last.shown) - (len(joined) - len(left))])
         return found
+
+
+def of_prompt(text: str, tokens: Sequence[Chosen], bytes_of: TokenBytes) -> list[Told]:
+    """The tokens of a prompt, with what each one is of its text; what no token spells is the last one's."""
+    left, found = text.encode(), list[Told]()
+    for chosen in tokens:
+        raw = bytes_of(chosen.token)
+        # A decoder may take the space before the first word away, and the text lacks marks that the tokenizer has added.
+        shown = next((part for part in (raw, raw.removeprefix(b" ")) if left.startswith(part)), b"")
+        found.append(Told(chosen, shown))
+        left = left[len(shown) :]
+    found[-1] = found[-1]._replace(shown=found[-1].shown + left)
+    return found
 
 
 def text_of(raw: bytes) -> str:

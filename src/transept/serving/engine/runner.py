@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +15,11 @@ from transept.layers.caches.rows import RowCache, RowCaches
 
 
 class Part(NamedTuple):
-    """Ids of a row that a pass reads; behind the last one is scored what follows, where that is asked for."""
+    """Ids of a row that a pass reads; behind so many of the last ones is scored what follows."""
 
     number: int
     ids: list[int]
-    scored: bool
+    scored: int
 
 
 class Runner:
@@ -64,25 +65,24 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, parts: Sequence[Part]) -> Tensor:
-        """Read, and score what follows each part for which that is asked: (R, V) in float32."""
+        """Read, and score what follows the ids for which that is asked: (R, V) in float32, part by part."""
         if not self.together:
-            found = [(part.scored, self._alone(part)) for part in parts]
-            return torch.cat([logits[:scored] for scored, logits in found])
+            return torch.cat([self._alone(part) for part in parts])
         lengths = [len(part.ids) for part in parts]
         ids = torch.tensor([[index for part in parts for index in part.ids]], device=self.model.device)
-        ends = torch.tensor(lengths).cumsum(0) - 1
-        scored = ends[torch.tensor([part.scored for part in parts])].to(ids.device)
-        keep = 0 if len(scored) == ids.shape[1] else scored if len(scored) else 1
+        ends = zip(accumulate(lengths), parts, strict=True)
+        scored = [place for end, part in ends for place in range(end - part.scored, end)]
+        keep = 0 if len(scored) == ids.shape[1] else torch.tensor(scored, device=ids.device) if scored else 1
         options: dict[str, Any] = {"lengths": lengths, "logits_to_keep": keep, "return_dict": True}
         caches = RowCaches(self.caches[part.number] for part in parts)
         logits: Tensor = self.model.step(input_ids=ids, past_key_values=caches, **options).logits[0]
         return logits[: len(scored)].float()
 
     def _alone(self, part: Part) -> Tensor:
-        """The scores (1, V) behind one part."""
+        """The scores behind the ids of one part for which that is asked."""
         ids = torch.tensor([part.ids], device=self.model.device)
         cache = self.caches[part.number]
         real = ids.new_ones(1, cache.get_seq_length() + ids.shape[1])  # whatever they are: none is taken for padding
-        options: dict[str, Any] = {"use_cache": True, "logits_to_keep": 1, "return_dict": True}
-        logits: Tensor = self.model.step(input_ids=ids, attention_mask=real, past_key_values=cache, **options).logits
-        return logits[:, -1].float()
+        options: dict[str, Any] = {"use_cache": True, "logits_to_keep": max(part.scored, 1), "return_dict": True}
+        logits: Tensor = self.model.step(input_ids=ids, attention_mask=real, past_key_values=cache, **options).logits[0]
+        return logits[len(logits) - part.scored :].float()

@@ -16,6 +16,7 @@ from transept.generation.logits_processors import FiniteLogitsCheck, LogitsProce
 from transept.generation.run import build_processors
 
 Processor = Callable[[Tensor, Tensor], Tensor]
+_AT_ONCE = 64  # positions whose log-probabilities are in memory at a time
 
 
 class Chosen(NamedTuple):
@@ -108,6 +109,27 @@ def _told(token: int, logits: Tensor, count: int | None) -> Chosen:
     """A token with log-probabilities, if so many are asked for."""
     if count is None:
         return Chosen(token)
-    logprobs = logits.log_softmax(dim=-1)
-    values, places = logprobs.topk(min(count, len(logprobs)))
-    return Chosen(token, float(logprobs[token]), tuple(zip(places.tolist(), values.tolist(), strict=True)))
+    return score(logits[None], [token], count)[0]
+
+
+def score(logits: Tensor, tokens: Sequence[int], count: int) -> list[Chosen]:
+    """Tokens that are there already, with their log-probabilities and so many of the likeliest ones instead of each.
+
+    Args:
+        logits: what the model gives in the place of each token (T, V).
+        tokens, count: T ids, and how many of the likeliest are told.
+
+    Raises:
+        GenerationError: the scores are no numbers.
+    """
+    found: list[Chosen] = []
+    given = torch.tensor(tokens, device=logits.device)
+    for scores, ids in zip(torch.split(logits, _AT_ONCE), torch.split(given, _AT_ONCE), strict=True):
+        logprobs = scores.log_softmax(dim=-1)
+        if bool(logprobs.isnan().any()):
+            raise GenerationError("The model's scores of the prompt are no numbers.")
+        values, places = logprobs.topk(min(count, logprobs.shape[1]))
+        own = logprobs.gather(1, ids[:, None])[:, 0]
+        likeliest = (tuple(zip(*each, strict=True)) for each in zip(places.tolist(), values.tolist(), strict=True))
+        found += map(Chosen, ids.tolist(), own.tolist(), likeliest)
+    return found

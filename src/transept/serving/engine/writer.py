@@ -119,8 +119,8 @@ class Writer:
         self.since_whole = ""
         self._has_calls = False
 
-    def feed(self, ids: Iterable[int]) -> list[Event]:
-        """What new tokens make certain; those behind the answer's end are left out."""
+    def feed(self, ids: Iterable[int], *, complete: bool = False) -> list[Event]:
+        """What new tokens make certain; those behind the answer's end are left out, and ``complete`` ends it with them."""
         events: list[Event] = []
         for index in ids:
             if self.finish_reason is not None:
@@ -133,7 +133,7 @@ class Writer:
                 events += self.end("stop")
             else:
                 events += self._read(self.detokenizer.add([index]))
-                if self.stops.stopped or (self.reader is not None and self.reader.is_over):
+                if complete or self.stops.stopped or (self.reader is not None and self.reader.is_over):
                     events += self.end("stop")
                 elif self.tokens == self.max_tokens:
                     events += self.end("length")

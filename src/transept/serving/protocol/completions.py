@@ -11,7 +11,7 @@ from transept.preprocess.text.answers import TextDelta
 from transept.serving.answering import Answers, Piece, Prompt
 from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
 from transept.serving.models import WritingModel
-from transept.serving.protocol.base import Count, Text, Token, Writing, head
+from transept.serving.protocol.base import Text, Token, Writing, head
 
 DEFAULT_TOKENS = 16  # as the API has it
 MAX_PROMPTS = 128
@@ -28,7 +28,8 @@ class CompletionRequest(Writing):
         | Ids
         | Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS)]
     )
-    max_tokens: Count | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=16)] | None = None
 
@@ -36,6 +37,8 @@ class CompletionRequest(Writing):
     def _check_counts(self) -> CompletionRequest:
         if self.best_of not in (None, self.n or 1):
             raise InputError("`best_of` is served only where it equals `n`.")
+        if self.max_tokens == 0 and not self.echo:
+            raise InputError("`max_tokens` may be 0 only with `echo`.")
         return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
@@ -48,8 +51,13 @@ class CompletionRequest(Writing):
             )
         self._bytes = model.token_bytes
         rows = [model.tokenizer(each).input_ids if isinstance(each, str) else each for each in listed]
-        settings = self.settings(model.model.generation_config, self.max_tokens or DEFAULT_TOKENS, model.vocabulary)
-        return [Prompt(ids, settings, self.stop or (), logprobs=self.logprobs) for ids in rows]
+        new = DEFAULT_TOKENS if self.max_tokens is None else max(self.max_tokens, 1)
+        settings = self.settings(model.model.generation_config, new, model.vocabulary)
+        found = [Prompt(ids, settings, self.stop or (), logprobs=self.logprobs, writes=self.max_tokens != 0) for ids in rows]
+        for prompt, each in zip(found, listed, strict=True):
+            if self.echo:
+                prompt.echo = each if isinstance(each, str) else model.tokenizer.decode(each, skip_special_tokens=True)
+        return found
 
     def head(self) -> dict[str, Any]:
         """What the answer begins with."""
