@@ -207,6 +207,7 @@ def test_exif_orientation(orientation, format):
     }
     plain = np.asarray(Image.open(io.BytesIO(encoded(stored, format, **options))).convert("RGB"))
     assert np.array_equal(np.asarray(load_image(data)), turns[orientation](plain))
+    assert np.array_equal(np.asarray(load_image(load_image(data))), turns[orientation](plain))
     assert np.array_equal(np.asarray(load_image(Image.open(io.BytesIO(data)))), turns[orientation](plain))
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.pipelines.text_models import SavedModel, text_model
 from transept import ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
 from transept.serving.app import Options
-from transept.serving.protocol.tasks import ASKED, MEDIA, TEXTS, told
+from transept.serving.protocol.tasks import ASKED, PICTURES, SOUNDS, TEXTS, told
 from transept.serving.tasks import TaskModel
 
 from .conftest import Server
@@ -133,4 +133,4 @@ def test_every_kind_of_input_is_known() -> None:
     from transept.pipelines import task_names
 
     asked = {"table-question-answering", "text-generation", "image-text-to-text"}
-    assert TEXTS | MEDIA | ASKED | asked == set(task_names())
+    assert TEXTS | PICTURES | SOUNDS | ASKED | asked == set(task_names())

@@ -120,7 +120,11 @@ def _decoded(image: Image, data: bytes, path: str | None, max_pixels: int) -> Im
         operation = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable Exif block tells no orientation, and the pixels are fine
         return image
-    return image if operation is None else image.transpose(operation)  # type: ignore[arg-type]
+    if operation is None:
+        return image
+    upright = image.transpose(operation)  # type: ignore[arg-type]
+    upright.info.pop("exif", None)  # which Pillow copies: opened again, the picture would be turned again
+    return upright
 
 
 def _tiled_pixels(image: Image) -> int:

@@ -16,6 +16,7 @@ from transept.storage.files import parse_json
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 Count = Callable[[str, int], object]
+FORMS = frozenset({"/v1/audio/transcriptions"})  # what takes a form in the place of JSON
 OPEN = frozenset({"/health", "/ready"})  # what needs no key
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -56,15 +57,17 @@ class Door:
             return
         if scope["method"] in ("POST", "PUT", "PATCH"):
             body = await self._body(receive)
-            if (refusal := self._refusal_of(body)) is not None:
+            if (refusal := self._refusal_of(scope, body)) is not None:
                 await refusal(scope, receive, told)
                 return
             receive = _again(body or b"", receive)
         await self.app(scope, receive, told)
 
-    def _refusal_of(self, body: bytes | None) -> JSONResponse | None:
+    def _refusal_of(self, scope: Scope, body: bytes | None) -> JSONResponse | None:
         if body is None:
             return reply(413, f"the body is longer than {self.max_body} bytes.")
+        if scope["path"] in FORMS:
+            return None
         try:
             parse_json(body.decode())
         except UnicodeDecodeError:
@@ -84,8 +87,11 @@ class Door:
             if not sum(hmac.compare_digest(given, key) for key in self.keys):  # all of them, so that time tells nothing
                 return reply(401, "the key is missing or wrong.")
         if scope["method"] in ("POST", "PUT", "PATCH"):
-            if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                return reply(415, "bodies must be application/json.")
+            wanted = "multipart/form-data" if scope["path"] in FORMS else "application/json"
+            if headers.get("content-type", "").partition(";")[0].strip().lower() != wanted:
+                return reply(415, f"bodies must be {wanted}.")
+            if scope["path"] in FORMS and headers.get("origin", "").partition("://")[2] not in ("", host):
+                return reply(403, "this server takes no forms from pages of other sites.")  # browsers let any page send them
             length = headers.get("content-length", "0")
             if not length.isdigit() or int(length) > self.max_body:
                 return reply(413, f"the body is longer than {self.max_body} bytes.")

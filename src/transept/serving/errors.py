@@ -7,6 +7,21 @@ from typing import ClassVar
 from transept.errors import InputError, TranseptError
 
 
+class FieldError(InputError):
+    """A field of a request has a value that cannot be.
+
+    Args:
+        param: the field's path, such as ``messages.0.role``.
+        message, hint: as of all errors.
+    """
+
+    code = "invalid_value"
+
+    def __init__(self, param: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
 class ContextLengthError(InputError):
     """A prompt, with what is to be written, is longer than the model or the memory allows."""
 

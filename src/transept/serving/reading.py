@@ -13,6 +13,7 @@ from transept.errors import InputError
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.models import Models
+from transept.serving.protocol.audio import read_form
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
 from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.ranks import RankRequest, ScoreRequest
@@ -47,7 +48,7 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
                 raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
             found, tokens = await model.ask(lambda: body.answer(model, task), count)
             metrics.prompt_tokens.labels(model.name).inc(tokens)
-            return JSONResponse(found)
+            return found if isinstance(found, Response) else JSONResponse(found)
 
         return await watched(request, computed())
 
@@ -77,6 +78,11 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     async def classify(body: ClassifyRequest, request: Request) -> Response:
         """Classes of texts."""
         return await answer(body, request, "text-classification")
+
+    @app.post("/v1/audio/transcriptions")
+    async def transcribe(request: Request) -> Response:
+        """What is said in a recording, which a form holds."""
+        return await answer(await read_form(request), request, "automatic-speech-recognition")
 
     @app.post("/v1/tasks/{task}")
     async def do(task: str, body: TaskRequest, request: Request) -> Response:

@@ -13,6 +13,7 @@ from transept.serving.errors import (
     ContextLengthError,
     DrainingError,
     EngineDeadError,
+    FieldError,
     ModelNotFoundError,
     QueueFullError,
 )
@@ -37,6 +38,8 @@ def reply_to(error: BaseException) -> JSONResponse:
         return reply(_BUSY[type(error)], str(error), error.code)
     if isinstance(error, ModelNotFoundError):
         return reply(404, str(error), error.code, "model")
+    if isinstance(error, FieldError):
+        return reply(400, str(error), error.code, error.param)
     if isinstance(error, ContextLengthError):
         return reply(400, str(error), error.code)
     if isinstance(error, InputError | UnsupportedError | FormatError):

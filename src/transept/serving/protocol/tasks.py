@@ -15,16 +15,18 @@ from torch import Tensor
 from transept.errors import InputError, TranseptError, nearest
 from transept.pipelines import ALIASES
 from transept.pipelines.tasks.generation import WritingPipeline
+from transept.serving.errors import FieldError
 from transept.serving.protocol.base import Body, Name
+from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 
-# What strings of inputs are: texts; media; or both by their keys.
+# What strings of inputs are: texts; pictures; sounds; or pictures and texts by their keys.
 TEXTS = {"text-classification", "zero-shot-classification", "token-classification", "fill-mask", "question-answering"}
 TEXTS |= {"text-embedding", "text-similarity", "text-ranking", "feature-extraction"}
 TEXTS |= {"text2text-generation", "summarization", "translation"}
-MEDIA = {"image-classification", "object-detection", "image-segmentation", "depth-estimation", "image-to-text"}
-MEDIA |= {"image-embedding", "image-feature-extraction", "zero-shot-image-classification"}
-MEDIA |= {"audio-classification", "audio-embedding", "automatic-speech-recognition"}
+PICTURES = {"image-classification", "object-detection", "image-segmentation", "depth-estimation", "image-to-text"}
+PICTURES |= {"image-embedding", "image-feature-extraction", "zero-shot-image-classification"}
+SOUNDS = {"audio-classification", "audio-embedding", "automatic-speech-recognition"}
 ASKED = {"visual-question-answering", "document-question-answering"}
 # Options that reach beyond an answer, or have no effect over a wire.
 _REFUSED = {"generation", "ignore_warning", "image_processor_kwargs", "lang", "padding", "processor_kwargs", "return_tensors"}
@@ -55,8 +57,8 @@ class TaskRequest(Body):
         """
         task, pipeline = ALIASES.get(task, task), model.doing(task)
         self._check_parameters(task, pipeline)
-        check_inputs(task, self.inputs)
-        found = pipeline(self.inputs, on_error="return", progress=False, **self.parameters)
+        inputs = opened(task, self.inputs, getattr(getattr(pipeline, "feature_extractor", None), "sampling_rate", 0))
+        found = pipeline(inputs, on_error="return", progress=False, **self.parameters)
         answers = found if isinstance(found, list) else [found]
         for position, answer in enumerate(answers):
             if isinstance(answer, InputError):
@@ -77,26 +79,35 @@ class TaskRequest(Body):
                 raise InputError(f"`{name}` must be a whole number from 1 to {_MOST}, but is {value!r:.80}.")
 
 
-def check_inputs(task: str, inputs: Any) -> None:
-    """Refuse inputs that name a file or an address: texts are texts, and media are ``data:`` URLs (``InputError``)."""
+def opened(task: str, inputs: Any, rate: int) -> Any:
+    """Inputs as the pipeline reads them: texts are texts, and pictures and sounds come as ``data:`` URLs (``InputError``).
+
+    ``rate`` is that of sounds, where the task is about some.
+    """
     if isinstance(inputs, list) and not inputs:
         raise InputError("`inputs` is empty.")
     if task in TEXTS:
-        return
-    for item in inputs if isinstance(inputs, list) else [inputs]:
-        if task in MEDIA:
-            _check_medium(item)
-        elif task in ASKED:
-            if not isinstance(item, Mapping) or item.keys() != {"image", "question"}:
-                raise InputError(f"an input of {task} must be an object with `image` and `question`.")
-            _check_medium(item["image"])
-        elif task != "table-question-answering" or not isinstance(item, Mapping) or isinstance(item.get("table"), str):
-            raise InputError(f"this server takes no such input of {task}.", hint="See the docs of `transept serve`.")
+        return inputs
+    media, places = Media(), isinstance(inputs, list)
+    found = [
+        _opened(task, item, media, f"inputs.{place}" if places else "inputs", rate)
+        for place, item in enumerate(inputs if places else [inputs])
+    ]
+    return found if places else found[0]
 
 
-def _check_medium(item: Any) -> None:
-    if not isinstance(item, str) or not item.startswith("data:"):
-        raise InputError("pictures and sounds must be `data:` URLs: no path or address is opened.")
+def _opened(task: str, item: Any, media: Media, param: str, rate: int) -> Any:
+    if task in SOUNDS:
+        return media.sound(item, param, rate)
+    if task in PICTURES:
+        return media.picture(item, param)
+    if task in ASKED:
+        if not isinstance(item, Mapping) or item.keys() != {"image", "question"}:
+            raise FieldError(param, f"an input of {task} must be an object with `image` and `question`.")
+        return {**item, "image": media.picture(item["image"], f"{param}.image")}
+    if task != "table-question-answering" or not isinstance(item, Mapping) or isinstance(item.get("table"), str):
+        raise FieldError(param, f"this server takes no such input of {task}.", hint="See the docs of `transept serve`.")
+    return item
 
 
 def told(value: Any) -> Any:
