@@ -12,7 +12,7 @@ import torch
 from tests.pace import within
 from tests.serving.test_writer import TOKENIZERS
 from transept.errors import InputError
-from transept.serving.engine.constraint import Grammars, Matcher, calls_schema, masked
+from transept.serving.engine.constraint import Grammars, Matcher, masked, schema_of
 
 TOKENIZER = TOKENIZERS["byte level"]
 END = TOKENIZER.eos_token_id
@@ -22,7 +22,6 @@ SCHEMA = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +29,16 @@ def grammars() -> Grammars:
     return Grammars(TOKENIZER, [END])
 
 
-def drawn(matcher: Matcher, seed: int, most: int = 400) -> str | None:
+def drawn(matcher: Matcher, seed: int, tokenizer: Any = TOKENIZER, most: int = 400) -> str | None:
     """A random answer within a constraint, or ``None`` where it does not end."""
     pick, ids = torch.Generator().manual_seed(seed), list[int]()
     for _ in range(most):
-        scores = masked(torch.zeros(1, len(TOKENIZER) + 5), [matcher])[0]
-        assert bool(torch.isneginf(scores[len(TOKENIZER) :]).all())  # ids that the tokenizer has not
+        scores = masked(torch.zeros(1, len(tokenizer) + 5), [matcher])[0]
+        assert bool(torch.isneginf(scores[len(tokenizer) :]).all())  # ids that the tokenizer has not
         index = int(torch.multinomial(scores.softmax(-1), 1, generator=pick))
-        if index == END:
+        if index == tokenizer.eos_token_id:
             assert matcher.is_fulfilled
-            return str(TOKENIZER.decode(ids))
+            return str(tokenizer.decode(ids, skip_special_tokens=False))
         matcher.accept(index)
         ids.append(index)
     return None
@@ -56,11 +55,6 @@ def test_random_answers_are_of_the_form(grammars: Grammars, seed: int) -> None:
     found = drawn(grammars.regex("[ab]{2,5}c"), seed)
     assert found is not None
     assert re.fullmatch("[ab]{2,5}c", found)
-    called = drawn(grammars.tools([TOOL], parallel=False), seed)
-    assert called is not None
-    (call,) = json.loads(called)
-    assert call["name"] == "f"
-    assert call["arguments"].keys() == value.keys()
 
 
 def test_rows_without_a_matcher_are_left_and_copies_go_their_own_ways(grammars: Grammars) -> None:
@@ -107,8 +101,14 @@ def test_schemas_that_cannot_be_used_are_refused_at_once(grammars: Grammars, sch
 def test_other_mistakes_are_told(grammars: Grammars) -> None:
     with pytest.raises(InputError, match="the pattern cannot be used"):
         grammars.regex("(")
-    with pytest.raises(InputError, match="no tool"):
-        calls_schema([])
     with pytest.raises(InputError, match="an id that ends it"):
         Grammars(TOKENIZER, [])
     assert not grammars.json_object().is_over
+
+
+def test_functions_have_the_arguments_that_they_name() -> None:
+    one = {"properties": {"a": {"type": "integer"}}}
+    assert schema_of({"parameters": one}) == one | {"type": "object", "additionalProperties": False}
+    assert schema_of({"parameters": one | {"additionalProperties": True}})["additionalProperties"] is True
+    assert "additionalProperties" not in schema_of({"parameters": {"anyOf": [one]}})
+    assert schema_of({}) == {"type": "object", "properties": {}, "additionalProperties": False}

@@ -38,8 +38,7 @@ class Detokenizer:
         prompt: Sequence[int] = (),
         keep: Collection[int] = (),
     ) -> None:
-        special = getattr(tokenizer, "all_special_ids", ()) if skip_special_tokens else ()
-        self._skipped = frozenset(special) - frozenset(keep)
+        self._skipped = (special_ids(tokenizer) if skip_special_tokens else frozenset[int]()) - frozenset(keep)
         self._decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens and not keep)
         self._unsure = _UNSURE_SPACE if getattr(tokenizer, "clean_up_tokenization_spaces", False) is True else _UNSURE
         self._ids = self._end_of(prompt)
@@ -116,3 +115,9 @@ class Detokenizer:
             end = ends[fits[0]]
             self._ids, self._shown = self._ids[-fits[0] :], end[: len(end) - held]
             self._whole, self._whole_length = (len(self._ids), len(end)) if held == 0 else (0, 0)
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """The tokens that decoding leaves out as special: those with a part to play, and those that were added as such."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    return frozenset((*getattr(tokenizer, "all_special_ids", ()), *(int(index) for index, token in added if token.special)))

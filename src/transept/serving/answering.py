@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
-from transept.preprocess.text.answers import AnswerReader, Event, TextDelta
+from transept.preprocess.text.answers import AnswerReader, TextDelta
+from transept.serving.engine.calls import CallReader, Delta
 from transept.serving.engine.constraint import Constraint, Matcher
 from transept.serving.engine.engine import Request
 from transept.serving.engine.logprobs import Telling, TokenBytes, Told, of_prompt
@@ -23,7 +24,7 @@ class Piece(NamedTuple):
     """What a token of one answer makes certain; the last piece says why it ends."""
 
     choice: int
-    events: list[Event]
+    events: list[Delta]
     finish: str | None
     tokens: Sequence[Told] = ()  # of the text so far, where log-probabilities are asked for
 
@@ -55,7 +56,7 @@ class Prompt:
     ids: list[int]
     settings: GenerationConfig
     stop: Sequence[str] = ()
-    reader: AnswerReader | None = None
+    reader: AnswerReader | CallReader | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
     matcher: Matcher | None = None  # of what the answer must look like
     echo: str | None = None  # what is shown before the answer
@@ -88,12 +89,15 @@ class _Answer:
         self._telling = Telling(bytes_of, writer, ends=echoes) if tells else None
         self._told: list[Told] = []
         self.echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
-        matcher = prompt.matcher
-        self.constraint = None if matcher is None else Constraint(matcher.copy(), lambda: writer.is_reasoning)
+        matcher, reader = prompt.matcher, prompt.reader
+        opens = isinstance(reader, CallReader) and reader.may_reason
+        self.constraint: Constraint | None = None
+        if matcher is not None:
+            self.constraint = Constraint(matcher.copy(), lambda: writer.is_reasoning, may_open=opens)
 
     def take(self, chosen: Chosen, finish: str | None) -> bool:
         """Take a token, in the engine's thread; gives whether nothing more is to be written."""
-        prompt, writer, events = self._prompt, self.writer, list[Event]()
+        prompt, writer, events = self._prompt, self.writer, list[Delta]()
         if prompt.echo is not None and not writer.tokens:
             events.append(TextDelta(prompt.echo))
             self._told += [] if self._telling is None else of_prompt(prompt.echo, self.echoed, self._bytes)
@@ -103,7 +107,7 @@ class _Answer:
             self._told.clear()
         return writer.finish_reason is not None
 
-    def _write(self, chosen: Chosen) -> list[Event]:
+    def _write(self, chosen: Chosen) -> list[Delta]:
         complete = self.constraint is not None and self.constraint.accept(chosen.token)
         events = self.writer.feed([chosen.token], complete=complete)
         if self._telling is not None:

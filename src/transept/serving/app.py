@@ -137,8 +137,8 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     if (body.n or 1) > rows:
         return reply(400, f"`n` is {body.n}, but this model writes {rows} answers at once at most.", "invalid_value", "n")
     prompts = await asyncio.to_thread(body.prompts, model)
-    if body.schema_of_answer is not None:
-        matcher = await _matcher(model, body.schema_of_answer)
+    if body.is_constrained:
+        matcher = await _matcher(model, body.compiled)
         for prompt in prompts:
             prompt.matcher = matcher
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
@@ -150,11 +150,11 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     return await watched(request, _whole(body, answers, counted))
 
 
-async def _matcher(model: WritingModel, schema: dict[str, Any]) -> Matcher:
+async def _matcher(model: WritingModel, compiled: Callable[[WritingModel], Matcher]) -> Matcher:
     """A schema that is compiled, unless that takes too long (``InputError``)."""
-    grammars = await asyncio.to_thread(lambda: model.grammars)
+    await asyncio.to_thread(lambda: model.grammars)
     try:
-        return await asyncio.wait_for(asyncio.to_thread(grammars.json_schema, schema), _COMPILES)
+        return await asyncio.wait_for(asyncio.to_thread(compiled, model), _COMPILES)
     except TimeoutError:
         raise InputError("the schema takes too long to compile.", hint="Use a simpler one.") from None
 

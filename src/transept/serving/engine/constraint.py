@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,17 @@ import torch
 from torch import Tensor
 
 from transept.errors import InputError, MissingExtraError, refuse
+from transept.preprocess.text.answers import FORMATS, MARKS, REASONING_TAGS
+from transept.serving.engine.calls import MAX_CALLS, CallFormat
 
 MAX_BYTES, MAX_DEPTH = 2**18, 64
 # A weak model fills an object with line ends and never comes to its end where white space is free.
 _OPTIONS = {"whitespace_flexible": False}
 JSON_OBJECT = {"type": "object"}
+_NO_ARGUMENTS: dict[str, Any] = {"properties": {}}
+_OPEN = {"allOf", "anyOf", "oneOf", "$ref", "if", "not", "patternProperties"}  # what may speak of other properties
+# Text that no call is read in: it holds no mark of one, and does not begin as JSON.
+_FREE = rf"/(.|\n)*/ & ~/(.|\n)*({'|'.join(map(re.escape, FORMATS))})(.|\n)*/ & ~/\s*\{{(.|\n)*/"
 
 
 class Grammars:
@@ -35,6 +42,9 @@ class Grammars:
             raise MissingExtraError("llguidance", "serve", "structured answers") from error
         refuse(not ends, "a constrained answer needs an id that ends it.", "Set `eos_token_id`.")
         self._matcher: Any = llguidance.LLMatcher
+        added = {str(token): int(index) for index, token in tokenizer.added_tokens_decoder.items()}
+        self._marks = {mark: added[mark] for mark in MARKS if mark in added}
+        self._opens = frozenset(self._marks[mark] for mark in REASONING_TAGS if mark in self._marks)
         self._tokenizer = llguidance.LLTokenizer(tokenizer.backend_tokenizer.to_str(), eos_token=sorted(ends))
 
     def json_object(self) -> Matcher:
@@ -55,25 +65,56 @@ class Grammars:
         refuse(len(pattern.encode()) > MAX_BYTES, f"the pattern has more than {MAX_BYTES} bytes.", "Pass a shorter one.")
         return self._compiled(self._matcher.grammar_from_regex(pattern), "pattern")
 
-    def tools(self, tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> Matcher:
-        """A JSON list of calls, ``{"name": ..., "arguments": {...}}``, of these tools; one alone unless ``parallel``."""
-        return self.json_schema(calls_schema(tools, parallel=parallel))
+    def arguments(self, function: Mapping[str, Any]) -> Matcher:
+        """The arguments of a function."""
+        return self.json_schema(schema_of(function))
+
+    def calls(
+        self, functions: Sequence[Mapping[str, Any]], form: CallFormat, *, parallel: bool = True, free: bool = False
+    ) -> Matcher:
+        """One call or more of some functions, as a model spells them.
+
+        Args:
+            functions: ``{"name", "parameters"}`` of each.
+            form: how calls are spelled.
+            parallel: whether there may be several.
+            free: whether there may be none, and text before them.
+        """
+        rules = []
+        for place, function in enumerate(functions):
+            schema = schema_of(function)
+            check_schema(schema)
+            before, after = (self._spelled(part) for part in form.call.replace("NAME", function["name"]).split("ARGUMENTS"))
+            rules.append(f"call{place}: {before} arguments{place} {after}")
+            rules.append(f"arguments{place}: %json {json.dumps({**schema, 'x-guidance': _OPTIONS})}")
+        more = f"({self._spelled(form.between)} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
+        rules.append(f"calls: {self._spelled(form.opening)} call {more} {self._spelled(form.closing)}")
+        rules.append("call: " + " | ".join(f"call{place}" for place in range(len(functions))))
+        rules += ["start: FREE | FREE? calls", f"FREE: {_FREE}"] if free else ["start: calls"]
+        return self._compiled("\n".join(rules), "schema of a function")
+
+    def _spelled(self, text: str) -> str:
+        """A text in a grammar: marks that are tokens as those, and the rest as strings."""
+        parts = re.split("(" + "|".join(map(re.escape, self._marks)) + ")", text) if self._marks else [text]
+        tokens = {mark: f"<[{index}]>" for mark, index in self._marks.items()}
+        return " ".join(tokens.get(part) or json.dumps(part, ensure_ascii=False) for part in parts if part)
 
     def _compiled(self, grammar: str, what: str) -> Matcher:
         made = self._matcher(self._tokenizer, grammar, log_level=0)
         if made.is_error():
             raise InputError(f"the {what} cannot be used: {made.get_error():.500}")
-        return Matcher(made, self._tokenizer.vocab_size)
+        return Matcher(made, self._tokenizer.vocab_size, self._opens)
 
 
 class Matcher:
     """Where one row stands in its constraint.
 
-    ``vocabulary`` is the number of ids of the tokenizer; a model may have more, which are never allowed.
+    ``vocabulary`` is the number of ids of the tokenizer; a model may have more, which are never allowed. The tokens
+    ``opens`` begin reasoning.
     """
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
-        self._matcher, self.vocabulary = matcher, vocabulary
+    def __init__(self, matcher: Any, vocabulary: int, opens: frozenset[int] = frozenset()) -> None:
+        self._matcher, self.vocabulary, self.opens = matcher, vocabulary, opens
 
     @property
     def is_fulfilled(self) -> bool:
@@ -87,7 +128,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Another row at the same place."""
-        return Matcher(self._matcher.deep_copy(), self.vocabulary)
+        return Matcher(self._matcher.deep_copy(), self.vocabulary, self.opens)
 
     def accept(self, index: int) -> None:
         """Take a token that was written; ``InputError`` where it was not allowed."""
@@ -104,26 +145,41 @@ class Constraint:
 
     Args:
         matcher: of this row alone.
-        waits: whether what comes next is free still.
+        reasons: whether what comes next is reasoning.
+        may_open: whether the answer may begin with a token that opens reasoning.
     """
 
-    def __init__(self, matcher: Matcher, waits: Callable[[], bool]) -> None:
-        self._matcher, self._waits = matcher, waits
+    def __init__(self, matcher: Matcher, reasons: Callable[[], bool], *, may_open: bool = False) -> None:
+        self._matcher, self._reasons = matcher, reasons
+        self._opens = matcher.opens if may_open else frozenset[int]()
+        self._opened = False  # by a token whose text is not read yet
+
+    @property
+    def _waits(self) -> bool:
+        reasons = self._reasons()
+        self._opened = self._opened and not reasons
+        return reasons or self._opened
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         """The scores, with those that are not allowed at ``-inf``."""
-        return scores if self._waits() else masked(scores, [self._matcher])
+        return scores if self._waits else masked(scores, [self._matcher], self._opens)
 
     def accept(self, index: int) -> bool:
         """Take a token before its text is made; gives whether the answer is complete with it."""
-        if self._waits() or self._matcher.is_over:
+        if self._waits or self._matcher.is_over:
             return False
-        self._matcher.accept(index)
+        opens, self._opens = self._opens, frozenset()
+        self._opened = index in opens
+        if not self._opened:
+            self._matcher.accept(index)
         return self._matcher.is_over
 
 
-def masked(scores: Tensor, matchers: Sequence[Matcher | None]) -> Tensor:
-    """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are."""
+def masked(scores: Tensor, matchers: Sequence[Matcher | None], others: Collection[int] = ()) -> Tensor:
+    """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are.
+
+    The ids of ``others`` are allowed in any case.
+    """
     found, places = scores.clone(), torch.arange(8, dtype=torch.uint8)
     for row, matcher in enumerate(matchers):
         if matcher is not None:
@@ -131,24 +187,16 @@ def masked(scores: Tensor, matchers: Sequence[Matcher | None]) -> Tensor:
             allowed = torch.zeros(scores.shape[-1], dtype=torch.bool)
             size = min(matcher.vocabulary, scores.shape[-1])
             allowed[:size] = (taken[:, None] >> places & 1).flatten()[:size].bool()
+            allowed[[*others]] = True
             found[row].masked_fill_(~allowed.to(scores.device), -torch.inf)
     return found
 
 
-def calls_schema(tools: Sequence[Mapping[str, Any]], *, parallel: bool = True) -> dict[str, Any]:
-    """The JSON schema of a list of calls of tools, which are ``{"function": {"name", "parameters"}}``."""
-    refuse(not tools, "there is no tool to call.", "Pass `tools`.")
-    functions = [tool.get("function", tool) for tool in tools]
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": each["name"]}, "arguments": each.get("parameters") or JSON_OBJECT},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for each in functions
-    ]
-    return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **({} if parallel else {"maxItems": 1})}
+def schema_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments: an object that has no others, unless its parameters say so."""
+    parameters = function.get("parameters") or _NO_ARGUMENTS
+    closed = {} if _OPEN & parameters.keys() else {"additionalProperties": False}
+    return {**closed, **parameters, "type": "object"}
 
 
 def check_schema(schema: Any) -> None:

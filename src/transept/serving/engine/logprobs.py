@@ -35,7 +35,6 @@ class TokenBytes:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._added = {int(index): str(token) for index, token in tokenizer.added_tokens_decoder.items()}
-        self.special = frozenset(tokenizer.all_special_ids)
         decoder = repr(parse_json(tokenizer.backend_tokenizer.to_str()).get("decoder"))
         self._of: Callable[[int, str], bytes] = self._plain
         if "'ByteLevel'" in decoder:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from transept.errors import refuse
-from transept.generation.detokenizer import Detokenizer
-from transept.preprocess.text.answers import MARKS, AnswerReader, Event, TextDelta, ToolCall
+from transept.generation.detokenizer import Detokenizer, special_ids
+from transept.preprocess.text.answers import MARKS, AnswerReader, TextDelta, ToolCall
+from transept.serving.engine.calls import CallBegin, CallReader, Delta
 
 
 class StopStrings:
@@ -106,7 +107,7 @@ class Writer:
         max_tokens: int,
         ends: Collection[int] = (),
         stop: Iterable[str] = (),
-        reader: AnswerReader | None = None,
+        reader: AnswerReader | CallReader | None = None,
         skip_special_tokens: bool = True,
     ) -> None:
         refuse(max_tokens < 1, f"`max_tokens` must be at least 1, but is {max_tokens}.")
@@ -115,13 +116,13 @@ class Writer:
         self.stops, self.reader, self.ends, self.max_tokens = StopStrings(stop), reader, frozenset(ends), max_tokens
         self.tokens = self.reasoning_tokens = 0
         self.finish_reason: str | None = None
-        self.skipped = frozenset(tokenizer.all_special_ids if skip_special_tokens else ()) - keep
+        self.skipped = (special_ids(tokenizer) if skip_special_tokens else frozenset[int]()) - keep
         self.since_whole = ""
         self._has_calls = False
 
-    def feed(self, ids: Iterable[int], *, complete: bool = False) -> list[Event]:
+    def feed(self, ids: Iterable[int], *, complete: bool = False) -> list[Delta]:
         """What new tokens make certain; those behind the answer's end are left out, and ``complete`` ends it with them."""
-        events: list[Event] = []
+        events: list[Delta] = []
         for index in ids:
             if self.finish_reason is not None:
                 break
@@ -140,7 +141,7 @@ class Writer:
             self.reasoning_tokens += before or self.is_reasoning
         return events
 
-    def end(self, reason: str = "stop") -> list[Event]:
+    def end(self, reason: str = "stop") -> list[Delta]:
         """What was held back, where something else ends the answer; nothing where it is over."""
         if self.finish_reason is not None:
             return []
@@ -161,22 +162,22 @@ class Writer:
         """Whether what comes next is reasoning."""
         return self.reader is not None and self.reader.is_reasoning
 
-    def _read(self, text: str) -> list[Event]:
+    def _read(self, text: str) -> list[Delta]:
         return self._told(self.stops.feed(text)[0]) if text else []
 
-    def _told(self, text: str) -> list[Event]:
+    def _told(self, text: str) -> list[Delta]:
         if not text:
             return []
         self.since_whole += text
         return [TextDelta(text)] if self.reader is None else self._kept(self.reader.feed(text))
 
-    def _kept(self, events: list[Event]) -> list[Event]:
-        self._has_calls = self._has_calls or any(isinstance(event, ToolCall) for event in events)
-        return events
+    def _kept(self, events: Sequence[Delta]) -> list[Delta]:
+        self._has_calls |= any(isinstance(event, ToolCall | CallBegin) for event in events)
+        return [*events]
 
 
 def mark_ids(tokenizer: Any) -> frozenset[int]:
     """The special tokens of a tokenizer that are marks of reasoning or calls."""
-    special = list(tokenizer.all_special_ids)
+    special = list(special_ids(tokenizer))
     texts = tokenizer.convert_ids_to_tokens(special)
     return frozenset(index for index, text in zip(special, texts, strict=True) if text in MARKS)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
-from transept.serving.engine.constraint import JSON_OBJECT
+from transept.serving.engine.constraint import JSON_OBJECT, Matcher
+from transept.serving.models import WritingModel
 
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
 
@@ -93,6 +94,16 @@ class Writing(Body):
     prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer must be of a certain form."""
+        return self.schema_of_answer is not None
+
+    def compiled(self, model: WritingModel) -> Matcher:
+        """What the answer must look like (``InputError`` where that cannot be)."""
+        assert self.schema_of_answer is not None
+        return model.grammars.json_schema(self.schema_of_answer)
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import uuid
-from itertools import count
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from transept.errors import FormatError, InputError
-from transept.preprocess.text.answers import AnswerReader, Event, ReasoningDelta, TextDelta, ToolCall
+from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Answers, Piece, Prompt
+from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, format_of, joined
+from transept.serving.engine.constraint import Matcher
 from transept.serving.engine.logprobs import TokenBytes, of_chat
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
@@ -84,7 +83,7 @@ class Function(Body):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Body):
@@ -94,6 +93,19 @@ class Tool(Body):
     function: Function
 
 
+class Named(Body):
+    """A name."""
+
+    name: Name
+
+
+class NamedTool(Body):
+    """The function that is to be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
 class ChatRequest(Writing):
     """Messages, and what the model may call."""
 
@@ -101,7 +113,8 @@ class ChatRequest(Writing):
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -118,11 +131,42 @@ class ChatRequest(Writing):
             raise InputError("`response_format` leaves no place for calls of `tools`; set `tool_choice` to none.")
         if self.continue_final_message and self.add_generation_prompt:
             raise InputError("`continue_final_message` leaves no place for `add_generation_prompt`.")
+        if self.must_call and not self.tools:
+            raise InputError("`tool_choice` asks for a call, but there are no `tools`.")
+        if isinstance(self.tool_choice, NamedTool) and not self._offered:
+            raise InputError(f"`tool_choice` asks for {self.tool_choice.function.name!r:.80}, which is none of the `tools`.")
         return self
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.tool_choice not in (None, "none", "auto")
+
+    @property
+    def _offered(self) -> list[Function]:
+        """The functions that may be called."""
+        choice, functions = self.tool_choice, [tool.function for tool in self.tools or () if self.tool_choice != "none"]
+        return [each for each in functions if not isinstance(choice, NamedTool) or each.name == choice.function.name]
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the answer, or a call in it, must be of a certain form."""
+        return super().is_constrained or self.must_call or any(each.strict for each in self._offered)
+
+    def compiled(self, model: WritingModel) -> Matcher:
+        """What the answer must look like (``InputError`` where that cannot be)."""
+        if super().is_constrained:
+            return super().compiled(model)
+        functions = [each.model_dump() for each in self._offered]
+        if isinstance(self.tool_choice, NamedTool):
+            return model.grammars.arguments(functions[0])
+        form, parallel = format_of(model.tokenizer.get_chat_template(tools=functions)), self.parallel_tool_calls is not False
+        return model.grammars.calls(functions, form, parallel=parallel, free=not self.must_call)
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
         """The prompt, as the template and the tokenizer make it (``InputError`` where that cannot be)."""
-        offered = [] if self.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        shown = () if self.tool_choice == "none" else self.tools or ()
+        offered = [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in shown]
         messages = [message.rendered() for message in self.messages]
         self._bytes = model.token_bytes
         begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
@@ -137,7 +181,10 @@ class ChatRequest(Writing):
         )
         ids = list(rendered)
         prefix = model.tokenizer.decode(ids[-16:])
-        reader = AnswerReader(prefix=prefix, known=properties_of(offered), calls=bool(offered))
+        name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        read = AnswerReader(prefix=prefix, known=properties_of(offered), calls=bool(offered) and name is None)
+        may_reason = begins and not any(end in prefix for end in REASONING_TAGS.values())
+        reader = CallReader(read, name=name, parallel=self.parallel_tool_calls is not False, may_reason=may_reason)
         new = self.max_completion_tokens or self.max_tokens or max(model.context - len(ids), 1)
         settings = self.settings(model.model.generation_config, new, model.vocabulary)
         return [Prompt(ids, settings, self.stop or (), reader, (self.top_logprobs or 0) if self.logprobs else None)]
@@ -170,7 +217,7 @@ class ChatRequest(Writing):
 
     def choice(self, piece: Piece) -> list[dict[str, Any]]:
         """What chunks tell of a piece; the reason of its end stands by itself, behind all else."""
-        found = [_delta(piece.choice, _told(event, self._numbers(piece.choice))) for event in piece.events]
+        found = [_delta(piece.choice, self._told(event, piece.choice)) for event in piece.events]
         found += [] if piece.finish is None else [_delta(piece.choice, {}, piece.finish)]
         if self.logprobs and piece.tokens:
             first = next((each for each in found if "content" in each["delta"]), found[0])
@@ -180,40 +227,30 @@ class ChatRequest(Writing):
     def whole(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         """An answer that is not streamed."""
         events = [event for piece in pieces for event in piece.events]
-        content, reasoning = (_joined(events, kind) for kind in (TextDelta, ReasoningDelta))
-        calls = [_called(event) for event in events if isinstance(event, ToolCall)]
+        content, reasoning = (joined(events, kind) for kind in (TextDelta, ReasoningDelta))
+        calls = [_call_of(begin.number, begin.name, arguments) for begin, arguments in calls_of(events)]
         message: dict[str, Any] = {"role": "assistant", "content": None if calls and not content else content, "refusal": None}
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
         told = of_chat([token for piece in pieces for token in piece.tokens], self._bytes) if self.logprobs else None
         return {"index": index, "message": message, "logprobs": told, "finish_reason": pieces[-1].finish}
 
-    def _numbers(self, index: int) -> count[int]:
-        """Counts the calls of an answer."""
-        return self._counted.setdefault(index, count())
+    def _told(self, event: Delta, choice: int) -> dict[str, Any]:
+        if isinstance(event, CallBegin):
+            self._calls[choice] = self._calls.get(choice, -1) + 1
+            return {"tool_calls": [{"index": self._calls[choice], **_call_of(event.number, event.name, "")}]}
+        if isinstance(event, ArgumentsDelta):
+            return {"tool_calls": [{"index": self._calls[choice], "function": {"arguments": event.text}}]}
+        assert isinstance(event, TextDelta | ReasoningDelta)
+        return {"content" if isinstance(event, TextDelta) else "reasoning_content": event.text}
 
     _bytes: TokenBytes = PrivateAttr()
-    _counted: dict[int, count[int]] = PrivateAttr(default_factory=dict)
+    _calls: dict[int, int] = PrivateAttr(default_factory=dict)  # the last call of each choice
 
 
 def _delta(index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _told(event: Event, numbers: count[int]) -> dict[str, Any]:
-    if isinstance(event, ToolCall):
-        return {"tool_calls": [{"index": next(numbers), **_called(event)}]}
-    return {"content" if isinstance(event, TextDelta) else "reasoning_content": event.text}
-
-
-def _called(event: ToolCall) -> dict[str, Any]:
-    """A call as clients know it: with an id, and its arguments as JSON."""
-    function = event.call["function"]
-    arguments = function.get("arguments", {})
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    number = event.call.get("id") or f"call_{uuid.uuid4().hex[:24]}"
-    return {"id": number, "type": "function", "function": {"name": function["name"], "arguments": text}}
-
-
-def _joined(events: list[Event], kind: type[TextDelta] | type[ReasoningDelta]) -> str:
-    return "".join(event.text for event in events if isinstance(event, kind))
+def _call_of(number: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
