@@ -16,16 +16,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from transept import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transept.serving.app import Options, make_app
-from transept.serving.models import Models, WritingModel
+from transept.serving.models import WritingModel
+from transept.serving.store import Models
 from transept.serving.tasks import TaskModel
 
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 
 
-def save_model(path: Path) -> Path:
-    """A Llama of bytes whose likeliest tokens are clear."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+def save_model(path: Path, *, merges: Sequence[tuple[str, str]] = (), **more: Any) -> Path:
+    """A Llama of bytes, and of some pairs of them, whose likeliest tokens are clear."""
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, [*merges]))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     marks = [f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end")]
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", additional_special_tokens=marks[:-1])
@@ -34,7 +35,7 @@ def save_model(path: Path) -> Path:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     sizes |= {"vocab_size": len(fast), "max_position_embeddings": 512, "initializer_range": 0.5}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, eos_token_id=None, bos_token_id=None))
+    model = LlamaForCausalLM(LlamaConfig(**sizes | more, eos_token_id=None, bos_token_id=None))
     model.save_pretrained(path)
     return path
 
@@ -47,20 +48,14 @@ def until(holds: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-class Server:
-    """A server in a thread, with its address."""
+class Running:
+    """A server in a thread, with its address, and what it serves."""
 
-    def __init__(
-        self, folder: Path, options: Options | None = None, *, beside: Sequence[TaskModel] = (), **engine: Any
-    ) -> None:
-        self.models = Models()
-        self.models.add(WritingModel("tiny", str(folder), {}, {"cache_bytes": 2**24} | engine))
-        for model in beside:
-            self.models.add(model)
-        self.engine = self.models.writing("tiny").engine
+    def __init__(self, models: Models, options: Options | None = None) -> None:
+        self.models = models
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = make_app(self.models, options or Options(grace=2.0))
+        app = make_app(models, options or Options(grace=2.0))
         self.uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
         self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [listener]})
         self.thread.start()
@@ -69,6 +64,20 @@ class Server:
         self.uvicorn.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()
+
+
+class Server(Running):
+    """A server of the small model, and of others beside it."""
+
+    def __init__(
+        self, folder: Path, options: Options | None = None, *, beside: Sequence[TaskModel] = (), **engine: Any
+    ) -> None:
+        models = Models()
+        models.add(WritingModel("tiny", str(folder), {}, {"cache_bytes": 2**24} | engine))
+        for model in beside:
+            models.add(model)
+        self.engine = models.get("tiny").engine
+        super().__init__(models, options)
 
 
 @pytest.fixture(scope="session")

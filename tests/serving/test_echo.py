@@ -35,7 +35,7 @@ def own(model: Any, ids: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("by_ids", [False, True])
 def test_prompts_are_scored_alone(server: Server, client: openai.OpenAI, by_ids: bool) -> None:
-    model = server.models.writing("tiny")
+    model = server.models.get("tiny")
     rows = [model.tokenizer(prompt).input_ids for prompt in (PROMPT, "The end")]
     options: dict[str, Any] = {"model": "tiny", "max_tokens": 0, "echo": True, "logprobs": 1}
     for _ in range(2):  # what was kept of the first does not hide the scores
@@ -58,7 +58,7 @@ def test_prompts_are_scored_alone(server: Server, client: openai.OpenAI, by_ids:
 
 
 def test_harnesses_find_the_scores_of_a_continuation(server: Server, client: openai.OpenAI) -> None:
-    model = server.models.writing("tiny")
+    model = server.models.get("tiny")
     context = list(model.tokenizer("It is").input_ids)
     row = model.model.generate(torch.tensor([context]), max_new_tokens=6, do_sample=False)[0].tolist()
     for ids, greedy in ((row, True), ([*row[:-1], (row[-1] + 1) % 200], False)):
@@ -73,7 +73,7 @@ def test_harnesses_find_the_scores_of_a_continuation(server: Server, client: ope
 def test_the_end_of_an_echoed_answer_has_its_score(tmp_path: Path) -> None:
     made = Server(save_model(tmp_path / "ends"))
     try:
-        model = made.models.writing("tiny")
+        model = made.models.get("tiny")
         ids = list(model.tokenizer("It is").input_ids)
         model.model.generation_config.eos_token_id = int(model.model(torch.tensor([ids])).logits[0, -1].argmax())
         client = openai.OpenAI(base_url=f"{made.url}/v1", api_key="any")

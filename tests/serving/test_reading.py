@@ -61,7 +61,7 @@ def test_vectors_are_those_of_the_pipeline(reader: Server, client: openai.OpenAI
             found = [np.frombuffer(base64.b64decode(each), "<f4") for each in found]
         assert np.abs(np.array(found, np.float32) - vectors).max() <= 1e-6
         assert [each.index for each in answer.data] == list(range(len(TEXTS)))
-    tokenizer = reader.models.reading("encoder", "text-embedding").tokenizer
+    tokenizer = reader.models.get("encoder").tokenizer
     ids = [tokenizer(text).input_ids for text in TEXTS]
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, ids))
     by_ids = client.embeddings.create(model="encoder", input=ids)
@@ -150,7 +150,7 @@ def test_many_clients_beside_one_that_writes(reader: Server, client: openai.Open
 
 
 def test_what_a_client_that_left_has_asked_is_not_computed(reader: Server) -> None:
-    model = reader.models.reading("encoder", "text-embedding")
+    model = reader.models.get("encoder")
     body = {"model": "encoder", "input": "one"}
     seen: list[int] = []
     with model.batcher.turn:  # no batch runs meanwhile

@@ -27,7 +27,7 @@ def client(server: Server) -> openai.OpenAI:
 
 def wanted(server: Server, prompt: str | list[int], new: int) -> str:
     """What generating alone gives, behind the prompt."""
-    model = server.models.writing("tiny")
+    model = server.models.get("tiny")
     ids = model.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
     found = model.model.generate(torch.tensor([ids]), max_new_tokens=new, do_sample=False)[0].tolist()
     text: str = model.tokenizer.decode(found, skip_special_tokens=True)
@@ -63,7 +63,7 @@ def test_chats(server: Server, client: openai.OpenAI) -> None:
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
     ]
     answer = client.chat.completions.create(model="tiny", messages=messages, max_completion_tokens=10, temperature=0)
-    model = server.models.writing("tiny")
+    model = server.models.get("tiny")
     rendered = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     ids = model.tokenizer.apply_chat_template(rendered, add_generation_prompt=True, return_dict=False)
     assert answer.choices[0].message.content == wanted(server, list(ids), 10)

@@ -8,6 +8,8 @@ import math
 import os
 import re
 import socket
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transept.cli import arguments
@@ -57,12 +59,29 @@ def serve(parser: arguments.Parser) -> None:
     add("--max-body", type=size, default=8 * 2**20, metavar="SIZE", help="of a request (8MiB)")
     add("--watchdog", type=float, default=30.0, metavar="S", help="seconds of a pass after which /health fails (30)")
     add("--grace", type=float, default=30.0, metavar="S", help="seconds for answers to end in when the server ends (30)")
+    _add_models(parser)
     add("--device", help="where to compute")
     add("--revision", help="a branch, tag or commit of repositories")
     add("--dtype", choices=arguments.DTYPES, help="the type of the weights")
     add("--threads", type=number, metavar="N", help="of the processor that compute")
     add("--json", action="store_true", help="tell the address as JSON")
     parser.set_defaults(main=main)
+
+
+def _add_models(parser: arguments.Parser) -> None:
+    """Options of what is served, and of when that is loaded."""
+    add, number = parser.add_argument, arguments.positive
+    add("--models-dir", metavar="DIR", help="serve each model in this folder, loaded when it is asked for")
+    add("--allow-cached", action="store_true", help="serve each model in the cache of the hub, by its repository")
+    add(
+        "--keep-alive",
+        metavar="TIME",
+        help="for which an unused model stays loaded, such as 5m; -1: for ever (5m; -1 of MODELs)",
+    )
+    add("--max-models", type=number, metavar="N", help="that are loaded at once (4)")
+    add("--model-memory", type=size, metavar="SIZE", help="for weights of models (what is free)")
+    add("--chat-template", metavar="FILE", help="in the place of the models' own")
+    add("--max-new-tokens", type=number, metavar="N", help="of an answer in a chat that does not say how long it may be")
 
 
 def size(text: str) -> int:
@@ -97,7 +116,7 @@ def main(args: argparse.Namespace) -> int:
     url = f"http://{shown}:{listener.getsockname()[1]}"
     names = [model.name for model in models]
     told = {"url": url, "models": names, "pid": os.getpid()}
-    print(json.dumps(told) if args.json else f"{url} serves {', '.join(names)}", flush=True)
+    print(json.dumps(told) if args.json else f"{url} serves {', '.join(names) or 'models when they are asked for'}", flush=True)
     patience = math.ceil(args.grace) + 1
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=patience)
     uvicorn.Server(config).run(sockets=[listener])
@@ -106,7 +125,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace) -> Any:
     from transept.pipelines.components import EMBEDDING_MODEL
-    from transept.serving.models import Models, load
+    from transept.serving.models import Loader
+    from transept.serving.store import Finder, Models, in_cache, in_directory
 
     if args.threads is not None:
         import torch
@@ -116,14 +136,22 @@ def _load(args: argparse.Namespace) -> Any:
     engine = {"max_rows": args.max_rows, "max_waiting": args.max_queue, "budget": args.step_budget, "context": args.max_context}
     engine |= {"cache_bytes": args.cache_memory, "keeps_prefixes": not args.no_prefix_cache, "exact": args.exact}
     reading = {"budget": args.encode_budget, "max_waiting": args.max_queue}
+    template = None if args.chat_template is None else read_text(args.chat_template)
+    writing = {"chat_template": template, "max_new_tokens": args.max_new_tokens}
     refuse(args.task is not None and len(args.models) > 1, "--task is for one model.", "Serve the others by themselves.")
-    models = Models()
-    for given in args.models or [EMBEDDING_MODEL]:
+    missing = args.models_dir is not None and not os.path.isdir(args.models_dir)
+    refuse(missing, f"--models-dir is {args.models_dir!r}, but there is no such folder.")
+    finders: list[Finder] = [] if args.models_dir is None else [partial(in_directory, Path(args.models_dir))]
+    finders += [in_cache] if args.allow_cached else []
+    keep_alive = "5m" if args.keep_alive is None else args.keep_alive
+    most = args.max_models or max(4, len(args.models))
+    loader = Loader(loading, engine, reading, writing)
+    models = Models(loader, keep_alive=keep_alive, max_models=most, memory=args.model_memory, finders=finders)
+    for given in args.models or ([] if finders else [EMBEDDING_MODEL]):
         name, separator, source = given.partition("=")
         if not separator or os.path.exists(given):
             name, source = os.path.basename(given.rstrip("/")).removesuffix(".gguf"), given
-        models.check(name)
-        models.add(load(name, source, args.task, loading, engine, reading))
+        models.offer(name, source, args.task, keep_alive=-1 if args.keep_alive is None else args.keep_alive)
     return models
 
 

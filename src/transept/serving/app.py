@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +14,21 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from transept.errors import InputError, TranseptError
 from transept.serving.answering import Answers
 from transept.serving.doors import LOOPBACK, Door
 from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
+from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
-from transept.serving.models import Models, WritingModel
+from transept.serving.models import WRITES, WritingModel
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
+from transept.serving.store import Models
 
 _QUIET = 15.0  # seconds after which a stream says that it lives
 _COMPILES = 2.0  # seconds that a schema may take
@@ -73,6 +77,7 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     app.add_exception_handler(TranseptError, _fail)
     app.add_exception_handler(Exception, _fail)
     _add_routes(app, models, metrics, options)
+    add_model_routes(app, models)
     add_reading_routes(app, models, metrics, options.max_texts)
     return app
 
@@ -110,16 +115,6 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
         """Counters and gauges in the format of Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models")
-    async def listed() -> Any:
-        """The models that are served."""
-        return {"object": "list", "data": [model.told() for model in models]}
-
-    @app.get("/v1/models/{name:path}")
-    async def one(name: str) -> Any:
-        """One of them."""
-        return models.get(name).told()
-
     @app.post("/v1/completions")
     async def complete(body: CompletionRequest, request: Request) -> Response:
         """Texts that go on from prompts."""
@@ -132,10 +127,21 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 
 
 async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
-    model = models.writing(body.model)
-    rows = model.engine.scheduler.max_rows
-    if (body.n or 1) > rows:
-        return reply(400, f"`n` is {body.n}, but this model writes {rows} answers at once at most.", "invalid_value", "n")
+    served = await models.find(body.model, WRITES)
+    with ExitStack() as held:
+        model = await models.hold(served, held, body.keep_alive)
+        if (body.n or 1) > (rows := model.engine.scheduler.max_rows):
+            what = f"`n` is {body.n}, but this model writes {rows} answers at once at most."
+            return reply(400, what, "invalid_value", "n")
+        answers = await _ask(model, body, request)
+        held.callback(_count, metrics, model.name, answers)
+        if not body.stream:
+            return await watched(request, _whole(body, answers))
+        return _Stream(_stream(body, answers), held.pop_all())
+
+
+async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, request: Request) -> Answers:
+    """The answers to a request, which are being written."""
     prompts = await asyncio.to_thread(body.prompts, model)
     if body.is_constrained:
         matcher = await _matcher(model, body.compiled)
@@ -144,10 +150,19 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
     answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
     answers.submit()
-    counted = _counting(metrics, model.name, answers)
-    if body.stream:
-        return StreamingResponse(_stream(body, answers, counted), media_type="text/event-stream", headers=_HEADERS)
-    return await watched(request, _whole(body, answers, counted))
+    return answers
+
+
+class _Stream(StreamingResponse):
+    """Chunks as events of a server; what is held meanwhile is let go at the end, also of a stream that never began."""
+
+    def __init__(self, chunks: AsyncIterator[bytes], held: ExitStack) -> None:
+        super().__init__(chunks, media_type="text/event-stream", headers=_HEADERS)
+        self.held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.held:
+            await super().__call__(scope, receive, send)
 
 
 async def _matcher(model: WritingModel, compiled: Callable[[WritingModel], Matcher]) -> Matcher:
@@ -159,33 +174,26 @@ async def _matcher(model: WritingModel, compiled: Callable[[WritingModel], Match
         raise InputError("the schema takes too long to compile.", hint="Use a simpler one.") from None
 
 
-def _counting(metrics: Metrics, name: str, answers: Answers) -> Callable[[], None]:
-    """What counts the tokens of a request when it is over, and cancels what is left of it."""
-
-    def over() -> None:
-        if any(writer.finish_reason is None for writer in answers.writers):
-            metrics.cancelled.labels(name).inc()
-        answers.close()
-        usage = answers.usage
-        metrics.prompt_tokens.labels(name).inc(usage.prompt)
-        metrics.cached_tokens.labels(name).inc(usage.cached)
-        metrics.new_tokens.labels(name).inc(usage.written)
-
-    return over
+def _count(metrics: Metrics, name: str, answers: Answers) -> None:
+    """Count the tokens of a request that is over, and cancel what is left of it."""
+    if any(writer.finish_reason is None for writer in answers.writers):
+        metrics.cancelled.labels(name).inc()
+    answers.close()
+    usage = answers.usage
+    metrics.prompt_tokens.labels(name).inc(usage.prompt)
+    metrics.cached_tokens.labels(name).inc(usage.cached)
+    metrics.new_tokens.labels(name).inc(usage.written)
 
 
-async def _whole(body: CompletionRequest | ChatRequest, answers: Answers, over: Callable[[], None]) -> Response:
+async def _whole(body: CompletionRequest | ChatRequest, answers: Answers) -> Response:
     pieces: list[list[Any]] = [[] for _ in answers.requests]
-    try:
-        async for piece in answers:
-            pieces[piece.choice].append(piece)
-    finally:
-        over()
+    async for piece in answers:
+        pieces[piece.choice].append(piece)
     choices = [body.whole(index, own) for index, own in enumerate(pieces)]
     return JSONResponse({**body.head(), "choices": choices, "usage": answers.usage.told()})
 
 
-async def _stream(body: CompletionRequest | ChatRequest, answers: Answers, over: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _stream(body: CompletionRequest | ChatRequest, answers: Answers) -> AsyncIterator[bytes]:
     """Chunks as events of a server; an error in the middle is the last of them."""
     head: dict[str, Any] = body.head() | ({"usage": None} if body.wants_usage else {})
     try:
@@ -203,8 +211,6 @@ async def _stream(body: CompletionRequest | ChatRequest, answers: Answers, over:
         yield b"data: [DONE]\n\n"
     except TranseptError as error:
         yield b"data: " + bytes(reply_to(error).body) + b"\n\n"
-    finally:
-        over()
 
 
 async def _kept_alive(answers: Answers) -> AsyncIterator[Any]:

@@ -46,6 +46,12 @@ class QueueFullError(BusyError):
     code = "queue_full"
 
 
+class LoadingError(BusyError):
+    """There is no room for a model that is asked for, until others are not used any more."""
+
+    code = "loading"
+
+
 class DrainingError(BusyError):
     """The engine ends, and takes no more requests."""
 

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from transept.serving.engine.memory import BLOCK
-from transept.serving.models import Models
+from transept.serving.store import Models
 from transept.serving.tasks import TaskModel
 
 
@@ -49,6 +49,7 @@ class _Gauges(Collector):
         waiting = GaugeMetricFamily("transept_requests_waiting", "Rows that wait.", labels=["model"])
         held = GaugeMetricFamily("transept_cache_bytes", "Keys and values.", labels=["model", "kind"])
         limit = GaugeMetricFamily("transept_cache_bytes_limit", "Keys and values at most.", labels=["model"])
+        loaded = GaugeMetricFamily("transept_models_loaded", "Models that are loaded.", value=len([*self.models]))
         for model in self.models:
             if isinstance(model, TaskModel):
                 running.add_metric([model.name], model.batcher.running)
@@ -61,4 +62,4 @@ class _Gauges(Collector):
             held.add_metric([model.name, "rows"], engine.memory.row_blocks * of_block)
             held.add_metric([model.name, "beginnings"], engine.memory.kept_blocks * of_block)
             limit.add_metric([model.name], engine.memory.blocks * of_block)
-        yield from (running, waiting, held, limit)
+        yield from (running, waiting, held, limit, loaded)

@@ -1,25 +1,26 @@
-"""Models that are served, by name."""
+"""Models as a server has them: with an engine or a pipeline, loaded from checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import re
-import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from transept.errors import InputError
+from transept.checkpoint.store import open_store
+from transept.errors import TranseptWarning
 from transept.generation.prompt import end_tokens
 from transept.pipelines import pipeline, task_names
-from transept.serving.batcher import Turns
+from transept.pipelines.components import Components
 from transept.serving.engine.constraint import Grammars
 from transept.serving.engine.engine import Engine
 from transept.serving.engine.logprobs import TokenBytes
-from transept.serving.errors import ModelNotFoundError
 from transept.serving.tasks import TaskModel, components
+from transept.storage.source import GGUF_ENDING
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?")
+WRITES = "text-generation"
 
 
 class Mailbox:
@@ -57,12 +58,26 @@ class WritingModel:
         source: a folder, a ``.gguf`` file, or a repository.
         loading: how it is loaded: those of :func:`transept.pipeline`.
         engine: settings of :class:`Engine`.
+        chat_template: in the place of the tokenizer's own.
+        max_new_tokens: of an answer in a chat that does not say how long it may be.
     """
 
-    def __init__(self, name: str, source: str, loading: Mapping[str, Any], engine: Mapping[str, Any]) -> None:
-        made = pipeline("text-generation", source, **loading)
-        self.name, self.tokenizer, self.model = name, made.tokenizer, made.model
-        self.created = int(time.time())
+    task = WRITES
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        loading: Mapping[str, Any],
+        engine: Mapping[str, Any],
+        *,
+        chat_template: str | None = None,
+        max_new_tokens: int | None = None,
+    ) -> None:
+        made = pipeline(self.task, source, **loading)
+        self.name, self.tokenizer, self.model, self.max_new_tokens = name, made.tokenizer, made.model, max_new_tokens
+        if chat_template is not None:
+            self.tokenizer.chat_template = chat_template
         self.token_bytes = TokenBytes(self.tokenizer)
         self.engine = Engine(self.model, **engine)
 
@@ -91,110 +106,52 @@ class WritingModel:
         most = self.engine.memory.positions
         return most if self.engine.context is None else min(self.engine.context, most)
 
+    def room(self, prompt: int) -> int:
+        """How many tokens are written behind a prompt of so many, where a request does not say."""
+        left = max(self.context - prompt, 1)
+        return left if self.max_new_tokens is None else min(left, self.max_new_tokens)
+
     @property
     def vocabulary(self) -> int:
         """How many tokens there are."""
         return int(self.model.body.vocab_size)
 
-    def told(self) -> dict[str, Any]:
-        """The model as clients are told of it."""
-        about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "transept"}
-        return about | {"task": "text-generation", "loaded": True, "context": self.context}
 
-
-class Models:
-    """What is served, by name."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, WritingModel | TaskModel] = {}
-        self._turns = Turns()
-
-    def check(self, name: str) -> None:
-        """Refuse a name that cannot be, or is there (``InputError``)."""
-        if _NAME.fullmatch(name) is None:
-            what = f"a model cannot be served as {name!r:.80}."
-            raise InputError(
-                what, hint="Give it a name: NAME=MODEL, of letters, digits and . _ : @ -, with at most one / inside."
-            )
-        if name in self._by_name:
-            raise InputError(f"two models are to be served as {name!r}.", hint="Give one a name: NAME=MODEL.")
-
-    def add(self, model: WritingModel | TaskModel) -> None:
-        """Serve a model, whose passes take turns with those of the others."""
-        self.check(model.name)
-        (model.engine if isinstance(model, WritingModel) else model.batcher).turn = self._turns
-        self._by_name[model.name] = model
-
-    def get(self, name: str) -> WritingModel | TaskModel:
-        """The model of that name (``ModelNotFoundError``)."""
-        if name not in self._by_name:
-            raise ModelNotFoundError(f"no model {name!r:.80} is served here.", hint=f"There is {', '.join(self._by_name)}.")
-        return self._by_name[name]
-
-    def writing(self, name: str) -> WritingModel:
-        """The model of that name, which must write texts (``InputError``)."""
-        model = self.get(name)
-        if not isinstance(model, WritingModel):
-            what = f"the model {name!r} does {model.task} and writes no texts."
-            raise InputError(what, hint=f"Ask /v1/tasks/{model.task}.")
-        return model
-
-    def reading(self, name: str | None, task: str) -> TaskModel:
-        """The model of that name, which must be for a task (``InputError``), or the only one that is."""
-        able = [model for model in self if isinstance(model, TaskModel) and model.can(task)]
-        if name is None:
-            if len(able) != 1:
-                raise InputError(f"{len(able)} models do {task}, so that `model` must name one.")
-            return able[0]
-        model = self.get(name)
-        if model not in able:
-            does = model.task if isinstance(model, TaskModel) else "text-generation"
-            hint = f"Ask {' or '.join(each.name for each in able)}." if able else "Serve a model for it."
-            raise InputError(f"the model {name!r} does {does}, and not {task}.", hint=hint)
-        assert isinstance(model, TaskModel)
-        return model
-
-    def first_of(self, name: str | None, *tasks: str) -> str:
-        """The first of some tasks that the model of that name can do, or any model where none is named; else the last."""
-        models = [model for model in self if isinstance(model, TaskModel) and name in (None, model.name)]
-        return next((task for task in tasks if any(model.can(task) for model in models)), tasks[-1])
-
-    def __iter__(self) -> Iterator[WritingModel | TaskModel]:
-        return iter(self._by_name.values())
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let all answer."""
-        for model in self:
-            model.start(loop)
-
-    def close(self, grace: float) -> None:
-        """Let all end their answers within so many seconds."""
-        ends = time.monotonic() + grace
-        for model in self:
-            model.close(max(ends - time.monotonic(), 0.0))
-
-    def are_healthy(self, patience: float) -> bool:
-        """Whether all engines answer, and none has spent more seconds than so many on a pass."""
-        return all(model.is_healthy(patience) for model in self)
-
-
-def load(
-    name: str,
-    source: str,
-    task: str | None,
-    loading: Mapping[str, Any],
-    engine: Mapping[str, Any],
-    reading: Mapping[str, Any],
-) -> WritingModel | TaskModel:
-    """Load what a checkpoint is for: a causal language model writes, and any other one does its task.
+@dataclass(frozen=True)
+class Loader:
+    """Loads checkpoints, each for what it is for: a causal language model writes, and any other one does its task.
 
     Args:
-        name, source, loading, engine: those of :class:`WritingModel`.
-        task: the pipeline's name; told by the checkpoint when absent.
+        loading: how: ``device``, ``dtype`` and ``revision``.
+        engine: settings of :class:`Engine`.
         reading: ``budget`` and ``max_waiting`` of :class:`TaskModel`.
+        writing: ``chat_template`` and ``max_new_tokens`` of :class:`WritingModel`.
     """
-    if not source.endswith(".gguf") and task is None:
-        task = components(source, loading).task(task_names())
-    if task in (None, "text-generation"):
-        return WritingModel(name, source, loading, engine)
-    return TaskModel(name, source, task, loading, **reading)
+
+    loading: Mapping[str, Any] = field(default_factory=dict)
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    writing: Mapping[str, Any] = field(default_factory=dict)
+
+    def task(self, source: str, *, fetch: bool = False) -> str:
+        """What a checkpoint is for, told by its config (``TranseptError`` where that cannot be)."""
+        return WRITES if source.endswith(GGUF_ENDING) else self._parts(source, fetch).task(task_names())
+
+    def size(self, source: str) -> int:
+        """Bytes of the files of a checkpoint's weights (``TranseptError`` where there are none)."""
+        found = self._parts(source, fetch=False).source
+        assert found is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TranseptWarning)  # of pickles; loading says it again
+            return sum(path.stat().st_size for path in open_store(found).files)
+
+    def load(self, name: str, source: str, task: str | None = None, *, fetch: bool = False) -> WritingModel | TaskModel:
+        """Load a folder, a ``.gguf`` file or a repository; what the cache lacks of it is fetched where that is asked for."""
+        task = task or self.task(source, fetch=fetch)
+        loading = {**self.loading, "local_files_only": not fetch}
+        if task == WRITES:
+            return WritingModel(name, source, loading, self.engine, **self.writing)
+        return TaskModel(name, source, task, loading, **self.reading)
+
+    def _parts(self, source: str, fetch: bool) -> Components:
+        return components(source, {**self.loading, "local_files_only": not fetch})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Protocol
 
 from fastapi import FastAPI, Request
@@ -12,13 +14,13 @@ from starlette.responses import JSONResponse, Response
 from transept.errors import InputError
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
-from transept.serving.models import Models
 from transept.serving.protocol.audio import read_form
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
 from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.ranks import RankRequest, ScoreRequest
 from transept.serving.protocol.tasks import TaskRequest
 from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from transept.serving.store import Models, can
 from transept.serving.tasks import TaskModel
 
 
@@ -30,6 +32,10 @@ class Asked(Protocol):
         """The name that it asks for."""
 
     @property
+    def keep_alive(self) -> str | float | None:
+        """How long the model stays."""
+
+    @property
     def items(self) -> Sequence[object]:
         """What is read."""
 
@@ -39,18 +45,7 @@ class Asked(Protocol):
 
 def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts: int) -> None:
     """Give the application the routes of tasks; a request may have so many texts."""
-
-    async def answer(body: Asked, request: Request, task: str) -> Response:
-        model = models.reading(body.model, task)
-
-        async def computed() -> Response:
-            if (count := len(body.items)) > max_texts:
-                raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
-            found, tokens = await model.ask(lambda: body.answer(model, task), count)
-            metrics.prompt_tokens.labels(model.name).inc(tokens)
-            return found if isinstance(found, Response) else JSONResponse(found)
-
-        return await watched(request, computed())
+    answer = partial(_answer, models, metrics, max_texts)
 
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
@@ -72,7 +67,7 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     @app.post("/v1/score")
     async def score(body: ScoreRequest, request: Request) -> Response:
         """How near pairs of texts are."""
-        return await answer(body, request, models.first_of(body.model, "text-ranking", "text-similarity"))
+        return await answer(body, request, "text-ranking", "text-similarity")
 
     @app.post("/v1/classify")
     async def classify(body: ClassifyRequest, request: Request) -> Response:
@@ -92,13 +87,35 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     _add_token_routes(app, models)
 
 
+async def _answer(models: Models, metrics: Metrics, max_texts: int, body: Asked, request: Request, *tasks: str) -> Response:
+    """The answer of the first of some tasks that the model is for, unless its client leaves before."""
+
+    async def computed() -> Response:
+        served = await models.find(body.model, *tasks)
+        task = next(each for each in tasks if can(served, each))
+        if (count := len(body.items)) > max_texts:
+            raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
+        with ExitStack() as held:
+            model = await models.hold(served, held, body.keep_alive)
+            found, tokens = await model.ask(lambda: body.answer(model, task), count)
+            metrics.prompt_tokens.labels(model.name).inc(tokens)
+            return found if isinstance(found, Response) else JSONResponse(found)
+
+    return await watched(request, computed())
+
+
 def _add_token_routes(app: FastAPI, models: Models) -> None:
+    async def answer(body: TokenizeRequest | DetokenizeRequest) -> Response:
+        with ExitStack() as held:
+            model = await models.hold(await models.find(body.model), held, body.keep_alive)
+            return JSONResponse(await asyncio.to_thread(body.answer, model))
+
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Tokens of a text or of messages."""
-        return JSONResponse(await asyncio.to_thread(body.answer, models.get(body.model)))
+        return await answer(body)
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of tokens."""
-        return JSONResponse(await asyncio.to_thread(body.answer, models.get(body.model)))
+        return await answer(body)

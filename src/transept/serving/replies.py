@@ -14,11 +14,12 @@ from transept.serving.errors import (
     DrainingError,
     EngineDeadError,
     FieldError,
+    LoadingError,
     ModelNotFoundError,
     QueueFullError,
 )
 
-_BUSY = {QueueFullError: 429, DrainingError: 503, EngineDeadError: 503}
+_BUSY = {QueueFullError: 429, LoadingError: 503, DrainingError: 503, EngineDeadError: 503}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 408: "timeout"}
 _CODES |= {413: "body_too_large", 415: "unsupported_media_type"}

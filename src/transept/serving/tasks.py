@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -62,7 +61,6 @@ class TaskModel:
         parts = components(source, loading or {})
         task = parts.task(task_names()) if task is None else ALIASES.get(task, task)
         self.name, self.task, self.budget, self.max_waiting = name, task, budget, max_waiting
-        self.created = int(time.time())
         made = task_class(task).build(parts, budget=budget)
         self.pipeline, self.model = made, made.model
         self.parts = _Loaded(**{name: getattr(parts, name) for name in Components.__dataclass_fields__}, loaded=self.model)
@@ -77,11 +75,6 @@ class TaskModel:
         forward = made.forward
         made.forward = lambda samples, options: self.batcher.run(forward, _GONE.get(), samples, options)
         return made
-
-    def can(self, task: str) -> bool:
-        """Whether the model's head is that of a task."""
-        task = ALIASES.get(task, task)
-        return task == self.task or (task in task_names() and task_class(task).auto is type(self.pipeline).auto)
 
     def doing(self, task: str) -> Any:
         """The pipeline of a task that the model can do (``InputError`` where it lacks what that needs)."""
@@ -139,15 +132,16 @@ class TaskModel:
             raise InputError(f"the model {self.name!r} reads no texts.")
         return found
 
-    def told(self) -> dict[str, Any]:
-        """The model as clients are told of it."""
-        about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "transept"}
-        return about | {"task": self.task, "loaded": True, "context": self.context}
+
+def is_for(model: str, task: str) -> bool:
+    """Whether a model for one task has the head of another."""
+    task = ALIASES.get(task, task)
+    return task == model or (task in task_names() and task_class(task).auto is task_class(model).auto)
 
 
 def components(source: str, loading: Mapping[str, Any]) -> Components:
     """What a checkpoint is made of, to be loaded so."""
-    hub = {"revision": loading["revision"]} if loading.get("revision") is not None else {}
+    hub = {name: value for name in ("revision", "local_files_only") if (value := loading.get(name)) is not None}
     return Components(source, {}, hub, loading.get("device"), loading.get("dtype"))
 
 

@@ -12,9 +12,10 @@ from typing import Any
 from transept.batch.encode import plain
 from transept.environment.units import count, size
 from transept.errors import InputError, TranseptError
+from transept.storage.cache import repositories
 from transept.storage.files import load_json
 from transept.storage.gguf import read_gguf
-from transept.storage.source import GGUF_ENDING, Source
+from transept.storage.source import GGUF_ENDING
 
 # What a process with PyTorch takes besides a model, and the positions that a cache is counted for.
 BESIDES, POSITIONS = 500_000_000, 4096
@@ -79,18 +80,6 @@ class Cached:
     name: str
     path: Path
     bytes: int
-
-
-def repositories() -> list[tuple[str, Path]]:
-    """The repositories of models in the cache of the hub, each with the folder of the commit that its ``main`` is."""
-    from huggingface_hub import constants
-
-    found = []
-    for folder in sorted(Path(constants.HF_HUB_CACHE).expanduser().glob("models--*")):
-        name = folder.name.removeprefix("models--").replace("--", "/")
-        with suppress(TranseptError):
-            found += [(name, folder / "snapshots" / commit)] if (commit := Source(name).commit) is not None else []
-    return [(name, path) for name, path in found if path.is_dir()]
 
 
 def cached() -> list[Cached]:

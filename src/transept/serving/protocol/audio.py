@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from transept.errors import InputError
 from transept.pipelines.transcription import TranscriptionPipeline
 from transept.serving.errors import FieldError
-from transept.serving.protocol.base import Body, Name
+from transept.serving.protocol.base import Name, Using
 from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 
@@ -21,7 +21,7 @@ MAX_FIELDS, MAX_FIELD = 16, 4096
 CHUNK = 30.0  # seconds that a model without windows reads at once
 
 
-class TranscriptionRequest(Body):
+class TranscriptionRequest(Using):
     """A recording, and how it is to be answered."""
 
     file: Annotated[bytes, Field(min_length=1)]

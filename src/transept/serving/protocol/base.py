@@ -6,8 +6,9 @@ import time
 import uuid
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from transept.environment.units import seconds
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
@@ -23,12 +24,22 @@ Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Token = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Stops = Annotated[list[Stop], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+# Seconds, or such as "5m", for which a model stays loaded; below 0 for ever.
+KeepAlive = Annotated[
+    Annotated[float, Field(ge=-1, le=2**31 - 1)] | Annotated[str, Field(max_length=32)], AfterValidator(seconds)
+]
 
 
 class Body(BaseModel):
     """The body of a request: a field that is not named here is refused, and so is a value of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Using(Body):
+    """A request that uses a model, and may say how long that stays loaded."""
+
+    keep_alive: KeepAlive | None = None
 
 
 class StreamOptions(Body):
@@ -65,7 +76,7 @@ class OfSchema(Body):
     json_schema: Schema
 
 
-class Writing(Body):
+class Writing(Using):
     """What completions and chats have in common; settings that are absent are the model's own."""
 
     model: Name

@@ -185,7 +185,7 @@ class ChatRequest(Writing):
         read = AnswerReader(prefix=prefix, known=properties_of(offered), calls=bool(offered) and name is None)
         may_reason = begins and not any(end in prefix for end in REASONING_TAGS.values())
         reader = CallReader(read, name=name, parallel=self.parallel_tool_calls is not False, may_reason=may_reason)
-        new = self.max_completion_tokens or self.max_tokens or max(model.context - len(ids), 1)
+        new = self.max_completion_tokens or self.max_tokens or model.room(len(ids))
         settings = self.settings(model.model.generation_config, new, model.vocabulary)
         return [Prompt(ids, settings, self.stop or (), reader, (self.top_logprobs or 0) if self.logprobs else None)]
 

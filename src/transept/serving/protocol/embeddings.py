@@ -14,7 +14,7 @@ from transept.errors import InputError
 from transept.pipelines.batching import Sample
 from transept.pipelines.tasks.retrieval import EmbeddingOptions, normalized
 from transept.pipelines.text import NO_LIMIT
-from transept.serving.protocol.base import Body, Count, Name, Text, Token
+from transept.serving.protocol.base import Count, Name, Text, Token, Using
 from transept.serving.tasks import TaskModel, check_lengths, compute, rows_of
 
 TASK = "text-embedding"
@@ -40,7 +40,7 @@ def listed(given: Any) -> list[Any]:
     return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
 
 
-class Vectors(Body):
+class Vectors(Using):
     """What both routes take beside their texts."""
 
     dimensions: Count | None = None

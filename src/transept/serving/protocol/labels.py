@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from transept.pipelines.text import NO_LIMIT
-from transept.serving.protocol.base import Body, Count, Name, Text
+from transept.serving.protocol.base import Count, Name, Text, Using
 from transept.serving.protocol.embeddings import Texts, listed
 from transept.serving.tasks import TaskModel, compute, rows_of
 
 TASK = "text-classification"
 
 
-class ClassifyRequest(Body):
+class ClassifyRequest(Using):
     """Texts, and how many classes to name of each."""
 
     model: Name | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 from transept.errors import InputError
 from transept.pipelines.tasks.retrieval import RankingOptions
 from transept.pipelines.text import NO_LIMIT
-from transept.serving.protocol.base import Body, Count, Name, Text
+from transept.serving.protocol.base import Body, Count, Name, Text, Using
 from transept.serving.protocol.embeddings import Texts, listed, options_of
 from transept.serving.tasks import TaskModel, compute, rows_of
 
@@ -47,7 +47,7 @@ def scored(model: TaskModel, pairs: Sequence[tuple[str, str]], *, raw: bool, tru
     return found, sum(row.length for each in rows for row in each)
 
 
-class RankRequest(Body):
+class RankRequest(Using):
     """A query and documents; the model may be left out where one is for them."""
 
     model: Name | None = None
@@ -79,7 +79,7 @@ class RankRequest(Body):
         return {"id": f"rank-{uuid.uuid4().hex}", "model": model.name, "results": results, "usage": usage}, tokens
 
 
-class ScoreRequest(Body):
+class ScoreRequest(Using):
     """Two texts or lists of them, of which one text stands for as many as the other list has."""
 
     model: Name | None = None

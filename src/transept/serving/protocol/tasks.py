@@ -16,7 +16,7 @@ from transept.errors import InputError, TranseptError, nearest
 from transept.pipelines import ALIASES
 from transept.pipelines.tasks.generation import WritingPipeline
 from transept.serving.errors import FieldError
-from transept.serving.protocol.base import Body, Name
+from transept.serving.protocol.base import Name, Using
 from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 
@@ -37,7 +37,7 @@ _WRITING |= {"no_repeat_ngram_size", "length_penalty"}
 _MOST = 1024  # of tokens that are written, and of texts in a parameter
 
 
-class TaskRequest(Body):
+class TaskRequest(Using):
     """Inputs of a pipeline, and its options."""
 
     model: Name | None = None

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from transept.errors import InputError
 from transept.serving.models import WritingModel
-from transept.serving.protocol.base import Body, Name, Text, Token
+from transept.serving.protocol.base import Name, Text, Token, Using
 from transept.serving.protocol.chat import Message
 from transept.serving.tasks import TaskModel
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(Using):
     """A text, or messages that the model's template makes a text of."""
 
     model: Name
@@ -40,7 +40,7 @@ class TokenizeRequest(Body):
         return found | ({"token_strs": tokenizer.convert_ids_to_tokens(ids)} if self.return_token_strs else {})
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(Using):
     """Tokens of a model."""
 
     model: Name
