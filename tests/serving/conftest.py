@@ -23,13 +23,18 @@ from transept.serving.tasks import TaskModel
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 
 
-def save_model(path: Path, *, merges: Sequence[tuple[str, str]] = (), **more: Any) -> Path:
-    """A Llama of bytes, and of some pairs of them, whose likeliest tokens are clear."""
+def byte_tokenizer(*more: str, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
+    """A token for each byte and for some pairs of them, for each role and for what is asked for."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, [*merges]))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    marks = [f"<|{role}|>" for role in ("system", "user", "assistant", "tool", "end")]
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", additional_special_tokens=marks[:-1])
+    marks = [*(f"<|{role}|>" for role in ("system", "user", "assistant", "tool")), *more]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", additional_special_tokens=marks)
+
+
+def save_model(path: Path, *, merges: Sequence[tuple[str, str]] = (), **more: Any) -> Path:
+    """A Llama of bytes, and of some pairs of them, whose likeliest tokens are clear."""
+    fast = byte_tokenizer(merges=merges)
     fast.chat_template = TEMPLATE
     fast.save_pretrained(path)
     torch.manual_seed(0)
@@ -70,7 +75,7 @@ class Server(Running):
     """A server of the small model, and of others beside it."""
 
     def __init__(
-        self, folder: Path, options: Options | None = None, *, beside: Sequence[TaskModel] = (), **engine: Any
+        self, folder: Path, options: Options | None = None, *, beside: Sequence[TaskModel | WritingModel] = (), **engine: Any
     ) -> None:
         models = Models()
         models.add(WritingModel("tiny", str(folder), {}, {"cache_bytes": 2**24} | engine))

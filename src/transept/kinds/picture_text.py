@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from transept.core.inputs import RecordOptions
 from transept.core.model import Backbone
 from transept.core.parts import Composed, CompositeConfig, Part, resolved
 from transept.errors import InputError, InputTypeError
@@ -69,6 +70,12 @@ def place(x: Tensor, where: Tensor, features: Sequence[Tensor], kind: str) -> Te
     return x.masked_scatter(where[:, :, None], joined)
 
 
+class PictureTextOptions(RecordOptions, total=False):
+    """What is taken beside the inputs; ``lengths`` are as for text models, and rows with pictures come as embeddings then."""
+
+    lengths: Sequence[int] | None
+
+
 class PictureTextBackbone(Composed, Backbone):
     """A vision model, and a text model that reads what the first makes of pictures among its tokens.
 
@@ -79,6 +86,7 @@ class PictureTextBackbone(Composed, Backbone):
     kinds: ClassVar[tuple[Pictures, ...]] = (Pictures("image", "pixel_values", "image_token_id"),)
     parts = (Part("visual", resolved("Model"), "vision_config"), Part("language_model", resolved("Model"), "text_config"))
     token_parts = ("language_model",)
+    accepts: ClassVar[type] = PictureTextOptions
     picture_inputs: ClassVar[tuple[str, ...]] = ()
     causal = True
     pooling = "last"
@@ -267,6 +275,8 @@ class PictureTextBackbone(Composed, Backbone):
     max_positions = property(lambda self: self.language_model.max_positions)
     trained_positions = property(lambda self: self.language_model.trained_positions)
     first_position = property(lambda self: self.language_model.first_position)
+    can_continue_rows = property(lambda self: self.language_model.can_continue_rows)
+    switches_at = property(lambda self: self.language_model.switches_at)
 
     def cache_matters(self, inputs: Mapping[str, Any]) -> bool:
         return self.language_model.cache_matters(inputs)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transept.errors import InputError
-from transept.preprocess.features import as_numpy
+from transept.preprocess import placeholders
+from transept.preprocess.features import BatchFeature, as_numpy
 
 # The type of a part of a message -> what a call takes it as, and the keys that it can stand under.
 _KINDS = {
@@ -15,6 +16,40 @@ _KINDS = {
     "audio": ("audio", ("audio", "url", "path")),
 }
 Media = dict[str, list[list[Any]]]
+
+
+def encode_chat(processor: Any, conversation: Any, images: list[Any], **options: Any) -> tuple[list[int], BatchFeature]:
+    """The ids of a chat of somebody who is not trusted, and what a model reads of its pictures beside them, as tensors.
+
+    They are those of the processor's :meth:`apply_chat_template`, but that control tokens in the texts of messages, such as
+    placeholders of pictures, are plain text.
+
+    Args:
+        processor: of pictures and texts; the template is that of its tokenizer.
+        conversation: messages, in which ``{"type": "image"}`` stands for each picture.
+        images: the pictures, in their order.
+        options: of the tokenizer's :meth:`apply_chat_template`.
+
+    Raises:
+        InputError: a chat that cannot be used, or a template that does not show each picture once.
+    """
+    tokenizer = processor.tokenizer
+    ids = list(tokenizer.apply_chat_template(conversation, sanitize_control_tokens=True, return_dict=False, **options))
+    if tokenizer.bos_token_id is None or ids[:1] != [tokenizer.bos_token_id]:
+        ids = tokenizer.build_inputs_with_special_tokens(ids)
+    tokens = {kind: tokenizer.convert_tokens_to_ids(token) for kind, token in processor.placeholders.items()}
+    if (shown := ids.count(tokens["images"])) != len(images):
+        raise InputError(f"the chat has {len(images)} images, but the model's chat template shows {shown}.")
+    if not images:
+        return ids, BatchFeature({})
+    inputs = processor(images=images, return_tensors="pt")
+    texts = processor.replacements("images", inputs, {})
+    features = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
+    ids = [each for index in ids for each in (next(features) if index == tokens["images"] else [index])]
+    if processor.return_mm_token_type_ids:
+        inputs["mm_token_type_ids"] = placeholders.type_ids([ids], tokens)
+        inputs.convert_to_tensors("pt")
+    return ids, inputs
 
 
 def split_media(conversation: Any) -> tuple[Any, Media]:

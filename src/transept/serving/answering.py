@@ -15,6 +15,7 @@ from transept.serving.engine.calls import CallReader, Delta
 from transept.serving.engine.constraint import Constraint, Matcher
 from transept.serving.engine.engine import Request
 from transept.serving.engine.logprobs import Telling, TokenBytes, Told, of_prompt
+from transept.serving.engine.pictures import Pictures
 from transept.serving.engine.sampler import Chosen
 from transept.serving.engine.writer import Writer
 from transept.serving.models import WritingModel
@@ -60,6 +61,7 @@ class Prompt:
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
     matcher: Matcher | None = None  # of what the answer must look like
     echo: str | None = None  # what is shown before the answer
+    pictures: Pictures | None = None
     writes: bool = True  # else the prompt is read and scored alone
 
 
@@ -143,8 +145,10 @@ class Answers:
         index, model = len(self.requests), self.model
         answer = _Answer(index, prompt, model.tokenizer, model.token_bytes, lambda item: model.mailbox.put(self.queue, item))
         held = () if answer.constraint is None else (answer.constraint,)
+        salt += b"" if prompt.pictures is None else prompt.pictures.digest
         request = Request(prompt.ids, prompt.settings, answer.take, answer.put, seed, prompt.logprobs, held, salt)
         request.echo = answer.echoed.extend if prompt.echo is not None and prompt.logprobs is not None else None
+        request.pictures = prompt.pictures
         self.writers.append(answer.writer)
         self.requests.append(request)
 

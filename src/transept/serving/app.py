@@ -23,7 +23,7 @@ from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
-from transept.serving.models import WRITES, WritingModel
+from transept.serving.models import SEES, WRITES, WritingModel
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.reading import add_reading_routes
@@ -127,7 +127,7 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 
 
 async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
-    served = await models.find(body.model, WRITES)
+    served = await models.find(body.model, WRITES, SEES)
     with ExitStack() as held:
         model = await models.hold(served, held, body.keep_alive)
         if (body.n or 1) > (rows := model.engine.scheduler.max_rows):

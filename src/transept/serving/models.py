@@ -20,7 +20,7 @@ from transept.serving.engine.logprobs import TokenBytes
 from transept.serving.tasks import TaskModel, components
 from transept.storage.source import GGUF_ENDING
 
-WRITES = "text-generation"
+WRITES, SEES = "text-generation", "image-text-to-text"  # tasks of models that write, the latter about pictures too
 
 
 class Mailbox:
@@ -51,18 +51,17 @@ def _deliver(items: list[tuple[asyncio.Queue[Any], Any]]) -> None:
 
 
 class WritingModel:
-    """A causal language model with its engine and its tokenizer.
+    """A causal language model, which may see pictures, with its engine and what prepares its prompts.
 
     Args:
         name: by which clients ask for it.
         source: a folder, a ``.gguf`` file, or a repository.
         loading: how it is loaded: those of :func:`transept.pipeline`.
         engine: settings of :class:`Engine`.
-        chat_template: in the place of the tokenizer's own.
+        task: one of the two.
+        chat_template: in the place of the checkpoint's own.
         max_new_tokens: of an answer in a chat that does not say how long it may be.
     """
-
-    task = WRITES
 
     def __init__(
         self,
@@ -70,14 +69,16 @@ class WritingModel:
         source: str,
         loading: Mapping[str, Any],
         engine: Mapping[str, Any],
+        task: str = WRITES,
         *,
         chat_template: str | None = None,
         max_new_tokens: int | None = None,
     ) -> None:
-        made = pipeline(self.task, source, **loading)
+        made = pipeline(task, source, **loading)
         self.name, self.tokenizer, self.model, self.max_new_tokens = name, made.tokenizer, made.model, max_new_tokens
-        if chat_template is not None:
-            self.tokenizer.chat_template = chat_template
+        self.task, self.processor = task, made.processor  # of texts with pictures
+        if (template := chat_template or getattr(self.processor, "chat_template", None)) is not None:
+            self.tokenizer.chat_template = template
         self.token_bytes = TokenBytes(self.tokenizer)
         self.engine = Engine(self.model, **engine)
 
@@ -149,8 +150,8 @@ class Loader:
         """Load a folder, a ``.gguf`` file or a repository; what the cache lacks of it is fetched where that is asked for."""
         task = task or self.task(source, fetch=fetch)
         loading = {**self.loading, "local_files_only": not fetch}
-        if task == WRITES:
-            return WritingModel(name, source, loading, self.engine, **self.writing)
+        if task in (WRITES, SEES):
+            return WritingModel(name, source, loading, self.engine, task, **self.writing)
         return TaskModel(name, source, task, loading, **self.reading)
 
     def _parts(self, source: str, fetch: bool) -> Components:

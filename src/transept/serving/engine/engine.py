@@ -20,6 +20,7 @@ from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
 from transept.serving.batcher import Turns
 from transept.serving.engine.memory import BLOCK, Memory
+from transept.serving.engine.pictures import Pictures
 from transept.serving.engine.runner import Part, Runner
 from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose, score
 from transept.serving.engine.scheduler import Row, Scheduler, Share
@@ -45,6 +46,7 @@ class Request:
         salt: requests of another one share no prefix.
         echo: called in the engine's thread with the tokens of the prompt behind the first one and with their
             log-probabilities, as they are read; no prefix is taken from others then, since its scores are gone.
+        pictures: of the prompt; their digest is in the salt.
     """
 
     ids: list[int]
@@ -56,6 +58,7 @@ class Request:
     processors: Sequence[Processor] = ()
     salt: bytes = b""
     echo: Callable[[list[Chosen]], object] | None = None
+    pictures: Pictures | None = None
     number: int = field(init=False, default=-1)  # given by the engine
     cached: int = field(init=False, default=0)  # ids of the prompt that were cached already
 
@@ -283,7 +286,7 @@ class Engine:
         """Read what the shares say, and write a token of each row that has read all."""
         scored = [self.running[row.number].scored(count) for row, count in shares]
         parts = [
-            Part(row.number, row.ids[row.read : row.read + count], places)
+            Part(row.number, row.ids[row.read : row.read + count], places, self.running[row.number].request.pictures)
             for (row, count), places in zip(shares, scored, strict=True)
         ]
         logits = self.runner.run(parts)

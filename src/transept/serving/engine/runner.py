@@ -12,6 +12,7 @@ from torch import Tensor
 from transept.errors import InputError
 from transept.layers.caches.cache import DynamicCache
 from transept.layers.caches.rows import RowCache, RowCaches
+from transept.serving.engine.pictures import Pictures, embedded
 
 
 class Part(NamedTuple):
@@ -20,6 +21,7 @@ class Part(NamedTuple):
     number: int
     ids: list[int]
     scored: int
+    pictures: Pictures | None = None  # of the row's prompt
 
 
 class Runner:
@@ -69,20 +71,29 @@ class Runner:
         if not self.together:
             return torch.cat([self._alone(part) for part in parts])
         lengths = [len(part.ids) for part in parts]
-        ids = torch.tensor([[index for part in parts for index in part.ids]], device=self.model.device)
+        inputs, count = self._inputs(parts), sum(lengths)
         ends = zip(accumulate(lengths), parts, strict=True)
         scored = [place for end, part in ends for place in range(end - part.scored, end)]
-        keep = 0 if len(scored) == ids.shape[1] else torch.tensor(scored, device=ids.device) if scored else 1
+        keep = 0 if len(scored) == count else torch.tensor(scored, device=self.model.device) if scored else 1
         options: dict[str, Any] = {"lengths": lengths, "logits_to_keep": keep, "return_dict": True}
         caches = RowCaches(self.caches[part.number] for part in parts)
-        logits: Tensor = self.model.step(input_ids=ids, past_key_values=caches, **options).logits[0]
+        logits: Tensor = self.model.step(**inputs, past_key_values=caches, **options).logits[0]
         return logits[: len(scored)].float()
+
+    def _inputs(self, parts: Sequence[Part]) -> dict[str, Tensor]:
+        """Ids of parts one behind the other, or their embeddings where some have pictures."""
+        ids = torch.tensor([[index for part in parts for index in part.ids]], device=self.model.device)
+        if all(part.pictures is None for part in parts):
+            return {"input_ids": ids}
+        own = torch.split(ids[0], [len(part.ids) for part in parts])
+        begins = [self.caches[part.number].get_seq_length() for part in parts]
+        return embedded(self.model, zip((part.pictures for part in parts), begins, own, strict=True))
 
     def _alone(self, part: Part) -> Tensor:
         """The scores behind the ids of one part for which that is asked."""
-        ids = torch.tensor([part.ids], device=self.model.device)
-        cache = self.caches[part.number]
-        real = ids.new_ones(1, cache.get_seq_length() + ids.shape[1])  # whatever they are: none is taken for padding
+        inputs, cache = self._inputs([part]), self.caches[part.number]
+        count = cache.get_seq_length() + len(part.ids)
+        real = torch.ones(1, count, dtype=torch.long, device=self.model.device)  # whatever they are: none is taken for padding
         options: dict[str, Any] = {"use_cache": True, "logits_to_keep": max(part.scored, 1), "return_dict": True}
-        logits: Tensor = self.model.step(input_ids=ids, attention_mask=real, past_key_values=cache, **options).logits[0]
+        logits: Tensor = self.model.step(**inputs, attention_mask=real, past_key_values=cache, **options).logits[0]
         return logits[len(logits) - part.scored :].float()

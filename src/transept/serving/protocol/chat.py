@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from transept.errors import FormatError, InputError
+from transept.preprocess.chats import encode_chat
 from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
@@ -14,10 +16,15 @@ from transept.serving.answering import Answers, Piece, Prompt
 from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, format_of, joined
 from transept.serving.engine.constraint import Matcher
 from transept.serving.engine.logprobs import TokenBytes, of_chat
+from transept.serving.engine.pictures import Pictures
+from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
+from transept.serving.protocol.media import Media
+from transept.serving.tasks import TaskModel
 from transept.storage.files import parse_json
 
+MAX_PICTURES = 64  # of a chat
 _OURS = frozenset(  # what the template is told by other fields
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template"}
     | {"conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
@@ -25,11 +32,29 @@ _OURS = frozenset(  # what the template is told by other fields
 )
 
 
-class TextPart(Body):
-    """A part of a message."""
+class Picture(Body):
+    """A picture, as a ``data:`` URL."""
 
-    type: Literal["text"]
-    text: Text
+    url: Annotated[str, Field(max_length=2**30)]
+    detail: Literal["auto"] | None = None
+
+
+class ContentPart(Body):
+    """A part of a message: text or a picture."""
+
+    type: Literal["text", "image_url"]
+    text: Text | None = None
+    image_url: Picture | None = None
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> ContentPart:
+        if (self.text is None) == (self.type == "text") or (self.image_url is None) == (self.type == "image_url"):
+            raise InputError(f"a part of the type {self.type} has `{self.type}`, and nothing else.")
+        return self
+
+
+_CONTENT = Discriminator(lambda value: "Parts" if isinstance(value, list) else "Text")
+Content = Annotated[Annotated[Text, Tag("Text")] | Annotated[list[ContentPart], Field(max_length=256), Tag("Parts")], _CONTENT]
 
 
 class CalledFunction(Body):
@@ -51,22 +76,48 @@ class Message(Body):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(max_length=256)] | None = None
+    content: Content | None = None
     name: Name | None = None
     tool_calls: Annotated[list[Called], Field(max_length=128)] | None = None
     tool_call_id: Name | None = None
     reasoning_content: Text | None = None
     refusal: None = None
 
-    def rendered(self) -> dict[str, Any]:
-        """As templates read it."""
-        content = self.content
-        text = content if isinstance(content, str) or content is None else "".join(part.text for part in content)
-        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+    def rendered(self, *, sees: bool = False) -> dict[str, Any]:
+        """As templates read it; those of models that see read a list of parts."""
+        content: Any = self.content
+        if sees and content is not None:
+            texts = [content] if isinstance(content, str) else [part.text for part in content]
+            content = [{"type": "image"} if text is None else {"type": "text", "text": text} for text in texts]
+        elif isinstance(content, list):
+            content = "".join(part.text or "" for part in content)
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         found |= {name: value for name in ("name", "tool_call_id", "reasoning_content") if (value := getattr(self, name))}
         if self.tool_calls:
             found["tool_calls"] = [_call(call) for call in self.tool_calls]
         return found
+
+
+def read_chat(model: WritingModel | TaskModel, messages: Sequence[Message], **how: Any) -> tuple[list[int], Pictures | None]:
+    """The ids that the model's template makes of messages, and their pictures (``InputError`` where that cannot be)."""
+    urls = {
+        f"messages.{place}.content.{number}.image_url.url": part.image_url.url
+        for place, message in enumerate(messages)
+        for number, part in enumerate(message.content if isinstance(message.content, list) else ())
+        if part.image_url is not None
+    }
+    if (processor := getattr(model, "processor", None)) is None:
+        if urls:
+            raise FieldError(next(iter(urls)), f"the model {model.name!r} sees no pictures.")
+        rendered = [message.rendered() for message in messages]
+        how |= {"sanitize_control_tokens": True, "return_dict": False}
+        return list(model.tokenizer.apply_chat_template(rendered, **how)), None
+    if len(urls) > MAX_PICTURES:
+        raise FieldError("messages", f"the chat has {len(urls)} pictures, but {MAX_PICTURES} are the most.")
+    media = Media()
+    images = [media.picture(url, param) for param, url in urls.items()]
+    ids, inputs = encode_chat(processor, [message.rendered(sees=True) for message in messages], images, **how)
+    return ids, Pictures(ids, inputs) if images else None
 
 
 def _call(call: Called) -> dict[str, Any]:
@@ -167,19 +218,16 @@ class ChatRequest(Writing):
         """The prompt, as the template and the tokenizer make it (``InputError`` where that cannot be)."""
         shown = () if self.tool_choice == "none" else self.tools or ()
         offered = [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in shown]
-        messages = [message.rendered() for message in self.messages]
         self._bytes = model.token_bytes
         begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
-        rendered = model.tokenizer.apply_chat_template(
-            messages,
+        ids, pictures = read_chat(
+            model,
+            self.messages,
             tools=offered or None,
             add_generation_prompt=begins,
             continue_final_message=self.continue_final_message,
-            sanitize_control_tokens=True,
-            return_dict=False,
             **self._variables(model, offered),
         )
-        ids = list(rendered)
         prefix = model.tokenizer.decode(ids[-16:])
         name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
         read = AnswerReader(prefix=prefix, known=properties_of(offered), calls=bool(offered) and name is None)
@@ -187,7 +235,8 @@ class ChatRequest(Writing):
         reader = CallReader(read, name=name, parallel=self.parallel_tool_calls is not False, may_reason=may_reason)
         new = self.max_completion_tokens or self.max_tokens or model.room(len(ids))
         settings = self.settings(model.model.generation_config, new, model.vocabulary)
-        return [Prompt(ids, settings, self.stop or (), reader, (self.top_logprobs or 0) if self.logprobs else None)]
+        told = (self.top_logprobs or 0) if self.logprobs else None
+        return [Prompt(ids, settings, self.stop or (), reader, told, pictures=pictures)]
 
     def _variables(self, model: WritingModel, offered: list[dict[str, Any]]) -> dict[str, Any]:
         """What the template is told beside the messages: names that it reads, and none that we set (``InputError``)."""

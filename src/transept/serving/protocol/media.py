@@ -11,18 +11,18 @@ from transept.preprocess.media import IMAGE_FORMATS, load_audio, open_image
 from transept.serving.errors import FieldError
 
 MAX_SECONDS = 1800.0
-MAX_PICTURES = 2 * MAX_PIXELS
+MAX_PIXELS_IN_ALL = 2 * MAX_PIXELS
 
 
 class Media:
     """Opens the pictures and sounds of one request; more than it may hold are refused before they are decoded."""
 
     def __init__(self) -> None:
-        self.pixels, self.seconds = MAX_PICTURES, MAX_SECONDS
+        self.pixels, self.seconds = MAX_PIXELS_IN_ALL, MAX_SECONDS
 
     def picture(self, url: Any, param: str) -> Any:
         """A picture, as it is in a ``data:`` URL (``FieldError``: a field that is none, or holds none)."""
-        hint = f"Send {', '.join(IMAGE_FORMATS)}, of {MAX_PIXELS} pixels each and {MAX_PICTURES} in all at most."
+        hint = f"Send {', '.join(IMAGE_FORMATS)}, of {MAX_PIXELS} pixels each and {MAX_PIXELS_IN_ALL} in all at most."
         try:
             found = open_image(checked(url, param), max_pixels=min(self.pixels, MAX_PIXELS))
         except (InputError, FormatError, FileError) as error:

@@ -9,7 +9,7 @@ from pydantic import Field
 from transept.errors import InputError
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Name, Text, Token, Using
-from transept.serving.protocol.chat import Message
+from transept.serving.protocol.chat import Message, read_chat
 from transept.serving.tasks import TaskModel
 
 
@@ -33,9 +33,7 @@ class TokenizeRequest(Using):
                 raise InputError("`add_generation_prompt` is for `messages`.")
             ids = tokenizer.encode_ids([self.prompt], add_special_tokens=self.add_special_tokens)[0]
         else:
-            how = {"add_generation_prompt": self.add_generation_prompt is not False, "sanitize_control_tokens": True}
-            messages = [message.rendered() for message in self.messages]
-            ids = list(tokenizer.apply_chat_template(messages, return_dict=False, **how))
+            ids = read_chat(model, self.messages, add_generation_prompt=self.add_generation_prompt is not False)[0]
         found = {"tokens": ids, "count": len(ids), "max_model_len": model.context}
         return found | ({"token_strs": tokenizer.convert_ids_to_tokens(ids)} if self.return_token_strs else {})
 
