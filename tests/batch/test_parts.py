@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from transept.batch import parts as module
 from transept.batch.inputs import Inputs, Reading
-from transept.batch.parts import Claim, Job, plan
+from transept.batch.parts import Claim, Job, Part, plan
 from transept.errors import FileError, FormatError, InputError
 from transept.tables.text import IMAGES
 
@@ -141,6 +143,27 @@ def test_a_claim_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pytest.fail("no sign of life")
 
 
+def test_what_a_killed_process_leaves_beside_a_part_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was killed when the part had its name, before the rest was removed."""
+    monkeypatch.setattr(module, "WAIT", 0.01)
+    part = Part("part-00000-00000", "a.txt")
+    job = Job(tmp_path, {"inputs": [], "model": {}, "options": {}}, [part], ".parquet")
+    for name in (".parquet", ".parquet.partial", ".parquet.partial.whole", ".index.jsonl.partial"):
+        (tmp_path / f"{part.name}{name}").write_text("x")
+    (tmp_path / f"{part.name}.parquet.claim").write_text(f"{module._machine()} its-owner")
+    assert job.run([part], lambda *_: pytest.fail("it is done anew")) == []
+    assert os.listdir(tmp_path) == [f"{part.name}.parquet"]
+    with Claim(f"{job.path(part)}.claim") as other:
+        assert other.take()
+        (tmp_path / f"{part.name}.parquet.partial").touch()
+        waiting = threading.Thread(target=job.run, args=([part], lambda *_: None))
+        waiting.start()
+        time.sleep(0.1)
+        assert (tmp_path / f"{part.name}.parquet.partial").exists()  # who holds it removes it
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
 def test_a_directory_is_of_one_job(tmp_path: Path) -> None:
     about = {"inputs": [{"name": "a.csv"}], "model": {}, "options": {"x": 1}}
     Job(tmp_path, about, [], ".jsonl").begin()
@@ -148,6 +171,10 @@ def test_a_directory_is_of_one_job(tmp_path: Path) -> None:
     Job(tmp_path, about, [], ".jsonl").begin()
     with pytest.raises(InputError, match=r"`x` was '1' and is '2'.*pass another directory"):
         Job(tmp_path, about | {"options": {"x": 2}}, [], ".jsonl").begin()
+    for killed in (b"", b'{"inputs": ['):  # while it was written
+        (tmp_path / "_job.json").write_bytes(killed)
+        Job(tmp_path, about, [], ".jsonl").begin()
+    assert os.listdir(tmp_path) == ["_job.json"]
     (tmp_path / "_job.json").unlink()
     (tmp_path / "part-00000-00000.jsonl").touch()
     with pytest.raises(InputError, match=r"has no note \(_job.json\)"):

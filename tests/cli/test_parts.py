@@ -12,6 +12,7 @@ import time
 from contextlib import redirect_stderr
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +36,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files, but for a note (``_job.<process>.<thread>``) whose process was killed before it had its name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.match("_job.[0-9]*")}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def rows(folder: Path) -> list[dict]:
@@ -94,9 +94,68 @@ def test_columns_that_are_kept_and_another_job(command, embed, files, tmp_path):
             done = command(*line, *more, *resume)
             assert (done.code, len(done.complaints)) == (1, 1)
             assert told in done.err
+    before = files[1].stat()
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))  # no byte of its ends need have changed
+    assert "what 'b.jsonl' holds has changed" in command(*line).err
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert command(*line).code == 1
     files[1].write_text(files[1].read_text().replace("book", "film"))
     assert "what 'b.jsonl' holds has changed" in command(*line).err
     assert contents(tmp_path / "parts") == kept
+
+
+def test_all_parts_have_the_same_columns_of_the_same_types(command, encoder, tmp_path):
+    """Also where a column is empty in a part, or where its first rows tell less than others do."""
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    lines, table = tmp_path / "a.jsonl", tmp_path / "b.parquet"
+    rows_ = [{"id": n, "title": None if n < 15 else "t", "more": None, "text": WORDS[n % 5]} for n in range(100)]
+    rows_[80] |= {"id": "x"}  # behind what is looked at
+    rows_[90] |= {"more": 7}
+    lines.write_text("".join(f"{json.dumps(row)}\n" for row in rows_))
+    numbers = pyarrow.array([None] * 70 + [7] * 10, "int32")
+    parquet.write_table(pyarrow.table({"id": numbers, "text": ["a cat"] * 80, "tags": [["x"]] * 80}), table, row_group_size=70)
+    line = ["embed", lines, table, "--model", encoder, "--part-size", "1kB", "--output"]
+    assert command(*line, tmp_path / "parts").code == 1
+    paths = sorted((tmp_path / "parts").glob("*.parquet"))
+    plain = [parquet.read_schema(path).remove_metadata() for path in paths]
+    assert len(plain) > 5
+    for schema in plain:
+        types = {field.name: str(field.type) for field in schema if field.name not in ("tags", "embedding")}
+        assert list(types) == ["file", "id", "title", "more", "text", "number", "error"]
+        assert {name for name, kind in types.items() if kind != "string"} == {"id", "number"}
+        assert types["id"] == types["number"] == "int64"
+    found = rows(tmp_path / "parts")
+    told = "the column 'id' holds 'x', but its type is int64. Pass --keep id:string,... to another directory."
+    assert [(at, row["error"], row["id"]) for at, row in enumerate(found) if row["error"]] == [(80, told, None)]
+    assert (found[90]["more"], found[-1]["id"]) == ("7", 7)
+    assert command(*line, tmp_path / "other", "--keep", "id:string,text").code == 0
+    assert [row["id"] for row in rows(tmp_path / "other")][79:82] == ["79", "x", "81"]
+    assert "there is no column 'id:integer'" in command(*line, tmp_path / "third", "--keep", "id:integer").err
+
+
+def test_vectors_of_half_the_bytes(command, embed, encoder, files, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert command(*embed, "--store", "float16").code == 1
+    path, *_ = sorted((tmp_path / "parts").glob("*.parquet"))
+    assert str(parquet.read_schema(path).field("embedding").type) == "fixed_size_list<element: halffloat>[32]"
+    assert command(*embed[:-1], tmp_path / "whole").code == 1
+    for one, other in zip(rows(tmp_path / "parts"), rows(tmp_path / "whole"), strict=True):
+        if one["error"] is None:
+            np.testing.assert_array_equal(one["embedding"], np.asarray(other["embedding"], np.float16))
+    assert "`store` was 'float16' and is not given" in command(*embed).err.replace("`store` was not", "")
+    line = ["embed", files[1], "--model", encoder, "--output", tmp_path / "a.npy", "--store", "float16"]
+    assert command(*line).code == 1
+    assert np.load(tmp_path / "a.npy").dtype == np.float16
+    assert "--store needs --output" in command("embed", files[1], "--store", "float16").err
+
+
+def test_a_vector_that_half_the_bytes_cannot_hold_is_an_error() -> None:
+    from transept.cli.run import _halves
+
+    vectors = [np.array([1.0, -65504.0], np.float32), np.array([1.0, -65505.0], np.float32)]
+    whole, failed = _halves(iter, vectors)
+    assert whole is vectors[0]
+    assert "too large for float16" in str(failed)
 
 
 @pytest.mark.parametrize("verb", ["run", "rerank", "generate"])
@@ -171,11 +230,40 @@ def test_a_broken_file_leaves_the_others_alone(command, encoder, files, tmp_path
     assert [row["text"] for row in rows(tmp_path / "parts")] == WORDS
 
 
+def test_a_broken_row_group_leaves_the_others_alone(command, encoder, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"text": [f"{word} {n}" for n in range(3) for word in WORDS]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=5, use_dictionary=False, compression="NONE")
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    place = data.index(b"i love this 1") - 30
+    data[place : place + 20] = b"\xff" * 20
+    (tmp_path / "a.parquet").write_bytes(data)
+    done = command("embed", tmp_path / "a.parquet", "--model", encoder, "--output", tmp_path / "parts")
+    assert (done.code, len(done.complaints)) == (1, 1)
+    assert f"{tmp_path / 'a.parquet'}: cannot be read as Parquet" in done.err
+    assert done.out == f"{tmp_path / 'parts'}: 10 answered, in 2 parts, 1 parts are missing\n"
+
+
+@pytest.mark.parametrize("count", in_turn([20_000, 1_000_000], 1 / 50, whole=[20_000]))
+def test_memory_does_not_grow_with_the_rows(encoder, process, tmp_path, count):
+    """Most of what is held at a time is a part, of which there are ten and more."""
+    pytest.importorskip("pyarrow")
+    with open(tmp_path / "many.txt", "w") as file:
+        file.writelines(f"{WORDS[n % 5]} {n}\n" for n in range(count))
+    line = ["embed", tmp_path / "many.txt", "--model", encoder, "--part-size", f"{count}B", "--output", tmp_path / "parts"]
+    told = process(line, piece=512, measures=True).told()
+    counts, sizes = told.split("\n")[:-2], json.loads(told.split("\n")[-2])
+    assert f"{count} answered" in counts[0]
+    assert len(sizes) > 10
+    first = sizes[len(sizes) // 10 : len(sizes) // 5]  # when the library has made what it keeps
+    assert max(sizes[len(sizes) // 5 :]) - max(first) < 50 * 2**20
+
+
 class Process(multiprocessing.get_context("forkserver").Process):
     """The command in a process that is forked from one that has read the library, which a new one takes seconds to do."""
 
-    def __init__(self, line: list, log: Path, limit: int | None = None) -> None:
-        super().__init__(target=main_of, args=([*map(str, line)], str(log), limit), daemon=True)
+    def __init__(self, line: list, log: Path, **settings: Any) -> None:
+        super().__init__(target=main_of, args=([*map(str, line)], str(log)), kwargs=settings, daemon=True)
         self.log = log
         self.start()
 
@@ -185,18 +273,29 @@ class Process(multiprocessing.get_context("forkserver").Process):
         return self.log.read_text()
 
 
-def main_of(line: list[str], log: str, limit: int | None) -> None:
+def main_of(line: list[str], log: str, *, limit: int | None = None, piece: int = 3, measures: bool = False) -> None:
+    """Run the command, with files of a ``limit`` of bytes; where it ``measures``, its memory after each part is told."""
+    import psutil
     import torch
 
     from transept.cli import parts
     from transept.cli.main import main
 
     torch.set_num_threads(1)
-    parts.PIECE, module.WAIT = 3, 0.05
+    parts.PIECE, module.WAIT = piece, 0.05
+    sizes, answer = list[int](), parts.PartWork._answer
+
+    def measured(*given: Any) -> None:
+        answer(*given)
+        sizes.append(psutil.Process().memory_info().rss)
+
+    if measures:
+        parts.PartWork._answer = measured
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     with open(log, "w") as sys.stdout, redirect_stderr(sys.stdout):
         code = main(line)
+        print(json.dumps(sizes) if measures else "")
     sys.stdout = sys.__stdout__
     sys.exit(code)
 
@@ -206,7 +305,7 @@ def process(tmp_path):
     preloaded = ["tests.cli.test_parts", "torch", "tqdm", "transept.cli.main", "transept.pipelines", "pyarrow.parquet"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
     numbers = count()
-    return lambda line, **limit: Process(line, tmp_path / f"log{next(numbers)}", **limit)
+    return lambda line, **settings: Process(line, tmp_path / f"log{next(numbers)}", **settings)
 
 
 @pytest.fixture

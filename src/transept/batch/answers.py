@@ -21,6 +21,8 @@ Pairs = Sequence[tuple[Item, Any]]
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
 GROUP = 1024  # rows that are written to a table at a time
 PIECE = 512  # rows of a part of long work that are answered together
+# The types that columns may be declared to have, and the values that fit.
+TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "bool": (bool,), "int64": (int,), "double": (float, int)}
 
 
 def row_of(item: Item, name: str, answer: Any) -> dict[str, Any]:
@@ -36,11 +38,20 @@ class Rows:
     ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they,
     ``end`` does what needs all answers, and ``failed`` counts the errors. Rows without answers are an array's index.
     With a ``piece``, which is how many rows are answered together, only whole pieces are kept, and a table always has the
-    column ``error``, of texts.
+    column ``error``, of texts. ``types`` are of columns that a Parquet file has in any case, in this order.
     """
 
-    def __init__(self, file: OutputFile, name: str = "answer", *, with_answers: bool = True, piece: int = 0) -> None:
+    def __init__(
+        self,
+        file: OutputFile,
+        name: str = "answer",
+        *,
+        with_answers: bool = True,
+        piece: int = 0,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
         self.file, self.name, self.with_answers, self.piece = file, name, with_answers, piece
+        self.types = types or {}
 
     @property
     def failed(self) -> int:
@@ -87,7 +98,7 @@ class Rows:
             if ending == ".csv":
                 write_csv(rows, file)
             elif ending == ".parquet":
-                write_parquet(rows, file)
+                write_parquet(rows, file, declared=self.types)
             else:
                 file.writelines(map(_line, rows()))
 
@@ -142,13 +153,14 @@ def ranked(rank: int, index: int, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Vectors:
-    """Float32 vectors (N, ``size``) in a ``.npy`` file that grows, with NaN where an input failed, and their index.
+    """Vectors (N, ``size``) in a ``.npy`` file that grows, with NaN where an input failed, and their index, of :class:`Rows`.
 
-    With the ending ``.parquet`` they become one table at the end.
+    With the ending ``.parquet`` they become one table at the end. ``store`` is the type of their numbers.
     """
 
-    def __init__(self, file: OutputFile, index: OutputFile, size: int, piece: int = 0) -> None:
-        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False, piece=piece), size
+    def __init__(self, file: OutputFile, index: OutputFile, size: int, *, store: str | None = None, **rows: Any) -> None:
+        self.file, self.index, self.size = file, Rows(index, "embedding", with_answers=False, **rows), size
+        self.dtype = "<f2" if store == "float16" else "<f4"
 
     @property
     def failed(self) -> int:
@@ -163,11 +175,11 @@ class Vectors:
         vectors: Any = None
         with suppress(OSError, ValueError, EOFError):
             vectors = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
-        if vectors is None or vectors.dtype != np.dtype("<f4") or vectors.ndim != 2 or vectors.shape[1] != self.size:
-            wrong = f"holds no float32 vectors of {self.size} numbers, as this model makes them."
+        if vectors is None or vectors.dtype != np.dtype(self.dtype) or vectors.ndim != 2 or vectors.shape[1] != self.size:
+            wrong = f"holds no {np.dtype(self.dtype)} vectors of {self.size} numbers, as this model makes them."
             raise FormatError(wrong, path=self.file.partial, hint="Use the model that it was begun with.")
         count = _whole(min(len(vectors), self.index.begin()), self.index.piece)
-        self.file.keep(count, vectors.offset + count * self.size * 4)
+        self.file.keep(count, vectors.offset + count * self.size * vectors.itemsize)
         return self.index.keep(count)
 
     def check(self, items: Sequence[Item]) -> None:
@@ -178,13 +190,13 @@ class Vectors:
         import numpy as np
 
         header, shape = io.BytesIO(), (self.file.rows, self.size)
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        np.lib.format.write_array_header_1_0(header, {"descr": self.dtype, "fortran_order": False, "shape": shape})
         return header.getvalue()
 
     def write(self, pairs: Pairs) -> None:
         import numpy as np
 
-        rows = np.full((len(pairs), self.size), np.nan, "<f4")
+        rows = np.full((len(pairs), self.size), np.nan, self.dtype)
         for row, (_, answer) in zip(rows, pairs, strict=True):
             if not isinstance(answer, TranseptError):
                 row[:] = answer
@@ -199,7 +211,7 @@ class Vectors:
         if self.file.path.lower().endswith(".parquet"):
             with self.file.rewritten() as file:
                 vectors = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)
-                write_parquet(self.index.rows, file, vectors)
+                write_parquet(self.index.rows, file, vectors, self.index.types)
             self.index.file.kept = False
 
 
@@ -218,28 +230,50 @@ def _text(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else encode(value)
 
 
-def write_parquet(rows: Callable[[], Iterable[Mapping[str, Any]]], file: BinaryIO, vectors: Any = None) -> None:
+def write_parquet(
+    rows: Callable[[], Iterable[Mapping[str, Any]]],
+    file: BinaryIO,
+    vectors: Any = None,
+    declared: Mapping[str, str] | None = None,
+) -> None:
     """As :func:`write_csv`, with types: a column of several kinds of values is JSON.
 
     Args:
-        vectors: float32 (rows, size), the column ``embedding``, null where the first number is none.
+        vectors: float32 or float16 (rows, size), the column ``embedding``, null where the first number is none.
+        declared: types of columns, which are there in any case; other values are null.
     """
-    pyarrow = needed("Writing Parquet files")
-    types: dict[str, Any] = {}
+    pyarrow, declared = needed("Writing Parquet files"), declared or {}
+    types: dict[str, Any] = {name: pyarrow.type_for_alias(kind) for name, kind in declared.items()}
     for _, columns in _groups(rows()):
         for name, values in columns.items():
-            types[name] = _joined(pyarrow, types.get(name), values)
+            if name not in declared:
+                types[name] = _joined(pyarrow, types.get(name), values)
     fields = [(name, pyarrow.string() if pyarrow.types.is_null(kind) else kind) for name, kind in types.items()]
     if vectors is not None:
-        fields.append(("embedding", pyarrow.list_(pyarrow.float32(), vectors.shape[1])))
+        fields.append(("embedding", pyarrow.list_(pyarrow.from_numpy_dtype(vectors.dtype), vectors.shape[1])))
     schema, start = pyarrow.schema(fields), 0
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         for count, columns in _groups(rows()):
+            for name in declared.keys() & columns.keys():
+                columns[name] = [value if fits(value, declared[name]) else None for value in columns[name]]
             arrays = [_array(pyarrow, columns.get(name, [None] * count), schema.field(name).type) for name in types]
             if vectors is not None:
                 arrays.append(_vectors(pyarrow, vectors[start : start + count]))
             start += count
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def fits(value: Any, kind: str) -> bool:
+    """Whether a value is of a declared type; any is a text."""
+    in_range = kind != "int64" or not isinstance(value, int) or -(2**63) <= value < 2**63
+    return value is None or kind == "string" or (type(value) in TYPES[kind] and in_range)
+
+
+def type_of(values: Iterable[Any]) -> str | None:
+    """The type that holds all values of a column, which is texts where there are none; ``None`` for lists and other objects."""
+    kinds = {type(value) for value in values} - {type(None)}
+    is_plain = kinds <= {str, bool, int, float}
+    return next((name for name, fitting in TYPES.items() if kinds <= {*fitting}), "string" if is_plain else None)
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:

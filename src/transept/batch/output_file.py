@@ -88,8 +88,12 @@ def fingerprint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def of_inputs(inputs: Inputs) -> list[dict[str, Any]]:
-    """What inputs are: files of rows one by one, media files together, by their names, sizes and times."""
+def of_inputs(inputs: Inputs, *, times: bool = False) -> list[dict[str, Any]]:
+    """What inputs are: files of rows one by one, media files together, by their names, sizes and times.
+
+    Args:
+        times: whether a file of rows is another one when it was written later, since nothing compares its rows.
+    """
     notes: list[dict[str, Any]] = []
     media: list[tuple[str, str]] = []
     if inputs.arguments:
@@ -100,7 +104,7 @@ def of_inputs(inputs: Inputs) -> list[dict[str, Any]]:
         if path == STANDARD or not os.path.isfile(path):
             notes.append({"name": name})
         elif inputs.is_of_rows(path):
-            notes.append({"name": name, **fingerprint(path)})
+            notes.append({"name": name, **fingerprint(path)} | ({"mtime": os.stat(path).st_mtime_ns} if times else {}))
         else:
             media.append((name, path))
     return [*notes, {"name": f"{len(media)} files", "sha256": of_files(media)}] if media else notes

@@ -10,8 +10,10 @@ import csv
 import os
 import re
 import socket
+import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from transept.batch.inputs import Inputs, Span
 from transept.batch.output_file import Note
 from transept.errors import FileError, FormatError, InputError, TranseptError
 from transept.storage.directory import HELD, lock
-from transept.storage.files import dump_json, open_regular, parse_json, read_bytes, read_text, reason, write_text
+from transept.storage.files import dump_json, open_regular, parse_json, read_bytes, read_text, reason
 from transept.tables.parquet import parquet_batches, parquet_groups
 from transept.tables.text import CSV, MAX_LINE, PARQUET, SEPARATED
 
@@ -134,27 +136,28 @@ def _machine() -> str:
 
 
 class Claim:
-    """The right to work on a part, held by a file that is made only where there is none, with a thread that shows life.
+    """The right to work on a part, held by a file that says whose it is, with a thread that shows life.
 
     One without a sign of life for a minute is taken over, and at once where its process ended on this machine.
     """
 
     def __init__(self, path: str) -> None:
         self.path, self.handle = Path(path), -1
+        self.owner = f"{_machine()} {uuid.uuid4().hex}".encode()
         self._over = threading.Event()
 
     def take(self) -> bool:
         """Whether it is this process's now (``FileError``: the directory cannot be written to)."""
         try:
-            if os.path.lexists(self.path) and not self._remove_stale():
-                return False
-            handle = lock(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            if handle is None:  # where the system cannot lock
-                handle = os.open(self.path, os.O_RDWR)
+            try:
+                handle = self._open(os.O_CREAT | os.O_EXCL)
+            except FileExistsError:
+                handle = self._open() if self._is_of_this_machine() or self._is_silent() else HELD
             if handle == HELD:
                 return False
-            os.write(handle, _machine().encode())
-        except (FileExistsError, FileNotFoundError):
+            os.write(handle, self.owner)  # in the place of another owner, who finds that it is not his any more
+            os.ftruncate(handle, len(self.owner))
+        except FileNotFoundError:  # it has just gone
             return False
         except OSError as error:
             raise FileError(f"cannot be written ({reason(error)}).", path=self.path) from error
@@ -162,36 +165,33 @@ class Claim:
         threading.Thread(target=self._beat, daemon=True).start()
         return True
 
+    def _open(self, flags: int = 0) -> int:
+        """The file, locked where the system can do that; ``HELD`` where another process holds it."""
+        handle = lock(self.path, os.O_RDWR | flags, 0o666)
+        if handle is None:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666) if flags or self._is_silent() else HELD
+        return handle
+
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
             with suppress(OSError):
                 os.utime(self.handle if os.utime in os.supports_fd else self.path)
 
-    def _remove_stale(self) -> bool:
-        """Remove the claim of a process that is gone; gives whether there is none now."""
-        found, handle = os.lstat(self.path), None
-        with suppress(FileError):  # it is gone, or no file
-            if read_bytes(self.path) == _machine().encode():
-                handle = lock(self.path, os.O_RDWR)
-        try:
-            if handle == HELD or (handle is None and _now(self.path) - found.st_mtime < STALE):
-                return False
-            aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_ident()}")
-            os.rename(self.path, aside)  # which one process alone can do
-            is_found = os.path.samestat(os.lstat(aside), found)
-            if not is_found:  # another one has taken it meanwhile
-                with suppress(OSError):
-                    os.link(aside, self.path)
-            aside.unlink()
-            return is_found
-        finally:
-            if handle is not None and handle != HELD:
-                os.close(handle)
+    def _is_of_this_machine(self) -> bool:
+        """Whether its process ran here, so that a lock tells whether it still does."""
+        with suppress(FileError):
+            return read_bytes(self.path).partition(b" ")[0] == _machine().encode()
+        return False
+
+    def _is_silent(self) -> bool:
+        """Whether there was no sign of life for long, by the time of the file system, which another machine may set."""
+        with tempfile.TemporaryFile(dir=self.path.parent) as probe:
+            return os.fstat(probe.fileno()).st_mtime - os.lstat(self.path).st_mtime >= STALE
 
     def check(self) -> None:
         """Raise ``FileError`` where another process has taken it over."""
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(self.handle), os.stat(self.path)):
+        with suppress(TranseptError):
+            if read_bytes(self.path) == self.owner:
                 return
         raise FileError("another process has taken this part over, since this one showed no life.", path=self.path)
 
@@ -205,16 +205,6 @@ class Claim:
                 self.check()
                 self.path.unlink()
             os.close(self.handle)
-
-
-def _now(beside: Path) -> float:
-    """The time of the file system, which another machine's clock may set."""
-    probe = beside.with_name(f"{beside.name}.now.{os.getpid()}")
-    probe.touch()
-    try:
-        return probe.stat().st_mtime
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 class Job:
@@ -235,18 +225,23 @@ class Job:
 
     def begin(self) -> None:
         """Write what the work is, or raise ``InputError`` where the directory is of something else, which is named."""
-        if not self.note.path.exists():
-            if any(_PART.match(path.name) for path in self.folder.iterdir()):
-                self.note.check()
-            new = self.folder / f"_job.{os.getpid()}.{threading.get_ident()}"
-            write_text(new, dump_json(self.note.about))
+        path = self.note.path
+        while self.note.known() is None and not any(_PART.match(each.name) for each in self.folder.iterdir()):
             try:
-                os.link(new, self.note.path)  # of several processes the first one says it
-            except FileExistsError:
-                pass
-            except OSError:  # where files cannot have two names
-                os.replace(new, self.note.path)
-            new.unlink(missing_ok=True)
+                handle = lock(path, os.O_RDWR | os.O_CREAT, 0o666)
+                if handle is None:  # where the system cannot lock
+                    self.note.begin()
+                elif handle == HELD:  # of several processes the first one says it
+                    time.sleep(0.01)
+                else:  # in place, as a kill would leave a file of another name
+                    with open(handle, "r+b") as file:
+                        if self.note.known() is None:
+                            file.truncate()
+                            file.write(dump_json(self.note.about).encode())
+                            file.flush()
+                            os.fsync(handle)
+            except OSError as error:
+                raise FileError(f"cannot be written ({reason(error)}).", path=path) from error
         self.note.check()
 
     def run(self, parts: Sequence[Part], do: Callable[[Part, str, Claim], None]) -> list[TranseptError]:
@@ -257,11 +252,13 @@ class Job:
             for part in waiting:
                 path = self.path(part)
                 with Claim(f"{path}.claim") as claim:
-                    if os.path.exists(path):
+                    if os.path.exists(path) and not os.path.lexists(claim.path):
                         continue
                     if not claim.take():
                         later.append(part)
-                    elif not os.path.exists(path):  # nobody has done it meanwhile
+                    elif os.path.exists(path):  # somebody has done it, who may have been killed before all else was removed
+                        self._remove_rest(part, claim)
+                    else:
                         try:
                             do(part, path, claim)
                         except TranseptError as error:
@@ -269,6 +266,11 @@ class Job:
             if (waiting := later) and parts:
                 time.sleep(WAIT)
         return errors
+
+    def _remove_rest(self, part: Part, claim: Claim) -> None:
+        for path in self.folder.glob(f"{part.name}.*"):
+            if str(path) not in (self.path(part), str(claim.path)):
+                path.unlink(missing_ok=True)
 
     def tally(self, part: Part) -> tuple[int, int]:
         """How many rows a part's file holds, and how many of them are errors (``TranseptError``: it cannot be read)."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from transept.batch.inputs import Inputs, Reading, read_all
 from transept.cli import arguments
-from transept.cli.parts import PartWork, add_parts, is_in_parts
+from transept.cli.parts import PartWork, add_parts, is_in_parts, kept
 from transept.cli.terminal import Style, complain, harmless
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
 from transept.errors import InputTypeError, TranseptError
@@ -168,7 +168,7 @@ def write_many(args: argparse.Namespace) -> int:
     """Write on from the prompts of files, many side by side."""
     prompts = [] if args.files else [_prompt(args)]
     columns = arguments.COLUMNS["text-generation"]
-    reading = Reading(args.format, columns, args.column, args.id, args.glob, keep=args.keep and tuple(args.keep))
+    reading = Reading(args.format, columns, args.column, args.id, args.glob, keep=kept(args))
     inputs = Inputs(args.files, reading, prompts, lenient=args.in_parts)
     tell_skipped(inputs)
     if args.in_parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,11 +14,11 @@ from transept.batch.answers import ENDINGS
 from transept.batch.inputs import STANDARD, Inputs, Item, Reading
 from transept.cli import arguments
 from transept.cli.arguments import IMAGE_COLUMNS, SOUND_COLUMNS, Parser, make_pipeline
-from transept.cli.parts import PartWork, add_parts, is_in_parts
+from transept.cli.parts import PartWork, add_parts, is_in_parts, kept
 from transept.cli.pictures import Drawings, fault
 from transept.cli.terminal import complain
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
-from transept.errors import TranseptError
+from transept.errors import InputError, TranseptError
 from transept.tables.text import IMAGES, JSON, SOUNDS
 
 # What checkpoints call the prompt for what is searched.
@@ -27,6 +27,7 @@ PASSAGE_PROMPTS = ("document", "passage", "corpus")
 MEDIA = {"image-embedding": IMAGES, "audio-embedding": SOUNDS}
 NOUNS = {"image": (IMAGES, IMAGE_COLUMNS), "sound": (SOUNDS, SOUND_COLUMNS)}
 VECTORS = (".npy", *ENDINGS)
+HALF_LIMIT = 65504.0  # the largest number of float16
 
 
 def run(parser: Parser) -> None:
@@ -71,6 +72,8 @@ def embed(parser: Parser) -> None:
         echo 'A cat sleeps.' | transept embed
     """
     parser.task = "text-embedding"
+    told = "the type of the numbers in .npy and .parquet files and in directories (float32)"
+    parser.add_argument("--store", choices=("float32", "float16"), help=told)
     _add_rest(parser, "where to: .npy, .jsonl, .csv or .parquet", VECTORS, "texts", name="embedding", task=parser.task)
     parser.set_defaults(choose=_choose_embedding)
 
@@ -147,6 +150,8 @@ def _check(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -
     arguments.check_model(args.model)
     args.in_parts = is_in_parts(args, parser, endings)
     check_files(args, parser, endings, in_parts=args.in_parts)
+    if getattr(args, "store", None) and not args.in_parts and not str(args.output).lower().endswith((".npy", ".parquet")):
+        parser.error("--store needs --output, a .npy or .parquet file or a directory")
 
 
 def main(args: argparse.Namespace, parser: Parser, endings: tuple[str, ...]) -> int:
@@ -176,7 +181,19 @@ def _ask(args: argparse.Namespace) -> tuple[Answers, int]:
         return passage_scores(args), 0
     pipe = make_pipeline(args.task, args)
     # The pipeline's call would unwrap the answer to a list of one for some tasks.
-    return partial(pipe.answers, options=pipe.options), getattr(pipe, "size", 0)
+    answers = partial(pipe.answers, options=pipe.options)
+    return partial(_halves, answers) if getattr(args, "store", None) == "float16" else answers, getattr(pipe, "size", 0)
+
+
+def _halves(answers: Answers, values: list[Any]) -> Iterator[Any]:
+    """Vectors, or errors of those with numbers that float16 has not."""
+    for answer in answers(values):
+        is_large = not isinstance(answer, TranseptError) and float(abs(answer).max()) > HALF_LIMIT
+        yield (
+            InputError("its vector has a number that is too large for float16.", hint="Leave --store out.")
+            if is_large
+            else answer
+        )
 
 
 def _introduce(args: argparse.Namespace, default_model: str | None) -> None:
@@ -207,7 +224,7 @@ def _reading(args: argparse.Namespace, parser: Parser) -> tuple[Any, Reading, st
         columns = (other, *(columns if noun else ()))
     elif args.name != "score":
         columns = arguments.COLUMNS.get(args.task, columns)
-    return kind, Reading(args.format, columns, args.column, args.id, args.glob, endings, args.keep and tuple(args.keep)), other
+    return kind, Reading(args.format, columns, args.column, args.id, args.glob, endings, kept(args)), other
 
 
 def _paired(item: Item, name: str, fields: dict[str, str]) -> Item:

@@ -29,7 +29,20 @@ BAR_DELAY = 0.5  # seconds, so that quick work shows none
 Answers = Callable[[list[Any]], Iterator[Any]]
 # Arguments that change no answer, or that inputs and model stand for.
 _SILENT = {"inputs", "files", "prompt", "model", "revision", "option", "output", "resume", "draw", "json", "debug", "words"}
-_SILENT |= {"device", "batch_size", "shard", "check", "part_size", "in_parts", "verb", "name", "srt", "vtt", "max_seconds"}
+_SILENT |= {
+    "device",
+    "batch_size",
+    "shard",
+    "check",
+    "part_size",
+    "in_parts",
+    "verb",
+    "name",
+    "srt",
+    "vtt",
+    "max_seconds",
+    "engine",
+}
 
 
 def check_files(
@@ -71,12 +84,13 @@ def total_of(inputs: Inputs, *, needed: bool = False) -> int | None:
     return inputs.count() if needed or sys.stderr.isatty() or sys.stdout.isatty() else None
 
 
-def about(args: argparse.Namespace, inputs: Inputs, default_model: str | None = None) -> dict[str, Any]:
-    """What answers are made of, for their note."""
+def about(args: argparse.Namespace, inputs: Inputs, default_model: str | None = None, *, times: bool = False) -> dict[str, Any]:
+    """What answers are made of, for their note; ``times`` as of :func:`of_inputs`."""
     kinds = (str, int, float, bool, list)
     options = {n: v for n, v in vars(args).items() if n not in _SILENT and isinstance(v, kinds) and v not in (False, [])}
     model = _about_model(args.model or default_model or "", dict(args.option) | {"revision": args.revision})
-    return {"inputs": of_inputs(inputs), "model": model, "options": {"command": args.verb} | options | dict(args.option)}
+    options = {"command": args.verb} | options | dict(args.option)
+    return {"inputs": of_inputs(inputs, times=times), "model": model, "options": options}
 
 
 def _about_model(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +173,7 @@ class Work:
         if name == "score":
             return Ranking(files[0], top_k) if files else ShownRanking(top_k, style)
         if len(files) == 2:
-            return Vectors(files[0], files[1], size)
+            return Vectors(files[0], files[1], size, store=self.args.store)
         return Rows(files[0], name) if files else Shown(name, style, alone=self.total == 1)
 
     def tell(self, inputs: int, failed: int) -> int:

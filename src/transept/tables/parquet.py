@@ -51,6 +51,16 @@ def parquet_columns(path: str) -> tuple[list[str], int]:
         return unique(list(table.schema_arrow.names), path), table.metadata.num_rows
 
 
+def parquet_examples(path: str) -> dict[str, Any]:
+    """A value of the type of each column of plain numbers, truths or texts; see :func:`parquet_batches` for errors."""
+    with _opened(path) as (file, parquet):
+        from pyarrow import types
+
+        examples = {types.is_signed_integer: 0, types.is_floating: 0.0, types.is_boolean: True, types.is_string: ""}
+        fields = parquet.ParquetFile(file).schema_arrow
+        return {field.name: value for field in fields for is_of, value in examples.items() if is_of(field.type)}
+
+
 def parquet_groups(path: str) -> list[int]:
     """How many rows each row group of a Parquet file has; see :func:`parquet_batches` for errors."""
     with _opened(path) as (file, parquet):
