@@ -14,13 +14,14 @@ import torch
 import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from transept import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transept import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transept.serving.app import Options, make_app
 from transept.serving.models import WritingModel
 from transept.serving.store import Models
 from transept.serving.tasks import TaskModel
 
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
 
 def byte_tokenizer(*more: str, merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
@@ -93,5 +94,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(folder: Path) -> Iterator[Server]:
     made = Server(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a model whose calls and whose reasoning have marks."""
+    path = save_model(tmp_path_factory.mktemp("marked") / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_tokens(MARKS, special_tokens=True)
+    tokenizer.chat_template = TEMPLATE + "{% if tools %}<tool_call>{% endif %}"
+    tokenizer.save_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(path)
+    made = Server(path)
     yield made
     made.close()

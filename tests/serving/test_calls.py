@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pydantic
 import pytest
 
-from tests.serving.conftest import TEMPLATE, Server, save_model
+from tests.serving.conftest import Server
 from tests.serving.test_constraint import SCHEMA, drawn
 from tests.serving.test_writer import TOKENIZERS
-from transept import AutoModelForCausalLM, AutoTokenizer
 from transept.preprocess.text.answers import AnswerReader, TextDelta
 from transept.serving.engine.calls import _FORMATS, CallReader, calls_of, format_of
 from transept.serving.engine.constraint import Grammars
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 BRACE, CALLS, THINKS, THOUGHT = "90", "261", "263", "264"  # ids of the tokenizer
-MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
 
 def bias(client: openai.OpenAI, **ids: int) -> dict[str, int]:
@@ -33,22 +30,6 @@ def tool(name: str, schema: Any = SCHEMA, **more: Any) -> Any:
 
 
 TOOLS = [tool("look"), tool("go", {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]})]
-
-
-@pytest.fixture(scope="module")
-def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of a model whose calls and whose reasoning have marks."""
-    path = save_model(tmp_path_factory.mktemp("marked") / "tiny")
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    tokenizer.add_tokens(MARKS, special_tokens=True)
-    tokenizer.chat_template = TEMPLATE + "{% if tools %}<tool_call>{% endif %}"
-    tokenizer.save_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
-    model.resize_token_embeddings(len(tokenizer))
-    model.save_pretrained(path)
-    made = Server(path)
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=["plain", "marked"])

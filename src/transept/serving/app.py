@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from transept.errors import InputError, TranseptError
-from transept.serving.answering import Answers
+from transept.serving.answering import Answers, Chunk, Teller
 from transept.serving.doors import LOOPBACK, Door
 from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
@@ -26,9 +26,11 @@ from transept.serving.metrics import Metrics
 from transept.serving.models import SEES, WRITES, WritingModel
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
+from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
 from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
 from transept.serving.store import Models
+from transept.storage.files import parse_json
 
 _QUIET = 15.0  # seconds after which a stream says that it lives
 _COMPILES = 2.0  # seconds that a schema may take
@@ -125,8 +127,15 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
         """The next turn of a conversation."""
         return await _answer(models, metrics, body, request)
 
+    @app.post("/v1/responses")
+    async def respond(body: ResponsesRequest, request: Request) -> Response:
+        """The items that follow some."""
+        return await _answer(models, metrics, body.chat, request, ResponseTeller(body))
 
-async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request) -> Response:
+
+async def _answer(
+    models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request, teller: Teller | None = None
+) -> Response:
     served = await models.find(body.model, WRITES, SEES)
     with ExitStack() as held:
         model = await models.hold(served, held, body.keep_alive)
@@ -136,8 +145,8 @@ async def _answer(models: Models, metrics: Metrics, body: CompletionRequest | Ch
         answers = await _ask(model, body, request)
         held.callback(_count, metrics, model.name, answers)
         if not body.stream:
-            return await watched(request, _whole(body, answers))
-        return _Stream(_stream(body, answers), held.pop_all())
+            return await watched(request, _whole(teller or body, answers))
+        return _Stream(_stream(teller or body, answers), held.pop_all())
 
 
 async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, request: Request) -> Answers:
@@ -185,32 +194,29 @@ def _count(metrics: Metrics, name: str, answers: Answers) -> None:
     metrics.new_tokens.labels(name).inc(usage.written)
 
 
-async def _whole(body: CompletionRequest | ChatRequest, answers: Answers) -> Response:
+async def _whole(teller: Teller, answers: Answers) -> Response:
     pieces: list[list[Any]] = [[] for _ in answers.requests]
     async for piece in answers:
         pieces[piece.choice].append(piece)
-    choices = [body.whole(index, own) for index, own in enumerate(pieces)]
-    return JSONResponse({**body.head(), "choices": choices, "usage": answers.usage.told()})
+    return JSONResponse(teller.whole(pieces, answers.usage))
 
 
-async def _stream(body: CompletionRequest | ChatRequest, answers: Answers) -> AsyncIterator[bytes]:
+async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
     """Chunks as events of a server; an error in the middle is the last of them."""
-    head: dict[str, Any] = body.head() | ({"usage": None} if body.wants_usage else {})
     try:
-        if opening := body.opening(answers):
-            for choice in opening:
-                yield _event({**head, "choices": [choice]})
+        for chunk in teller.begins(len(answers.requests)):
+            yield _event(chunk)
         async for piece in _kept_alive(answers):
             if piece is None:
                 yield b": \n\n"
                 continue
-            for choice in body.choice(piece):
-                yield _event({**head, "choices": [choice]})
-        if body.wants_usage:
-            yield _event({**head, "choices": [], "usage": answers.usage.told()})
-        yield b"data: [DONE]\n\n"
+            for chunk in teller.tells(piece):
+                yield _event(chunk)
+        for chunk in teller.ends(answers.usage):
+            yield _event(chunk)
     except TranseptError as error:
-        yield b"data: " + bytes(reply_to(error).body) + b"\n\n"
+        for chunk in teller.fails(parse_json(bytes(reply_to(error).body).decode())):
+            yield _event(chunk)
 
 
 async def _kept_alive(answers: Answers) -> AsyncIterator[Any]:
@@ -232,5 +238,8 @@ async def _kept_alive(answers: Answers) -> AsyncIterator[Any]:
         await asyncio.gather(following, return_exceptions=True)
 
 
-def _event(chunk: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+def _event(chunk: Chunk) -> bytes:
+    if isinstance(chunk, str):
+        return f"data: {chunk}\n\n".encode()
+    name = f"event: {chunk['type']}\n" if "type" in chunk else ""
+    return f"{name}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

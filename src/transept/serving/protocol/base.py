@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from transept.environment.units import seconds
 from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
+from transept.serving.answering import Chunk, Piece, Usage
 from transept.serving.engine.constraint import JSON_OBJECT, Matcher
 from transept.serving.models import WritingModel
 
@@ -76,12 +79,26 @@ class OfSchema(Body):
     json_schema: Schema
 
 
-class Writing(Using):
-    """What completions and chats have in common; settings that are absent are the model's own."""
+class TextRequest(Using):
+    """What all requests for texts have in common."""
 
     model: Name
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stream: bool | None = None
+    cache_salt: Annotated[str, Field(max_length=128)] | None = None
+    # Taken, since clients send them, and of no effect.
+    user: Annotated[str, Field(max_length=512)] | None = None
+    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+
+class Writing(TextRequest, ABC):
+    """What completions and chats have in common; settings that are absent are the model's own."""
+
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
@@ -95,16 +112,7 @@ class Writing(Using):
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool = False
     response_format: Annotated[AnyText | AnyObject | OfSchema, Field(discriminator="type")] | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(max_length=128)] | None = None
-    # Taken, since clients send them, and of no effect.
-    user: Annotated[str, Field(max_length=512)] | None = None
-    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
-    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
 
     @property
     def is_constrained(self) -> bool:
@@ -162,6 +170,48 @@ class Writing(Using):
     def wants_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @abstractmethod
+    def head(self) -> dict[str, Any]:
+        """What the answer and every chunk of it begins with."""
+
+    def opening(self, answers: int) -> list[dict[str, Any]]:
+        """The choices that begin a stream."""
+        return []
+
+    @abstractmethod
+    def choices(self, piece: Piece) -> list[dict[str, Any]]:
+        """The choices that chunks tell of a piece."""
+
+    @abstractmethod
+    def choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+        """A choice that is not streamed."""
+
+    def begins(self, answers: int) -> Iterator[Chunk]:
+        """The chunks before the first piece."""
+        self._head = self.head() | ({"usage": None} if self.wants_usage else {})
+        return ({**self._head, "choices": [choice]} for choice in self.opening(answers))
+
+    def tells(self, piece: Piece) -> Iterator[Chunk]:
+        """The chunks of a piece."""
+        return ({**self._head, "choices": [choice]} for choice in self.choices(piece))
+
+    def ends(self, usage: Usage) -> Iterator[Chunk]:
+        """The last chunks."""
+        if self.wants_usage:
+            yield {**self._head, "choices": [], "usage": usage.told()}
+        yield "[DONE]"
+
+    def fails(self, error: dict[str, Any]) -> Iterator[Chunk]:
+        """The last chunk of an answer that cannot be finished."""
+        yield error
+
+    def whole(self, pieces: list[list[Piece]], usage: Usage) -> dict[str, Any]:
+        """An answer that is not streamed."""
+        choices = [self.choice(index, own) for index, own in enumerate(pieces)]
+        return {**self.head(), "choices": choices, "usage": usage.told()}
+
+    _head: dict[str, Any] = PrivateAttr(default_factory=dict)
 
 
 def head(kind: str, prefix: str, model: str) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from transept.preprocess.chats import encode_chat
 from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
-from transept.serving.answering import Answers, Piece, Prompt
+from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, format_of, joined
 from transept.serving.engine.constraint import Matcher
-from transept.serving.engine.logprobs import TokenBytes, of_chat
+from transept.serving.engine.logprobs import TokenBytes, Told, of_chat
 from transept.serving.engine.pictures import Pictures
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
@@ -30,6 +30,9 @@ _OURS = frozenset(  # what the template is told by other fields
     | {"conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
     | {"return_assistant_tokens_mask", "sanitize_control_tokens"}
 )
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class Picture(Body):
@@ -169,7 +172,7 @@ class ChatRequest(Writing):
     modalities: list[Literal["text"]] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
@@ -260,20 +263,20 @@ class ChatRequest(Writing):
         """What the answer begins with."""
         return head("chat.completion.chunk" if self.stream else "chat.completion", "chatcmpl", self.model)
 
-    def opening(self, answers: Answers) -> list[dict[str, Any]]:
+    def opening(self, answers: int) -> list[dict[str, Any]]:
         """The choices that begin a stream: who speaks, in each."""
-        return [_delta(index, {"role": "assistant", "content": ""}) for index in range(len(answers.requests))]
+        return [_delta(index, {"role": "assistant", "content": ""}) for index in range(answers)]
 
-    def choice(self, piece: Piece) -> list[dict[str, Any]]:
+    def choices(self, piece: Piece) -> list[dict[str, Any]]:
         """What chunks tell of a piece; the reason of its end stands by itself, behind all else."""
         found = [_delta(piece.choice, self._told(event, piece.choice)) for event in piece.events]
         found += [] if piece.finish is None else [_delta(piece.choice, {}, piece.finish)]
         if self.logprobs and piece.tokens:
             first = next((each for each in found if "content" in each["delta"]), found[0])
-            first["logprobs"] = of_chat(piece.tokens, self._bytes)
+            first["logprobs"] = self.logprobs_of(piece.tokens)
         return found
 
-    def whole(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         """An answer that is not streamed."""
         events = [event for piece in pieces for event in piece.events]
         content, reasoning = (joined(events, kind) for kind in (TextDelta, ReasoningDelta))
@@ -281,8 +284,12 @@ class ChatRequest(Writing):
         message: dict[str, Any] = {"role": "assistant", "content": None if calls and not content else content, "refusal": None}
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
-        told = of_chat([token for piece in pieces for token in piece.tokens], self._bytes) if self.logprobs else None
+        told = self.logprobs_of([token for piece in pieces for token in piece.tokens])
         return {"index": index, "message": message, "logprobs": told, "finish_reason": pieces[-1].finish}
+
+    def logprobs_of(self, tokens: Sequence[Told]) -> dict[str, Any] | None:
+        """What is told of tokens, where that is asked for."""
+        return of_chat(tokens, self._bytes) if self.logprobs else None
 
     def _told(self, event: Delta, choice: int) -> dict[str, Any]:
         if isinstance(event, CallBegin):

@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
-from transept.serving.answering import Answers, Piece, Prompt
+from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Text, Token, Writing, head
@@ -63,15 +63,11 @@ class CompletionRequest(Writing):
         """What the answer begins with."""
         return head("text_completion", "cmpl", self.model)
 
-    def opening(self, answers: Answers) -> list[dict[str, Any]]:
-        """The choices that begin a stream: none."""
-        return []
-
-    def choice(self, piece: Piece) -> list[dict[str, Any]]:
+    def choices(self, piece: Piece) -> list[dict[str, Any]]:
         """What a chunk tells of a piece."""
         return [self._told(piece.choice, [piece])]
 
-    def whole(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+    def choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
         """An answer that is not streamed."""
         return self._told(index, pieces)
 
