@@ -24,6 +24,14 @@ def test_a_text_is_written_on(command, model):
     assert (found["new_tokens"], found["finish_reason"]) == (7, "length")
 
 
+def test_a_temperature_of_0_draws_nothing(command, model):
+    greedy, cold = (
+        command("generate", "--model", model, "Hello", "--seed", 1, *more)
+        for more in (["--option", "do_sample=false"], ["--temperature", 0])
+    )
+    assert (cold.code, cold.out) == (0, greedy.out)
+
+
 def test_a_seed_draws_the_same_text_again(command, model):
     drawn = [command("generate", "--model", model, "Hello", "--max-new-tokens", 20, "--seed", seed).out for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -32,7 +40,7 @@ def test_a_seed_draws_the_same_text_again(command, model):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--temperature", "0"], "do_sample=False"),
+        (["--temperature", "-1"], "temperature"),
         (["--top-p", "1.5"], "top_p"),
         (["--option", "max_new_tokenz=3"], "max_new_tokens"),
         (["--max-new-tokens", "4000"], "positions"),

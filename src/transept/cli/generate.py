@@ -51,7 +51,9 @@ def add_settings(parser: arguments.Parser, length: str = "256") -> None:
     parser.task = "text-generation"
     arguments.add_model(parser)
     parser.add_argument("--max-new-tokens", type=arguments.positive, metavar="N", help=f"tokens to write at most ({length})")
-    parser.add_argument("--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below")
+    parser.add_argument(
+        "--temperature", type=float, metavar="X", help="draw tokens, flatter above 1 and sharper below; 0 draws none"
+    )
     parser.add_argument("--top-k", type=arguments.positive, metavar="N", help="draw among the N most likely tokens")
     parser.add_argument("--top-p", type=float, metavar="X", help="draw among the tokens that make up this share")
     parser.add_argument("--min-p", type=float, metavar="X", help="draw among tokens at least this share as likely as the first")
@@ -71,7 +73,10 @@ def load_writer(args: argparse.Namespace, task: str = "text-generation", most: i
 
     given = {name: value for name in SAMPLING if (value := getattr(args, name, None)) is not None}
     chosen: dict[str, Any] = dict(pipe.options.generation) | given
-    if args.seed is not None or any(name in chosen for name in SAMPLING):
+    if chosen.get("temperature") == 0:  # as elsewhere
+        del chosen["temperature"]
+        chosen["do_sample"] = False
+    elif args.seed is not None or any(name in chosen for name in SAMPLING):
         chosen.setdefault("do_sample", True)
     if args.stop:
         chosen["stop_strings"] = args.stop

@@ -16,8 +16,9 @@ from transept.cli.arguments import Parser
 from transept.cli.chat import chat
 from transept.cli.convert import convert
 from transept.cli.generate import generate
+from transept.cli.models import list, ps, pull, rm, stop
 from transept.cli.reports import doctor, inspect
-from transept.cli.run import embed, rerank, run
+from transept.cli.run import as_model, embed, rerank, run
 from transept.cli.serve import serve
 from transept.cli.terminal import complain, explained
 from transept.cli.train import eval, resume, train
@@ -25,7 +26,11 @@ from transept.cli.transcribe import transcribe
 from transept.errors import TranseptWarning
 from transept.tables.text import ENDINGS, IMAGES, SOUNDS
 
-VERBS = (run, transcribe, embed, rerank, generate, chat, serve, train, resume, eval, convert, inspect, doctor)
+VERBS = (
+    *(run, transcribe, embed, rerank, generate, chat),
+    *(serve, ps, stop, list, pull, rm),
+    *(train, resume, eval, convert, inspect, doctor),
+)
 TOLD = """Transformer models from the command line.
 
 Each verb has a help of its own: `transept VERB --help`. What to begin with depends on what you have.
@@ -42,6 +47,8 @@ Each verb has a help of its own: `transept VERB --help`. What to begin with depe
     a .gguf file                 transept chat FILE.gguf
     a model that is too large    transept convert PATH model.gguf --to gguf:q4_k_m
     clients of a server          transept serve PATH
+    a model of the hub           transept pull REPOSITORY; transept run REPOSITORY "A text"
+    models that were fetched     transept list
     no model yet                 transept chat
 """
 # What can be done with a file that was given in the place of a verb, by its ending.
@@ -80,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None, debug: bool) -> int:
     try:
-        words = [*(sys.argv[1:] if arguments is None else arguments)]
+        words = as_model([*(sys.argv[1:] if arguments is None else arguments)])
         command = parser()
         if words and os.path.exists(words[0]) and words[0] not in (verb.__name__ for verb in VERBS):
             command.error(_advice(words[0]))

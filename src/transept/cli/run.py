@@ -18,7 +18,7 @@ from transept.cli.parts import PartWork, add_parts, is_in_parts, kept
 from transept.cli.pictures import Drawings, fault
 from transept.cli.terminal import complain
 from transept.cli.work import Answers, Work, check_files, tell_skipped, total_of
-from transept.errors import InputError, TranseptError
+from transept.errors import InputError, TranseptError, refuse
 from transept.tables.text import IMAGES, JSON, SOUNDS
 
 # What checkpoints call the prompt for what is searched.
@@ -30,8 +30,32 @@ VECTORS = (".npy", *ENDINGS)
 HALF_LIMIT = 65504.0  # the largest number of float16
 
 
+def as_model(words: list[str]) -> list[str]:
+    """``run MODEL`` as what it stands for: a chat, or ``run`` with the task that the model is for; other words as they are.
+
+    Raises:
+        InputError: what the model is for cannot be told.
+        FileError, FormatError: there is no such model, or its config cannot be read.
+    """
+    if words[:1] != ["run"] or words[1:2] in ([], ["-"]) or words[1].startswith("--") or words[1] in arguments.tasks():
+        return words
+    from transept.cli.chat.models import find
+    from transept.cli.models import task_of
+
+    name, rest = words[1], words[2:]
+    if (path := find(name)) == name and not os.path.exists(name) and "/" not in name:
+        return words  # a task that is mistyped
+    task = task_of(path)
+    refuse(task is None, f"what the model {name!r} is for cannot be told.", "Name a task: transept run TASK --model MODEL.")
+    if task == "image-text-to-text" or (task == "text-generation" and not {"--file", "--output"} & {*rest}):
+        return ["chat", path, *rest]
+    return ["generate", "--model", path, *rest] if task == "text-generation" else ["run", str(task), "--model", path, *rest]
+
+
 def run(parser: Parser) -> None:
-    """Answer texts, pictures or sounds by a task.
+    """Answer texts, pictures or sounds by a task, or by a model.
+
+    A model in the place of the task does what it is for: one that writes chats, or answers the text behind it.
 
     Answers come in the order of the inputs: drawn on a terminal, elsewhere in rows of JSON that hold the input and its answer.
     An input that fails leaves an error in its place, and the exit code is 1. Files of inputs are .txt, a text a line; .jsonl,
@@ -45,6 +69,7 @@ def run(parser: Parser) -> None:
         transept run object-detection --model PATH cat.jpg --draw boxes.png
         transept run automatic-speech-recognition --model PATH talk.flac --chunk-length-s 20
         transept run question-answering --model PATH --question "Who came?" "Ada came."
+        transept run PATH "A text"
     """
     parser.task = ""
     parser.add_argument("task", type=arguments.known_task, metavar="TASK", help="its name, such as text-classification")

@@ -1,18 +1,23 @@
-"""The cache of the hub on this machine: which models are in it, how much they take, and when they were used."""
+"""The cache of the hub on this machine: which models are in it, how much they take, what comes into it and goes."""
 
 from __future__ import annotations
 
 import shutil
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from transept.errors import FileError, TranseptError
+from transept.errors import FileError, InputError, TranseptError
 from transept.storage.files import reason
-from transept.storage.source import Source, check_id
+from transept.storage.source import GGUF_ENDING, LIBRARY, MAX_LISTED, Source, cause, check_id
 
 _PREFIX = "models--"
+# Endings of what stands beside weights, and folders of weights for other libraries.
+_TEXTS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe", ".tiktoken")
+_OTHERS = {"onnx", "openvino", "coreml", "original", "runs", "checkpoints"}
 
 
 class Usage(NamedTuple):
@@ -56,6 +61,36 @@ def folder_of(name: str) -> Path:
     if not folder.is_dir() or folder.is_symlink():
         raise FileError(f"the cache has no repository {name!r}.", hint="`transept list` shows what it has.")
     return folder
+
+
+def listed(source: Source) -> dict[str, int]:
+    """The sizes of the files of a repository by their names, as the hub tells them (``FileError`` where it does not)."""
+    from huggingface_hub import HfApi, RepoFile
+
+    check_id(source.name)
+    api = HfApi(token=source.token, library_name=LIBRARY)
+    try:
+        tree = islice(api.list_repo_tree(source.name, recursive=True, revision=source.revision), MAX_LISTED)
+        return {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+    except Exception as error:  # of HTTP and of the hub's own
+        what, hint = cause(error, source.token)
+        raise FileError(f"its files cannot be listed: {what}.", path=source.name, hint=hint) from None
+
+
+def needed(names: Iterable[str]) -> list[str]:
+    """The files that a model is loaded from: its weights once, and no copies of them for other libraries.
+
+    Raises:
+        InputError: there are several GGUF files, and no other weights.
+    """
+    own = [name for name in names if not name.startswith(".") and not {*PurePosixPath(name).parts[:-1]} & _OTHERS]
+    of_kind = (
+        [name for name in own if name.endswith(ending)] for ending in (".safetensors", "_model.bin", ".bin", GGUF_ENDING)
+    )
+    weights = next(filter(None, of_kind), [])
+    if weights and weights[0].endswith(GGUF_ENDING) and len(weights) > 1:
+        raise InputError(f"there are several GGUF files: {', '.join(weights[:20])}.", hint="Pass --file with one of them.")
+    return [name for name in own if name.endswith(_TEXTS) or name in weights]
 
 
 def remove(name: str) -> None:

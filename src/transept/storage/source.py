@@ -241,6 +241,13 @@ def _downloaded(source: Source, name: str, commit: str | None) -> Path | None:
         return None
 
 
+def newest(source: Source, filename: str) -> Path | None:
+    """Like :func:`fetch`, but of the commit that the hub has today; what the cache holds of that is not fetched again."""
+    if _switch(source) is not None:
+        raise source.missing(filename)
+    return _downloaded(source, _path_in_repository(source, filename), None)
+
+
 def fetch_all(source: Source, folder: str, suffix: str) -> list[Path]:
     """The cached paths of the files right below a folder whose names end in ``suffix``, at most 1,000, downloaded if needed.
 

@@ -56,9 +56,11 @@ def chat(parser: arguments.Parser) -> None:
         transept chat
         transept chat HuggingFaceTB/SmolLM2-360M-Instruct
         transept chat model.gguf --system "Answer in one sentence." --temperature 0.7
+        transept chat model.gguf "Why is the sky blue?"
         printf "Hello\n/stats\n" | transept chat PATH
     """
     parser.add_argument("name", nargs="?", metavar="NAME", help="the model: a folder, a .gguf file or a hub repository")
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="answer this, and leave")
     add_settings(parser, f"{MOST}, or what the context has room for")
     for action in parser._actions:
         if action.dest == "model":
@@ -75,10 +77,13 @@ def talk_on(args: argparse.Namespace, parser: arguments.Parser) -> int:
         return list_models(args)
     args.model = models.find(name)
     talk = Chat(*_load(args, name), args.system, as_json=args.json)
-    if sys.stderr.isatty():
+    if args.message is None and sys.stderr.isatty():
         talk.introduce(name, args.dtype)
     if talk.sees is None and not talk.pipe.tokenizer.chat_template:
         complain("this model has no chat template; it goes on with the plain text of the conversation.", "note")
+    if args.message is not None:
+        talk.say(args.message)
+        return 0
     for line in _typed(args) if sys.stdin is not None and sys.stdin.isatty() else joined(_piped()):
         try:
             if not talk.hear(line):
@@ -186,8 +191,12 @@ class Chat(Conversation):
         elif command.startswith("/") and "\n" not in line:
             raise InputError(f"there is no command {command!r}.", hint="/help lists them.")
         elif command:
-            self._show(lambda show: self.answer(line, show))
+            self.say(line)
         return command != "/quit"
+
+    def say(self, message: str) -> None:
+        """Answer a message."""
+        self._show(lambda show: self.answer(message, show))
 
     def _tell(self, text: str) -> None:
         sys.stdout.flush()
