@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import resource
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.forked import Forked
 from tests.pipelines.test_text_generation import writer_at
 from tests.thorough import in_turn
 from transept.batch import parts as module
@@ -259,20 +259,6 @@ def test_memory_does_not_grow_with_the_rows(encoder, process, tmp_path, count):
     assert max(sizes[len(sizes) // 5 :]) - max(first) < 50 * 2**20
 
 
-class Process(multiprocessing.get_context("forkserver").Process):
-    """The command in a process that is forked from one that has read the library, which a new one takes seconds to do."""
-
-    def __init__(self, line: list, log: Path, **settings: Any) -> None:
-        super().__init__(target=main_of, args=([*map(str, line)], str(log)), kwargs=settings, daemon=True)
-        self.log = log
-        self.start()
-
-    def told(self) -> str:
-        """What it has written, when it has ended."""
-        self.join()
-        return self.log.read_text()
-
-
 def main_of(line: list[str], log: str, *, limit: int | None = None, piece: int = 3, measures: bool = False) -> None:
     """Run the command, with files of a ``limit`` of bytes; where it ``measures``, its memory after each part is told."""
     import psutil
@@ -302,10 +288,8 @@ def main_of(line: list[str], log: str, *, limit: int | None = None, piece: int =
 
 @pytest.fixture
 def process(tmp_path):
-    preloaded = ["tests.cli.test_parts", "torch", "tqdm", "transept.cli.main", "transept.pipelines", "pyarrow.parquet"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
     numbers = count()
-    return lambda line, **settings: Process(line, tmp_path / f"log{next(numbers)}", **settings)
+    return lambda line, **settings: Forked(main_of, [*map(str, line)], log=tmp_path / f"log{next(numbers)}", **settings)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> Any:
     from transept.pipelines.components import EMBEDDING_MODEL
     from transept.serving.models import Loader
-    from transept.serving.store import Finder, Models, in_cache, in_directory
+    from transept.serving.store import Finder, Models, in_cache, in_directory, named
 
     if args.threads is not None:
         import torch
@@ -148,10 +148,7 @@ def _load(args: argparse.Namespace) -> Any:
     loader = Loader(loading, engine, reading, writing)
     models = Models(loader, keep_alive=keep_alive, max_models=most, memory=args.model_memory, finders=finders)
     for given in args.models or ([] if finders else [EMBEDDING_MODEL]):
-        name, separator, source = given.partition("=")
-        if not separator or os.path.exists(given):
-            name, source = os.path.basename(given.rstrip("/")).removesuffix(".gguf"), given
-        models.offer(name, source, args.task, keep_alive=-1 if args.keep_alive is None else args.keep_alive)
+        models.offer(*named(given), args.task, keep_alive=-1 if args.keep_alive is None else args.keep_alive)
     return models
 
 

@@ -358,6 +358,14 @@ def can(served: Served, task: str) -> bool:
     return served.task is not None and is_for(served.task, task)
 
 
+def named(given: str) -> tuple[str, str]:
+    """The name and the source of ``NAME=MODEL``; of a model alone, the last part of its name."""
+    name, separator, source = given.partition("=")
+    if separator and not Path(given).exists():
+        return name, source
+    return Path(given).name.removesuffix(GGUF_ENDING), given
+
+
 def in_directory(path: Path) -> Iterator[tuple[str, str]]:
     """The models right below a directory: folders with a config, and GGUF files, each by its name without ending."""
     for entry in sorted(path.iterdir()):
