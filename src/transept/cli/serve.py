@@ -46,6 +46,7 @@ def serve(parser: arguments.Parser) -> None:
     add("--insecure", action="store_true", help="listen to other machines without a key")
     add("--allowed-host", action="append", default=[], metavar="NAME", help="a name that the server answers to")
     add("--docs", action="store_true", help="show the routes at /docs")
+    add("--no-page", action="store_true", help="show no page at /")
     add("--max-rows", type=number, default=32, metavar="N", help="answers that are written at once (32)")
     add("--max-queue", type=number, default=256, metavar="N", help="answers that wait at most (256)")
     add("--step-budget", type=number, default=512, metavar="N", help="positions of prompts in a pass (512)")
@@ -111,7 +112,8 @@ def main(args: argparse.Namespace) -> int:
     hosts = {*LOOPBACK, args.host, *args.allowed_host} if local or not keys or args.allowed_host else None
     models = _load(args)
     listener = _listen(args.host, args.port)
-    app = make_app(models, Options(hosts, keys, args.max_body, args.watchdog, args.grace, args.docs, args.max_texts))
+    given = (hosts, keys, args.max_body, args.watchdog, args.grace, args.docs, args.max_texts, not args.no_page)
+    app = make_app(models, Options(*given))
     shown = f"[{args.host}]" if ":" in args.host else args.host
     url = f"http://{shown}:{listener.getsockname()[1]}"
     names = [model.name for model in models]

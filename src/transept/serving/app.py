@@ -24,6 +24,7 @@ from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
 from transept.serving.models import SEES, WRITES, WritingModel
+from transept.serving.page.routes import add_page
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
@@ -49,6 +50,7 @@ class Options:
         grace: seconds in which answers may end when the server does.
         docs: whether ``/docs`` shows the routes.
         max_texts: inputs of a request of a task at most.
+        page: whether ``/`` shows a page to try the models at.
     """
 
     hosts: Collection[str] | None = LOOPBACK
@@ -58,6 +60,7 @@ class Options:
     grace: float = 30.0
     docs: bool = False
     max_texts: int = 2048
+    page: bool = True
 
 
 def make_app(models: Models, options: Options | None = None) -> FastAPI:
@@ -81,6 +84,8 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     _add_routes(app, models, metrics, options)
     add_model_routes(app, models)
     add_reading_routes(app, models, metrics, options.max_texts)
+    if options.page:
+        add_page(app)
     return app
 
 

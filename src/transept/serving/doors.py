@@ -17,7 +17,7 @@ from transept.storage.files import parse_json
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 Count = Callable[[str, int], object]
 FORMS = frozenset({"/v1/audio/transcriptions"})  # what takes a form in the place of JSON
-OPEN = frozenset({"/health", "/ready"})  # what needs no key
+OPEN = frozenset({"/health", "/ready", "/"})  # what needs no key, nor does the page below /assets/
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -81,7 +81,7 @@ class Door:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self.hosts is not None and name not in self.hosts:
             return reply(403, "this server does not answer to that host.")
-        if self.keys and scope["path"] not in OPEN:
+        if self.keys and scope["path"] not in OPEN and not scope["path"].startswith("/assets/"):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = key.strip().encode() if scheme.lower() == "bearer" else b""
             if not sum(hmac.compare_digest(given, key) for key in self.keys):  # all of them, so that time tells nothing
