@@ -251,7 +251,8 @@ def test_no_error_is_swallowed() -> None:
 # Modules that hand an error on as a value, and why.
 SWALLOWS = {
     "serving/engine/engine.py": "one request fails and is told of it, and others go on",
-    "serving/batcher.py": "what waits for a thread that has failed is told so, and the server is no longer healthy",
+    "serving/doors.py": "a request fails and is told of it, and the kind and the place of the error are logged",
+    "serving/worker.py": "what waits for a thread that has failed is told so, and the server is no longer healthy",
     "serving/engine/sampler.py": "the same, where its scores cannot be processed",
     "cli/installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",

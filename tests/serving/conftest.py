@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
-import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from transept import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transept.serving.app import Options, make_app
+from transept.serving.app import make_app
+from transept.serving.doors import Options
 from transept.serving.models import WritingModel
+from transept.serving.server import Server as Ending
 from transept.serving.store import Models
 from transept.serving.tasks import TaskModel
 
@@ -61,13 +65,12 @@ class Running:
         self.models = models
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = make_app(models, options or Options(grace=2.0))
-        self.uvicorn = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
-        self.thread = threading.Thread(target=self.uvicorn.run, kwargs={"sockets": [listener]})
+        self.ending = Ending(make_app(models, options or Options(grace=2.0)))
+        self.thread = threading.Thread(target=self.ending.run, kwargs={"sockets": [listener]})
         self.thread.start()
 
     def close(self) -> None:
-        self.uvicorn.should_exit = True
+        self.ending.end()
         self.thread.join(20)
         assert not self.thread.is_alive()
 
@@ -84,6 +87,31 @@ class Server(Running):
             models.add(model)
         self.engine = models.get("tiny").engine
         super().__init__(models, options)
+
+
+class Stream(threading.Thread):
+    """A streamed answer of the API, read to its end in a thread; begun when it is made."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__()
+        self.url, self.lines, self.ended = url, list[str](), 0.0
+        self.body = {"model": "tiny", "prompt": "a", "max_tokens": 500, "stream": True} | more
+        self.start()
+        until(lambda: bool(self.lines) or not self.is_alive())
+
+    def run(self) -> None:
+        with (
+            suppress(httpx.RemoteProtocolError),
+            httpx.stream("POST", f"{self.url}/v1/completions", json=self.body, timeout=60) as answer,
+        ):
+            for line in answer.iter_lines():
+                self.lines += [line] if line else []
+        self.ended = time.monotonic()
+
+    @property
+    def error(self) -> Any:
+        last = self.lines[-1].removeprefix("data: ")
+        return None if last == "[DONE]" else json.loads(last).get("error")
 
 
 @pytest.fixture(scope="session")

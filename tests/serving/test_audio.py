@@ -18,7 +18,7 @@ import soundfile
 from tests.pipelines.media_models import save_audio_model, sound, wav
 from tests.pipelines.speech_models import save_writer, talk
 from transept import pipeline
-from transept.serving.app import Options
+from transept.serving.doors import Options
 from transept.serving.protocol.tasks import told
 from transept.serving.tasks import TaskModel
 

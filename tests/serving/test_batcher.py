@@ -11,8 +11,9 @@ import pytest
 
 from transept.errors import InputError
 from transept.pipelines.batching import Sample
-from transept.serving.batcher import Batcher, LeftError, Turns
+from transept.serving.batcher import Batcher, LeftError
 from transept.serving.errors import DrainingError, FailedError
+from transept.serving.worker import Turns
 
 from .conftest import until
 

@@ -17,7 +17,7 @@ import pytest
 from tests.pipelines.text_models import TEXTS, SavedModel, text_model
 from transept import pipeline
 from transept.pipelines.components import EMBEDDING_MODEL
-from transept.serving.app import Options
+from transept.serving.doors import Options
 from transept.serving.tasks import TaskModel
 
 from .conftest import Server, until

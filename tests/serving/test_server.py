@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 
-from transept.serving.app import Options
+from transept.serving.doors import Options
 
 from .conftest import Server, until
 

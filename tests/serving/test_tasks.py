@@ -15,7 +15,7 @@ import pytest
 
 from tests.pipelines.text_models import SavedModel, text_model
 from transept import ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
-from transept.serving.app import Options
+from transept.serving.doors import Options
 from transept.serving.protocol.tasks import ASKED, PICTURES, SOUNDS, TEXTS, told
 from transept.serving.tasks import TaskModel
 

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import re
 import socket
+import stat
+import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transept.cli import arguments
-from transept.errors import FileError, MissingExtraError, refuse
+from transept.environment import units
+from transept.errors import FileError, InputError, MissingExtraError, refuse
 from transept.storage.files import read_text
 
 _SIZE = re.compile(r"(\d+)(k|M|G)?(i?)B?")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3}
+_PORT = 8000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_TIMES = (
+    ("header-timeout", 10, "for the headers of a request to come"),
+    ("body-timeout", 30, "for its body to come"),
+    ("write-timeout", 60, "after which a client that takes no byte is dropped"),
+    ("request-timeout", 600, "after which an answer ends with an error"),
+    ("watchdog", 30, "for a pass, after which its model counts as dead"),
+    ("grace", 30, "for answers to end in when the server ends"),
+)
 
 
 def serve(parser: arguments.Parser) -> None:
@@ -39,14 +54,15 @@ def serve(parser: arguments.Parser) -> None:
         metavar="MODEL",
         help="a folder, a .gguf file or a repository, or NAME=MODEL (the default encoder)",
     )
-    add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
-    add("--port", type=int, default=8000, metavar="N", help="0 is any free one (8000)")
+    add("--host", help="the address to listen at (127.0.0.1)")
+    add("--port", type=int, default=_PORT, metavar="N", help="0 is any free one (8000)")
+    add("--uds", metavar="PATH", help="listen at a Unix socket, in place of an address and a port")
     add("--api-key", action="append", default=[], metavar="KEY", help="one that requests must have; may be repeated")
     add("--api-key-file", metavar="PATH", help="a file of keys, one a line")
     add("--insecure", action="store_true", help="listen to other machines without a key")
     add("--allowed-host", action="append", default=[], metavar="NAME", help="a name that the server answers to")
+    add("--allowed-origin", action="append", default=[], metavar="ORIGIN", help="a site whose pages may read answers")
     add("--docs", action="store_true", help="show the routes at /docs")
-    add("--no-page", action="store_true", help="show no page at /")
     add("--max-rows", type=number, default=32, metavar="N", help="answers that are written at once (32)")
     add("--max-queue", type=number, default=256, metavar="N", help="answers that wait at most (256)")
     add("--step-budget", type=number, default=512, metavar="N", help="positions of prompts in a pass (512)")
@@ -58,8 +74,10 @@ def serve(parser: arguments.Parser) -> None:
     add("--exact", action="store_true", help="the same bits whether a prefix was kept or not")
     add("--max-context", type=number, metavar="N", help="tokens of a prompt and its answer at most")
     add("--max-body", type=size, default=8 * 2**20, metavar="SIZE", help="of a request (8MiB)")
-    add("--watchdog", type=float, default=30.0, metavar="S", help="seconds of a pass after which /health fails (30)")
-    add("--grace", type=float, default=30.0, metavar="S", help="seconds for answers to end in when the server ends (30)")
+    for name, default, told in _TIMES:
+        add(f"--{name}", type=time, default=float(default), metavar="TIME", help=f"{told} ({default} s)")
+    add("--no-exit-on-failure", action="store_true", help="go on where a model has failed, with /health at 503")
+    add("--log-requests", action="store_true", help="tell of each request its id, route, sizes and time, and no text")
     _add_models(parser)
     add("--device", help="where to compute")
     add("--revision", help="a branch, tag or commit of repositories")
@@ -95,34 +113,57 @@ def size(text: str) -> int:
     return int(number) * unit
 
 
-def main(args: argparse.Namespace) -> int:
-    """Load the models, tell where they are served, and answer until interrupted."""
+def time(text: str) -> float:
+    """Seconds of such as ``30``, ``500ms`` or ``5m``."""
     try:
-        import uvicorn
+        found = units.seconds(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write such as 30, 500ms or 5m") from error
+    if math.isinf(found):
+        raise argparse.ArgumentTypeError(f"{text!r} is less than nothing")
+    return found
 
-        from transept.serving.app import Options, make_app
-        from transept.serving.doors import LOOPBACK
+
+def main(args: argparse.Namespace) -> int:
+    """Load the models, tell where they are served, and answer until a signal."""
+    try:
+        from transept.serving.app import make_app
+        from transept.serving.server import Server
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "serving") from error
-    keys = _keys(args)
-    local = args.host in _LOOPBACK
+    options = _options(args)
+    models = _load(args)
+    listener, url = _listen(args)
+    if args.log_requests:
+        logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+        logging.getLogger("transept.requests").setLevel(logging.INFO)
+    names = [model.name for model in models]
+    told = {"url": url, "models": names, "pid": os.getpid()}
+    line = json.dumps(told) if args.json else f"{url} serves {', '.join(names) or 'models when they are asked for'}"
+    server = Server(make_app(models, options), lambda: print(line, flush=True))
+    server.run(sockets=[listener])
+    if args.uds is not None:
+        os.unlink(args.uds)
+    sys.stderr.flush()
+    os._exit(server.code or 0)  # whatever threads still compute
+
+
+def _options(args: argparse.Namespace) -> Any:
+    from transept.serving.doors import LOOPBACK, Options
+
+    both = args.uds is not None and (args.host, args.port) != (None, _PORT)
+    refuse(both, "--uds is for a socket that is a file, which has no --host and no --port.")
+    args.host = args.host or "127.0.0.1"
+    keys, local = _keys(args), args.host in _LOOPBACK
     what = f"--host {args.host} is open to other machines, and there is no key."
     refuse(not local and not keys and not args.insecure, what, "Pass --api-key-file, or --insecure.")
     refuse(not 0 <= args.port < 2**16, f"--port is {args.port}, but must be from 0 to 65535.")
+    times = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name, _, _ in _TIMES}
+    for name, value in times.items():
+        refuse(not value and name != "grace", f"--{name.replace('_', '-')} is 0, but must be longer.")
     hosts = {*LOOPBACK, args.host, *args.allowed_host} if local or not keys or args.allowed_host else None
-    models = _load(args)
-    listener = _listen(args.host, args.port)
-    given = (hosts, keys, args.max_body, args.watchdog, args.grace, args.docs, args.max_texts, not args.no_page)
-    app = make_app(models, Options(*given))
-    shown = f"[{args.host}]" if ":" in args.host else args.host
-    url = f"http://{shown}:{listener.getsockname()[1]}"
-    names = [model.name for model in models]
-    told = {"url": url, "models": names, "pid": os.getpid()}
-    print(json.dumps(told) if args.json else f"{url} serves {', '.join(names) or 'models when they are asked for'}", flush=True)
-    patience = math.ceil(args.grace) + 1
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=patience)
-    uvicorn.Server(config).run(sockets=[listener])
-    return 0
+    how = {"exits_on_failure": not args.no_exit_on_failure, "docs": args.docs, "max_texts": args.max_texts}
+    return Options(hosts, keys, args.allowed_origin, args.max_body, **times, **how)
 
 
 def _load(args: argparse.Namespace) -> Any:
@@ -161,15 +202,31 @@ def _keys(args: argparse.Namespace) -> list[str]:
     return [key for key in found if key]
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _listen(args: argparse.Namespace) -> tuple[socket.socket, str]:
+    """A socket, and its address as clients write it."""
+    host, port, path = args.host, args.port, args.uds
+    family = socket.AF_UNIX if path is not None else socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if path is not None:
+            _remove_left(path)
+            listener.bind(path)
+            return listener, f"unix:{path}"
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise FileError(
-            f"cannot listen at {host}, port {port}: {error}.", hint="Pass another --port; 0 is any free one."
-        ) from error
-    return listener
+        where, hint = (path, "Pass another --uds.") if path is not None else (f"{host}, port {port}", "Pass another --port.")
+        raise FileError(f"cannot listen at {where}: {error}.", hint=hint) from error
+    shown = f"[{host}]" if ":" in host else host
+    return listener, f"http://{shown}:{listener.getsockname()[1]}"
+
+
+def _remove_left(path: str) -> None:
+    """Remove the socket of a server that has ended without doing so itself."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial, suppress(FileNotFoundError):
+        try:
+            trial.connect(path)
+        except ConnectionRefusedError:
+            if stat.S_ISSOCK(os.stat(path).st_mode):
+                os.unlink(path)

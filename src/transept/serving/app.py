@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,13 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from transept.errors import InputError, TranseptError
 from transept.serving.answering import Answers, Chunk, Teller
-from transept.serving.doors import LOOPBACK, Door
+from transept.serving.doors import Door, Options, Traffic
 from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
 from transept.serving.models import SEES, WRITES, WritingModel
-from transept.serving.page.routes import add_page
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
@@ -36,31 +34,6 @@ from transept.storage.files import parse_json
 _QUIET = 15.0  # seconds after which a stream says that it lives
 _COMPILES = 2.0  # seconds that a schema may take
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-
-@dataclass
-class Options:
-    """How a server answers.
-
-    Args:
-        hosts: names that it answers to; those of this machine where absent, and any where empty.
-        keys: one of which a request must have.
-        max_body: bytes of a body at most.
-        watchdog: seconds that a pass may take before the server counts as dead.
-        grace: seconds in which answers may end when the server does.
-        docs: whether ``/docs`` shows the routes.
-        max_texts: inputs of a request of a task at most.
-        page: whether ``/`` shows a page to try the models at.
-    """
-
-    hosts: Collection[str] | None = LOOPBACK
-    keys: Collection[str] = ()
-    max_body: int = 8 * 2**20
-    watchdog: float = 30.0
-    grace: float = 30.0
-    docs: bool = False
-    max_texts: int = 2048
-    page: bool = True
 
 
 def make_app(models: Models, options: Options | None = None) -> FastAPI:
@@ -76,32 +49,27 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     shown = "/openapi.json" if options.docs else None
     docs = "/docs" if options.docs else None
     app = FastAPI(title="transept", lifespan=lifespan, openapi_url=shown, docs_url=docs, redoc_url=None)
-    app.add_middleware(Door, hosts=options.hosts, keys=options.keys, max_body=options.max_body, count=metrics.count)
+    app.state.options, app.state.traffic, app.state.models = options, Traffic(), models
+    app.add_middleware(Door, options=options, traffic=app.state.traffic, count=metrics.count)
     app.add_exception_handler(RequestValidationError, _refuse_body)
     app.add_exception_handler(HTTPException, _refuse_route)
-    app.add_exception_handler(TranseptError, _fail)
-    app.add_exception_handler(Exception, _fail)
     _add_routes(app, models, metrics, options)
     add_model_routes(app, models)
     add_reading_routes(app, models, metrics, options.max_texts)
-    if options.page:
-        add_page(app)
     return app
 
 
 async def _refuse_body(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return reply_to_body(error.errors())
+    return reply_to_body(error.errors(), error.body)
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
-    return reply(status, "there is no such route." if status == 404 else "this route does not take that method.")
-
-
-async def _fail(request: Request, error: Exception) -> Response:
-    return reply_to(error)
+    found = reply(status, "there is no such route." if status == 404 else "this route does not take that method.")
+    found.headers.update(error.headers or {})
+    return found
 
 
 def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options) -> None:
@@ -114,7 +82,9 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 
     @app.get("/ready")
     async def ready() -> Response:
-        """200 where the models are loaded and answer."""
+        """200 where the models are loaded and answer, and requests are taken."""
+        if app.state.traffic.draining:
+            return reply(503, "the server ends.", "draining")
         return await health()
 
     @app.get("/metrics")

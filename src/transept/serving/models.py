@@ -80,7 +80,7 @@ class WritingModel:
         if (template := chat_template or getattr(self.processor, "chat_template", None)) is not None:
             self.tokenizer.chat_template = template
         self.token_bytes = TokenBytes(self.tokenizer)
-        self.engine = Engine(self.model, **engine)
+        self.engine = self.worker = Engine(self.model, **engine)
 
     @functools.cached_property
     def grammars(self) -> Grammars:
@@ -96,10 +96,6 @@ class WritingModel:
     def close(self, grace: float) -> None:
         """Let answers end within so many seconds."""
         self.engine.close(grace)
-
-    def is_healthy(self, patience: float) -> bool:
-        """Whether the engine answers, and no pass takes longer than so many seconds."""
-        return self.engine.is_healthy(patience)
 
     @property
     def context(self) -> int:

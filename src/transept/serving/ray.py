@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from transept.errors import MissingExtraError
-from transept.serving.app import Options, make_app
+from transept.serving.app import make_app
+from transept.serving.doors import Options
 from transept.serving.errors import EngineDeadError
 from transept.serving.models import Loader
 from transept.serving.store import Models, named

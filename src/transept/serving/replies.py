@@ -7,12 +7,13 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from transept.errors import FormatError, InputError, TranseptError, UnsupportedError
+from transept.errors import FormatError, GenerationError, InputError, TranseptError, UnsupportedError
 from transept.serving.errors import (
     BusyError,
     ContextLengthError,
     DrainingError,
     EngineDeadError,
+    FailedError,
     FieldError,
     LoadingError,
     ModelNotFoundError,
@@ -35,27 +36,44 @@ def reply(status: int, message: str, code: str | None = None, param: str | None 
 
 def reply_to(error: BaseException) -> JSONResponse:
     """The answer to a request that ends with an error; of one that is not ours, its text stays here."""
+    text = f"{error.message} {error.hint or ''}".strip() if isinstance(error, TranseptError) else ""  # without its path
     if isinstance(error, BusyError):
-        return reply(_BUSY[type(error)], str(error), error.code)
+        return reply(_BUSY[type(error)], text, error.code)
     if isinstance(error, ModelNotFoundError):
-        return reply(404, str(error), error.code, "model")
-    if isinstance(error, FieldError):
-        return reply(400, str(error), error.code, error.param)
-    if isinstance(error, ContextLengthError):
-        return reply(400, str(error), error.code)
+        return reply(404, text, error.code, "model")
     if isinstance(error, InputError | UnsupportedError | FormatError):
-        return reply(400, str(error), "invalid_value")
-    if isinstance(error, TranseptError):
-        return reply(500, str(error), "server_error")
+        code = error.code if isinstance(error, ContextLengthError | FieldError) else "invalid_value"
+        return reply(400, text, code, getattr(error, "param", None))
+    if isinstance(error, FailedError | GenerationError):
+        return reply(500, text, "server_error")
     return reply(500, "the server has failed with this request.", "server_error")
 
 
-def reply_to_body(errors: Iterable[Mapping[str, Any]]) -> JSONResponse:
-    """The answer to a body that is none of a request: the first thing that is wrong, with its place."""
-    first = next(iter(errors))
-    place = ".".join(str(part) for part in first["loc"] if part != "body" and not str(part)[:1].isupper())
-    if first["type"] == "extra_forbidden":
+def reply_to_body(errors: Iterable[Mapping[str, Any]], body: Any) -> JSONResponse:
+    """The answer to a body that is none of a request: the first thing that is wrong, with its place.
+
+    Of a value that may be several things, each kind has an error; the one that tells the most is the deepest.
+    """
+    found = [(place_of(error, body), error) for error in errors]
+    place, error = max(found, key=lambda each: (f"{each[0]}.".startswith(f"{found[0][0]}."), each[0].count(".")))
+    if error["type"] == "extra_forbidden":
         return reply(400, f"this server knows no field `{place}`.", "unsupported_field", place)
-    if first["type"] == "missing":
+    if error["type"] == "missing":
         return reply(400, f"the field `{place}` is missing.", "invalid_value", place)
-    return reply(400, f"`{place}`: {first['msg']}", "invalid_value", place or None)
+    if isinstance(own := error.get("ctx", {}).get("error"), TranseptError):
+        return reply(400, f"{own.message} {own.hint or ''}".strip(), None, getattr(own, "param", place or None))
+    return reply(400, f"`{place}`: {error['msg']}" if place else f"the body is no request: {error['msg']}", None, place or None)
+
+
+def place_of(error: Mapping[str, Any], body: Any) -> str:
+    """The path of a value in a body, without the names that pydantic gives the kinds that it may be."""
+    parts, value = list[str](), body
+    path = error["loc"][1:] if error["loc"][:1] == ("body",) else error["loc"]
+    for number, part in enumerate(path, 1):
+        if isinstance(value, list) and isinstance(part, int) and part < len(value):
+            parts, value = [*parts, str(part)], value[part]
+        elif isinstance(value, dict) and part in value:
+            parts, value = [*parts, part], value[part]
+        elif error["type"] == "missing" and number == len(path):
+            parts = [*parts, part]
+    return ".".join(parts)

@@ -22,10 +22,10 @@ from transept.environment.memory import memory_left
 from transept.environment.units import seconds, size
 from transept.errors import InputError, TranseptError
 from transept.pipelines.components import device_of
-from transept.serving.batcher import Turns
 from transept.serving.errors import DrainingError, FailedError, LoadingError, ModelNotFoundError
 from transept.serving.models import Loader, WritingModel
 from transept.serving.tasks import TaskModel, is_for
+from transept.serving.worker import Turns
 from transept.storage.cache import repositories
 from transept.storage.source import GGUF_ENDING
 
@@ -150,7 +150,7 @@ class Models:
 
     def _adopt(self, served: Served, model: WritingModel | TaskModel) -> None:
         """Take a model that is loaded; its passes take turns with those of the others."""
-        (model.engine if isinstance(model, WritingModel) else model.batcher).turn = self._turns
+        model.worker.turn = self._turns
         served.model, served.context, served.bytes = model, model.context, model.model.get_memory_footprint()
         served.last_used = time.monotonic()
 
@@ -341,7 +341,14 @@ class Models:
 
     def are_healthy(self, patience: float) -> bool:
         """Whether all engines answer, and none has spent more seconds than so many on a pass."""
-        return all(model.is_healthy(patience) for model in self)
+        return all(model.worker.is_healthy(patience) for model in self)
+
+    def fail_unhealthy(self, patience: float) -> list[str]:
+        """End what is asked of models that answer no more, so that nobody waits for them; gives their names."""
+        found = [model for model in self if not model.worker.is_healthy(patience)]
+        for model in found:
+            model.worker.fail(TimeoutError())
+        return [model.name for model in found]
 
 
 def _told(tell: Callable[[str], T], source: str) -> T | None:

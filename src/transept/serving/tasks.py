@@ -64,7 +64,8 @@ class TaskModel:
         made = task_class(task).build(parts, budget=budget)
         self.pipeline, self.model = made, made.model
         self.parts = _Loaded(**{name: getattr(parts, name) for name in Components.__dataclass_fields__}, loaded=self.model)
-        self.batcher = Batcher(budget, padded=made.padded)
+        self.batcher = self.worker = Batcher(budget, padded=made.padded)
+        self.batcher.takes_long = self.model.can_generate()
         self.asked = 0  # inputs of requests that are not answered
         self._pipelines: dict[str, Any] = {task: self._batched(made)}
         self._lock = threading.Lock()
@@ -109,10 +110,6 @@ class TaskModel:
         """Let what was asked be answered within so many seconds."""
         self.batcher.close(grace)
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def is_healthy(self, patience: float) -> bool:
-        """Whether batches run, and none for more than so many seconds; a text that is written may take longer."""
-        return self.batcher.is_healthy(float("inf") if self.model.can_generate() else patience)
 
     @property
     def context(self) -> int | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +16,16 @@ from transept.environment.memory import memory_left
 from transept.errors import GenerationError, InputError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
-from transept.serving.batcher import Turns
 from transept.serving.engine.memory import BLOCK, Memory
 from transept.serving.engine.pictures import Pictures
 from transept.serving.engine.runner import Part, Runner
 from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose, score
 from transept.serving.engine.scheduler import Row, Scheduler, Share
-from transept.serving.errors import ContextLengthError, DrainingError, EngineDeadError, QueueFullError
+from transept.serving.errors import ContextLengthError, QueueFullError
+from transept.serving.worker import PATIENCE, Worker
 
 Finish = Literal["stop", "length"]
 _SHARE = 4  # one of so many parts of the free memory is for keys and values
-_PATIENCE = 0.5  # seconds that the thread sleeps at most, where nothing waits
 
 
 @dataclass(eq=False)
@@ -88,7 +85,7 @@ class _Running:
             self.echoed = end
 
 
-class Engine:
+class Engine(Worker):
     """Reads prompts and writes on from them, all rows in one pass.
 
     Each row is computed as if it were alone, up to rounding in products of other sizes (none, with packed weights). A row that
@@ -123,6 +120,7 @@ class Engine:
         if model.training or not model.can_generate() or model.config.is_encoder_decoder:
             what = f"{type(model).__name__} is no causal language model in evaluation mode."
             raise InputError(what, hint="Call model.eval(), and serve encoder-decoders as tasks.")
+        super().__init__("transept-engine")
         self.model, self.max_waiting = model, max_waiting
         self.runner = Runner(model)
         self.bytes_per_position = self._measure()
@@ -136,15 +134,9 @@ class Engine:
         self.context: int | None = min(filter(None, most), default=None)
         self.running: dict[int, _Running] = {}
         self.after_pass: Callable[[], object] = lambda: None  # called in the engine's thread
-        self.turn = Turns()  # one for all models of a process
-        self.failed: Exception | None = None  # what the engine died of
         self._numbers = itertools.count()
         self._inbox: list[_Running | int] = []  # requests, and numbers of those that are cancelled
-        self._changed = threading.Condition()
         self._strikes = 0  # passes that failed one after the other, though each row alone did not
-        self._open, self._deadline = True, math.inf
-        self._thread: threading.Thread | None = None
-        self.step_began: float | None = None  # when the pass that runs began, on the clock of ``time.monotonic``
 
     def submit(self, request: Request) -> int:
         """Take a request, from any thread; gives its number.
@@ -173,10 +165,7 @@ class Engine:
             row.digests = []  # it takes no prefix of another row, whose scores are gone
         running = _Running(request, row, choosing, frozenset(end_tokens(settings)))
         with self._changed:
-            if self.failed is not None:
-                raise EngineDeadError("the engine has failed.", hint="Start the server again.")
-            if not self._open:
-                raise DrainingError("the engine takes no more requests, since it ends.")
+            self.check_open()
             if self.waiting >= self.max_waiting:
                 raise QueueFullError(f"{self.max_waiting} rows wait already.", hint="Try again later.")
             request.number = row.number
@@ -195,44 +184,14 @@ class Engine:
             self._inbox.append(number)
             self._changed.notify()
 
-    def start(self) -> None:
-        """Run in a thread of its own until :meth:`close`."""
-        self._thread = threading.Thread(target=self._loop, name="transept-engine", daemon=True)
-        self._thread.start()
-
-    def close(self, grace: float = 0.0) -> None:
-        """Take no more requests, let those that there are end within so many seconds, and fail the others."""
-        with self._changed:
-            self._open = False
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(grace)
-            self._deadline = 0.0
-            self._thread.join()
-        self._fail_all(DrainingError("the server ends."))
-
-    def is_healthy(self, patience: float) -> bool:
-        """Whether the engine answers: it has not failed, and no pass takes longer than so many seconds."""
-        began = self.step_began
-        return self.failed is None and (began is None or time.monotonic() - began < patience)
-
-    def _loop(self) -> None:
-        try:
-            while self._open or self.running or self._inbox:
-                if time.monotonic() > self._deadline:
-                    break
-                with self.turn:
-                    self.step_began = time.monotonic()
-                    worked = self.step()
-                    self.step_began = None
-                self.after_pass()
-                if not worked:
-                    with self._changed:
-                        self._changed.wait_for(lambda: self._inbox or not self._open, _PATIENCE)
-        except Exception as error:  # a pass that fails without a row to blame, or a mistake of ours
-            with self._changed:
-                self.failed = error
-            self._fail_all(EngineDeadError("the engine has failed.", hint="Start the server again."))
+    def _run(self) -> None:
+        while not self._over and (self._open or self.running or self._inbox):
+            with self.in_turn():
+                worked = self.step()
+            self.after_pass()
+            if not worked:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._inbox or not self._open, PATIENCE)
 
     def _fail_all(self, error: TranseptError) -> None:
         self._read_inbox()
@@ -329,7 +288,8 @@ class Engine:
     def _fail(self, running: _Running, error: TranseptError) -> None:
         """End a request with an error; nothing of its row is kept."""
         row = running.row
-        del self.running[row.number]
+        if self.running.pop(row.number, None) is None:
+            return  # another thread ends all of them, since this one hangs
         self.scheduler.remove(row)
         self.memory.release(row.number)
         running.request.fail(error)

@@ -94,4 +94,4 @@ async def read_form(request: Request) -> TranscriptionRequest:
     try:
         return TranscriptionRequest.model_validate(fields)
     except ValidationError as error:
-        raise RequestValidationError(error.errors(include_input=False, include_context=False)) from error
+        raise RequestValidationError(error.errors(include_input=False, include_context=False), body=fields) from error

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from transept.environment.units import seconds
-from transept.errors import InputError
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
 from transept.serving.answering import Chunk, Piece, Usage
 from transept.serving.engine.constraint import JSON_OBJECT, Matcher
+from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
 
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
@@ -157,13 +157,14 @@ class Writing(TextRequest, ABC):
     @staticmethod
     def _biased(token: str, vocabulary: int) -> int:
         if not token.isascii() or not token.isdigit() or len(token) > 10 or int(token) >= vocabulary:
-            raise InputError(f"`logit_bias` names the token {token!r:.20}, but tokens are 0 to {vocabulary - 1}.")
+            what = f"`logit_bias` names the token {token!r:.20}, but tokens are 0 to {vocabulary - 1}."
+            raise FieldError("logit_bias", what)
         return int(token)
 
     @model_validator(mode="after")
     def _check_stream(self) -> Writing:
         if self.stream_options is not None and not self.stream:
-            raise InputError("`stream_options` is for streams alone; set `stream`.")
+            raise FieldError("stream_options", "`stream_options` is for streams alone; set `stream`.")
         return self
 
     @property

@@ -1,1 +1,0 @@
-"""The page of the server, and the route that gives it out."""
