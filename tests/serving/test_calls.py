@@ -108,8 +108,7 @@ def test_strict_calls_fit_where_they_are_made(client: openai.OpenAI) -> None:
 
 def test_reasoning_that_the_model_opens_comes_before_what_is_asked_for(marked: Server) -> None:
     client = openai.OpenAI(base_url=f"{marked.url}/v1", api_key="any", max_retries=0)
-    bias = {BRACE: -100, CALLS: -100, THOUGHT: 8}  # of what may come first, reasoning is left
-    think: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "logit_bias": bias}
+    think: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "logit_bias": {THINKS: 11, THOUGHT: 9}}
     ends = {"max_tokens": 400, "temperature": 1.0, "seed": 5}
     form: Any = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
     message: Any = client.chat.completions.create(**think, **ends, response_format=form).choices[0].message
@@ -120,6 +119,11 @@ def test_reasoning_that_the_model_opens_comes_before_what_is_asked_for(marked: S
         check(message.tool_calls[0])
         assert message.reasoning_content
         assert message.content is None
+    # A mark that the model does not want opens nothing, though all else that may come is less likely.
+    plain = think | ends | {"logit_bias": {BRACE: -100, THINKS: -3}, "response_format": form}
+    message = client.chat.completions.create(**plain).choices[0].message
+    assert json.loads(message.content).keys() == {"a", "b"}
+    assert "reasoning_content" not in message.to_dict()
 
 
 @pytest.mark.parametrize(

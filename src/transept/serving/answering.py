@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
@@ -118,25 +118,6 @@ class _Answer:
 
 
 Chunk = dict[str, Any] | str
-
-
-class Teller(Protocol):
-    """How a client is told of the answers to a request."""
-
-    def begins(self, answers: int) -> Iterator[Chunk]:
-        """The chunks before the first piece of so many answers."""
-
-    def tells(self, piece: Piece) -> Iterator[Chunk]:
-        """The chunks of a piece."""
-
-    def ends(self, usage: Usage) -> Iterator[Chunk]:
-        """The last chunks."""
-
-    def fails(self, error: dict[str, Any]) -> Iterator[Chunk]:
-        """The last chunks where an error ends the answers."""
-
-    def whole(self, pieces: list[list[Piece]], usage: Usage) -> dict[str, Any]:
-        """All that is told where nothing is streamed, of the pieces of each answer."""
 
 
 class Answers:

@@ -16,13 +16,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from transept.errors import InputError, TranseptError
-from transept.serving.answering import Answers, Chunk, Teller
+from transept.serving.answering import Answers, Chunk
 from transept.serving.doors import Door, Options, Traffic
 from transept.serving.engine.constraint import Matcher
 from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
 from transept.serving.models import SEES, WRITES, WritingModel
+from transept.serving.protocol.base import Writing
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
@@ -31,6 +32,7 @@ from transept.serving.replies import reply, reply_to, reply_to_body
 from transept.serving.store import Models
 from transept.storage.files import parse_json
 
+Teller = Writing | ResponseTeller  # what makes chunks of pieces
 _QUIET = 15.0  # seconds after which a stream says that it lives
 _COMPILES = 2.0  # seconds that a schema may take
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -146,7 +146,7 @@ class Constraint:
     Args:
         matcher: of this row alone.
         reasons: whether what comes next is reasoning.
-        may_open: whether the answer may begin with a token that opens reasoning.
+        may_open: whether the answer may begin with a token that opens reasoning, where that is the likeliest of all.
     """
 
     def __init__(self, matcher: Matcher, reasons: Callable[[], bool], *, may_open: bool = False) -> None:
@@ -162,7 +162,11 @@ class Constraint:
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         """The scores, with those that are not allowed at ``-inf``."""
-        return scores if self._waits else masked(scores, [self._matcher], self._opens)
+        if self._waits:
+            return scores
+        # A model that does not think has a mark for it in its vocabulary, too, and may give it more than what is allowed.
+        opens = bool(self._opens) and int(scores.argmax()) in self._opens
+        return masked(scores, [self._matcher], self._opens if opens else ())
 
     def accept(self, index: int) -> bool:
         """Take a token before its text is made; gives whether the answer is complete with it."""

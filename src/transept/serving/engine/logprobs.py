@@ -167,7 +167,7 @@ class Offsets:
 def of_completion(tokens: Sequence[Told], bytes_of: TokenBytes, offsets: Offsets) -> dict[str, Any]:
     """The log-probabilities of a completion; the first token of an echoed prompt has none."""
     top = [
-        {text_of(bytes_of(index)): _finite(logprob) for index, logprob in (*chosen.top, (chosen.token, chosen.logprob))}
+        {text_of(bytes_of(index)): _finite(logprob) for index, logprob in ((chosen.token, chosen.logprob), *chosen.top)}
         for chosen, _ in tokens
     ]
     return {

@@ -36,7 +36,7 @@ class Choosing:
         seed: of the drawing; one of the system's where absent.
         logprobs: how many of the likeliest tokens are told with their log-probabilities; ``None`` for none, and not the
             token's own.
-        processors: change scores (1, V) before those that the settings ask for.
+        processors: change scores (1, V) after what the settings ask for that looks at ids.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Choosing:
         self.logprobs = logprobs
         made = [each for each in build_processors(settings, prompt, limit) if not isinstance(each, FiniteLogitsCheck)]
         own = next((place for place in reversed(range(len(made))) if _reads_ids(made[place])), -1) + 1
-        self.rules = LogitsProcessorList([*processors, *made[:own]])
+        self.rules = LogitsProcessorList([*made[:own], *processors])
         self.warpers = LogitsProcessorList(made[own:])
         # Of rows with the same key, what does not look at their ids is computed at once.
         self.key = tuple((type(each).__name__, *sorted(vars(each).items())) for each in self.warpers)

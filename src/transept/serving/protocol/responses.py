@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -16,8 +16,6 @@ from transept.serving.answering import Piece, Usage
 from transept.serving.engine.calls import CallBegin, Delta
 from transept.serving.protocol.base import AnyObject, AnyText, Body, Count, Name, Schema, Text, TextRequest
 from transept.serving.protocol.chat import ChatRequest, Effort, Function, Named
-
-Messages = list[dict[str, Any]]
 
 
 class Part(Body):
@@ -46,11 +44,6 @@ class MessageItem(Item):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | Parts
 
-    def join(self, messages: Messages) -> None:
-        """Become a message of a chat, or a part of the last one."""
-        message = _turn(messages, "content") if self.role == "assistant" else _added(messages, {"role": self.role})
-        message["content"] = _joined(self.content)
-
 
 class CallItem(Item):
     """A call that the assistant made before."""
@@ -60,12 +53,6 @@ class CallItem(Item):
     name: Name
     arguments: Text
 
-    def join(self, messages: Messages) -> None:
-        """Become a part of the last message, or one by itself."""
-        called = {"name": self.name, "arguments": self.arguments}
-        call = {"id": self.call_id, "type": "function", "function": called}
-        _turn(messages).setdefault("tool_calls", []).append(call)
-
 
 class OutputItem(Item):
     """What a call gave."""
@@ -73,10 +60,6 @@ class OutputItem(Item):
     type: Literal["function_call_output"]
     call_id: Name
     output: Text | Parts
-
-    def join(self, messages: Messages) -> None:
-        """Become a message."""
-        _added(messages, {"role": "tool", "tool_call_id": self.call_id, "content": _joined(self.output)})
 
 
 class ReasoningItem(Item):
@@ -87,30 +70,35 @@ class ReasoningItem(Item):
     content: Parts | None = None
     encrypted_content: None = None
 
-    def join(self, messages: Messages) -> None:
-        """Become a part of the message that follows."""
-        if text := _joined(self.content or self.summary):
-            _turn(messages, "reasoning_content", "content")["reasoning_content"] = text
 
-
-def _added(messages: Messages, message: dict[str, Any]) -> dict[str, Any]:
-    messages.append(message)
-    return message
-
-
-def _turn(messages: Messages, *free: str) -> dict[str, Any]:
-    """The last message, where it is the assistant's and has nothing of the kind nor calls in it yet; else a new one."""
-    last = messages[-1] if messages else {"role": ""}
-    fits = last["role"] == "assistant" and not (free and last.keys() & {*free, "tool_calls"})
-    return last if fits else _added(messages, {"role": "assistant"})
+def _messages(items: Iterable[MessageItem | CallItem | OutputItem | ReasoningItem]) -> list[dict[str, Any]]:
+    """The messages of a chat that items are; what the assistant thinks, says and calls one after the other is one of them."""
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if isinstance(item, OutputItem):
+            found.append({"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)})
+        elif isinstance(item, MessageItem) and item.role != "assistant":
+            found.append({"role": item.role, "content": _joined(item.content)})
+        else:
+            later = set() if isinstance(item, CallItem) else {"content", "tool_calls"}
+            if not found or found[-1]["role"] != "assistant" or found[-1].keys() & later:
+                found.append({"role": "assistant"})
+            if isinstance(item, CallItem):
+                call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+                found[-1].setdefault("tool_calls", []).append(call)
+            elif isinstance(item, MessageItem):
+                found[-1]["content"] = _joined(item.content)
+            else:
+                found[-1]["reasoning_content"] = _joined(item.content or item.summary)
+    return found
 
 
 def _joined(content: str | list[Part]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def _kind(item: Any) -> Any:
-    return item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None)
+def _kind(item: Any) -> str:
+    return str(item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", None))
 
 
 AnyItem = Annotated[
@@ -183,13 +171,11 @@ class ResponsesRequest(TextRequest):
         return self._chat
 
     def _as_chat(self) -> dict[str, Any]:
-        messages: Messages = [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+        told = [] if self.instructions is None else [MessageItem(role="system", content=self.instructions)]
         items = [MessageItem(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        for item in items:
-            item.join(messages)
         form, choice = self.text.format.model_dump(by_alias=True), self.tool_choice
         return {name: getattr(self, name) for name in TextRequest.model_fields} | {
-            "messages": messages,
+            "messages": _messages([*told, *items]),
             "max_completion_tokens": self.max_output_tokens,
             "tools": [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools],
             "tool_choice": choice if isinstance(choice, str) else {"type": "function", "function": {"name": choice.name}},
