@@ -138,3 +138,33 @@ def test_turns_go_round() -> None:
         thread.join()
     middle = order[5:-5]
     assert all(len(set(middle[start : start + 3])) == 3 for start in range(len(middle) - 8))
+
+
+def test_others_go_first_in_the_middle_of_a_long_batch() -> None:
+    turns, order, begun = Turns(), list[str](), threading.Event()
+    batcher = Batcher(10, padded=False)
+    batcher.turn = turns
+
+    def long(samples: Sequence[Sample], options: Any) -> list[int]:
+        begun.set()
+        until(lambda: len(turns._waiting) == 1)
+        order.append("long")
+        batcher.pause()
+        order.append("long")
+        assert batcher.is_healthy(1)
+        return [0]
+
+    def short() -> None:
+        with turns:
+            order.append("short")
+
+    batcher.start()
+    gone = threading.Event()
+    threads = [threading.Thread(target=batcher.run, args=(long, gone, [Sample.of([0])], None)), threading.Thread(target=short)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join(10)
+    batcher.close(1)
+    assert order == ["long", "short", "long"]

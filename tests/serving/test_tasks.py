@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,20 @@ import PIL.Image
 import pytest
 
 from tests.pipelines.text_models import SavedModel, text_model
-from transept import ViTConfig, ViTForImageClassification, ViTImageProcessor, pipeline
+from transept import (
+    AutoTokenizer,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+    pipeline,
+)
 from transept.serving.doors import Options
 from transept.serving.protocol.tasks import ASKED, PICTURES, SOUNDS, TEXTS, told
 from transept.serving.tasks import TaskModel
 
-from .conftest import Server
+from .conftest import Server, until
 
 __all__ = ["text_model"]
 MASKED = "Anna [MASK] in Berlin."
@@ -135,3 +146,33 @@ def test_every_kind_of_input_is_known() -> None:
 
     asked = {"table-question-answering", "text-generation", "image-text-to-text"}
     assert TEXTS | PICTURES | SOUNDS | ASKED | asked == set(task_names())
+
+
+def test_a_long_answer_of_an_encoder_decoder_holds_up_nobody(folder: Path, paths: dict[str, Path], tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, eos_token_id=None, pad_token_id=0, **sizes)
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    models = [TaskModel("writer", str(tmp_path), "text2text-generation"), TaskModel("masks", str(paths["masks"]))]
+    server = Server(folder, Options(grace=2.0), beside=models)
+    whole = {"model": "writer", "inputs": "a", "parameters": {"max_new_tokens": 500, "min_new_tokens": 500}}
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            long = pool.submit(post, server, "text2text-generation", **whole)
+            until(lambda: models[0].batcher.running == 1)
+            for _ in range(3):
+                assert post(server, "fill-mask", model="masks", inputs=MASKED).status_code == 200
+            assert not long.done()
+            assert len(long.result().json()[0]["generated_text"]) > 100
+        asked = partial(httpx.post, f"{server.url}/v1/tasks/text2text-generation", json=whole, timeout=0.1)
+        with pytest.raises(httpx.ReadTimeout):
+            asked()
+        began = time.monotonic()
+        until(lambda: models[0].batcher.running == 0)
+        took = time.monotonic() - began
+        began = time.monotonic()
+        post(server, "text2text-generation", **whole)
+        assert took < (time.monotonic() - began) / 2
+    finally:
+        server.close()

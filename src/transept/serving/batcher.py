@@ -11,7 +11,7 @@ import torch
 
 from transept.errors import TranseptError
 from transept.pipelines.batching import Sample, halving
-from transept.serving.errors import FailedError
+from transept.serving.errors import DrainingError, FailedError
 from transept.serving.worker import PATIENCE, Worker
 
 Forward = Callable[[Sequence[Sample], Any], Sequence[Any]]
@@ -89,6 +89,19 @@ class Batcher(Worker):
                 self.running = 0
             for ask in batch:
                 ask.end([next(results) for _ in ask.samples])
+
+    def pause(self, *_: object) -> None:
+        """Between two passes of a batch that needs many, in the batch's thread: let other models go first.
+
+        Raises:
+            DrainingError: the batcher ends now.
+            LeftError: nobody waits for the batch any more.
+        """
+        self.turn.pass_on()
+        if self._over:
+            raise DrainingError("the server ends.")
+        if all(ask.gone.is_set() for ask in self._batch):
+            raise LeftError
 
     def _next(self) -> list[_Ask]:
         """What runs next, or nothing at the end: the rows that came first, and what may join them."""

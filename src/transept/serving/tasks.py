@@ -65,7 +65,8 @@ class TaskModel:
         self.pipeline, self.model = made, made.model
         self.parts = _Loaded(**{name: getattr(parts, name) for name in Components.__dataclass_fields__}, loaded=self.model)
         self.batcher = self.worker = Batcher(budget, padded=made.padded)
-        self.batcher.takes_long = self.model.can_generate()
+        if self.model.can_generate():  # by many passes
+            self.model.register_forward_pre_hook(self.batcher.pause)
         self.asked = 0  # inputs of requests that are not answered
         self._pipelines: dict[str, Any] = {task: self._batched(made)}
         self._lock = threading.Lock()

@@ -46,6 +46,13 @@ class Turns:
             else:
                 self._taken = False
 
+    def pass_on(self) -> None:
+        """Between two passes of one turn, let those go first who wait."""
+        if self._waiting:
+            self.__exit__()
+            self.__enter__()
+        self.began = time.monotonic()
+
 
 class Worker:
     """A thread that computes for many requests until it is closed or fails.
@@ -58,7 +65,6 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.turn = Turns()  # one for all models of a process
-        self.takes_long = False  # whether a pass may take any time
         self.failed: BaseException | None = None  # what it died of
         self._changed = threading.Condition()
         self._open = True  # whether requests are taken
@@ -102,7 +108,7 @@ class Worker:
     def in_turn(self) -> Iterator[None]:
         """A pass, of which there is one at a time."""
         with self.turn:
-            self.turn.began = math.inf if self.takes_long else time.monotonic()
+            self.turn.began = time.monotonic()
             try:
                 yield
             finally:

@@ -262,14 +262,14 @@ class ZeroShotByEmbeddingPipeline(ZeroShotClassificationPipeline):
         """The embedding pipeline has done it."""
 
     def prepare(self, items: Sequence[Any], options: Any) -> Any:
-        self.vectors(options.hypotheses)
         return self.embed.prepare(items, self.embed.options)
 
     def forward(self, samples: Sequence[Sample], options: Any) -> Any:
-        return self.embed.forward(samples, replace(self.embed.options, normalize=True))
+        vectors = self.vectors(options.hypotheses)
+        return [vectors @ each for each in self.embed.forward(samples, replace(self.embed.options, normalize=True))]
 
     def scores(self, results: Sequence[Any], options: Any) -> Any:
         """(N): softmax over scaled cosines, or each cosine."""
-        cosines = self.vectors(options.hypotheses) @ results[0]
+        cosines = results[0]
         alone = options.multi_label or len(cosines) == 1
         return np.maximum(cosines, 0) if alone else softmax(cosines * options.scale)
