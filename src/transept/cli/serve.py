@@ -63,6 +63,7 @@ def serve(parser: arguments.Parser) -> None:
     add("--allowed-host", action="append", default=[], metavar="NAME", help="a name that the server answers to")
     add("--allowed-origin", action="append", default=[], metavar="ORIGIN", help="a site whose pages may read answers")
     add("--docs", action="store_true", help="show the routes at /docs")
+    add("--no-page", action="store_true", help="show no page at /")
     add("--max-rows", type=number, default=32, metavar="N", help="answers that are written at once (32)")
     add("--max-queue", type=number, default=256, metavar="N", help="answers that wait at most (256)")
     add("--step-budget", type=number, default=512, metavar="N", help="positions of prompts in a pass (512)")
@@ -162,7 +163,12 @@ def _options(args: argparse.Namespace) -> Any:
     for name, value in times.items():
         refuse(not value and name != "grace", f"--{name.replace('_', '-')} is 0, but must be longer.")
     hosts = {*LOOPBACK, args.host, *args.allowed_host} if local or not keys or args.allowed_host else None
-    how = {"exits_on_failure": not args.no_exit_on_failure, "docs": args.docs, "max_texts": args.max_texts}
+    how = {
+        "exits_on_failure": not args.no_exit_on_failure,
+        "docs": args.docs,
+        "max_texts": args.max_texts,
+        "page": not args.no_page,
+    }
     return Options(hosts, keys, args.allowed_origin, args.max_body, **times, **how)
 
 

@@ -23,6 +23,7 @@ from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
 from transept.serving.models import SEES, WRITES, WritingModel
+from transept.serving.page.routes import add_page
 from transept.serving.protocol.base import Writing
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
@@ -58,6 +59,8 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     _add_routes(app, models, metrics, options)
     add_model_routes(app, models)
     add_reading_routes(app, models, metrics, options.max_texts)
+    if options.page:
+        add_page(app)
     return app
 
 

@@ -49,6 +49,7 @@ class Options:
         exits_on_failure: whether the server ends when a model has failed.
         docs: whether ``/docs`` shows the routes.
         max_texts: inputs of a request of a task at most.
+        page: whether ``/`` shows a page to try the models at.
     """
 
     hosts: Collection[str] | None = LOOPBACK
@@ -64,6 +65,7 @@ class Options:
     exits_on_failure: bool = True
     docs: bool = False
     max_texts: int = 2048
+    page: bool = True
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""The page of the server, and the route that gives it out."""

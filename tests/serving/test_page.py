@@ -1,0 +1,642 @@
+"""The page, by its files and in a real browser: what it shows, what it asks for, and whom it serves."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import transept.serving.page
+from tests.pace import within
+from tests.pipelines.text_models import SavedModel, text_model
+from transept.serving.doors import Options
+from transept.serving.models import Loader
+from transept.serving.store import Models
+from transept.serving.tasks import TaskModel
+
+from .conftest import Running, Server, until
+
+__all__ = ["text_model"]
+FILES = {
+    path.name: path.read_text(encoding="utf-8") for path in Path(transept.serving.page.__path__[0]).iterdir() if path.is_file()
+}
+SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}
+WORDS: dict[str, dict[str, str]] = json.loads(FILES["words.json"])
+PROGRAMS = shutil.which("chromium"), shutil.which("chromedriver")
+LETTER_Z = str(ord("z") - ord("!"))  # ids of printable letters follow each other
+PICTURE = "<img src=x onerror=document.title='broken'>"
+
+
+# --- the files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_comes_without_a_key_and_lets_nothing_else_in(folder: Path) -> None:
+    closed = Server(folder, Options(grace=1.0, keys=["sesame"]))
+    try:
+        assert httpx.get(f"{closed.url}/v1/models").status_code == 401
+        for path, kind in {
+            "/": "html",
+            **{f"/assets/{name}": name.rpartition(".")[2] for name in FILES if ".py" not in name},
+        }.items():
+            found = httpx.get(f"{closed.url}{path}")
+            assert found.status_code == 200
+            assert found.headers["content-type"].split(";")[0].endswith({"js": "javascript", "svg": "svg+xml"}.get(kind, kind))
+            policy = dict(part.split(" ", 1) for part in found.headers["content-security-policy"].split("; "))
+            assert policy.pop("img-src") == "'self' data:"
+            assert {policy.pop("default-src"), policy.pop("connect-src")} == {"'self'"}
+            assert policy == {"frame-ancestors": "'none'", "base-uri": "'none'", "form-action": "'none'"}
+            assert found.headers["x-content-type-options"] == "nosniff"
+            assert found.headers["referrer-policy"] == "no-referrer"
+        for path in ("none.js", "..%2fapp.py", "__init__.py", "routes.py"):
+            assert httpx.get(f"{closed.url}/assets/{path}").status_code in (401, 404)
+    finally:
+        closed.close()
+
+
+def test_a_server_without_a_page(folder: Path) -> None:
+    bare = Server(folder, Options(grace=1.0, page=False))
+    try:
+        assert [httpx.get(f"{bare.url}{path}").status_code for path in ("/", "/assets/page.js")] == [404, 404]
+    finally:
+        bare.close()
+
+
+def test_texts_can_become_nothing_but_texts() -> None:
+    makes = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|document\.write|DOMParser|Fragment\(|srcdoc|\beval\b|Function\("
+    )
+    assert not [name for name, text in FILES.items() if makes.search(text)]
+    assert not re.search(r"<style|<script(?! type=\"module\" src=\"assets/)|\s(on\w+|style)=", FILES["index.html"])
+    assert not re.search(r"@import|url\(", FILES["page.css"])
+    for text in FILES.values():
+        assert not re.search(r"(src|href)=\"(?!assets/|#)|from \"(?!\./)|https?://(?!www\.w3\.org/2000/svg)\w", text)
+
+
+def test_every_word_is_there_in_three_languages() -> None:
+    for name, texts in WORDS.items():
+        assert list(texts) == ["en", "es", "ar"], name
+        assert all(text.strip() for text in texts.values()), name
+        assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts.values()}) == 1, name
+        assert texts["ar"] == texts["en"] or re.search("[\u0600-\u06ff]", texts["ar"]), name
+    source = "".join(SCRIPTS.values())
+    used = set(re.findall(r'data-(?:word|label|hint)="([\w-]+)"', FILES["index.html"]))
+    used |= set(re.findall(r'\b(?:word|label|hint): (?:\w+ \? )?"([a-z-]+)"', source)) | set(
+        re.findall(r'\bword\("([\w-]+)"', source)
+    )
+    used |= {f"field-{name.replace('_', '-')}" for name in re.findall(r'(?:field|parameter)\("\w+", "([\w-]+)"', source)}
+    assert used <= WORDS.keys()
+    assert not [name for name in WORDS.keys() - used if f'"{name}"' not in source]
+
+
+# --- in the browser ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, text_model: SavedModel) -> Iterator[Server]:
+    labels = {"id2label": {0: "O", 1: "B-PER", 2: "B-LOC"}, "label2id": {"O": 0, "B-PER": 1, "B-LOC": 2}, "num_labels": 3}
+    models = [
+        TaskModel("encoder", str(text_model("BertModel")), "text-embedding"),
+        TaskModel("judge", str(text_model("BertForSequenceClassification", num_labels=1)), "text-ranking"),
+        TaskModel("labels", str(text_model("BertForSequenceClassification", num_labels=3))),
+        TaskModel("names", str(text_model("BertForTokenClassification", **labels))),
+    ]
+    made = Server(folder, beside=models)
+    yield made
+    made.close()
+
+
+class Page:
+    """The page of a server in a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver, self.url = driver, ""
+
+    def open(self, server: Running, view: str = "") -> None:
+        """A fresh page, whose browser has kept nothing."""
+        self.url = server.url
+        self.driver.get(server.url)
+        self.js("sessionStorage.clear(); localStorage.clear()")
+        self.driver.get("about:blank")
+        self.driver.get(f"{server.url}/#{view}")
+        until(lambda: bool(self.all("#views a, dialog[open]")))
+
+    def js(self, source: str, *values: Any) -> Any:
+        return self.driver.execute_script(source, *values)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def one(self, selector: str) -> Any:
+        until(lambda: bool(self.all(selector)))
+        return self.all(selector)[0]
+
+    def text(self, selector: str) -> str:
+        return str(self.js("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        return list(self.js("return Array.from(document.querySelectorAll(arguments[0]), (each) => each.textContent)", selector))
+
+    def set(self, field: str, value: str) -> None:
+        self.js("arguments[0].value = arguments[1]", self.one(field), value)
+
+    def send(self, text: str) -> None:
+        self.one("#message").send_keys(text + "\n")
+
+    def press(self, key: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(key).perform()
+
+    def is_done(self) -> bool:
+        return bool(self.all("#send:not([hidden])"))
+
+    def view(self, name: str) -> None:
+        self.one(f"#views a[href='#{name}']").click()
+        until(lambda: bool(self.all(f"#views a[href='#{name}'][aria-current]")))
+
+    def choose(self, selector: str, value: str) -> None:
+        self.js("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))", self.one(selector), value)
+
+    def answers(self, *chunks: dict[str, Any] | str) -> None:
+        """Let the next streams be these deltas."""
+        told = [
+            chunk if isinstance(chunk, str) else json.dumps({"choices": [{"index": 0, "delta": chunk}]}) for chunk in chunks
+        ]
+        body = "".join(f"data: {each}\n\n" for each in told)
+        self.js(
+            f"window.real ??= window.fetch; window.fetch = async () => new Response({json.dumps(body)}, {{headers: {{'x-request-id': 'r1'}}}})"
+        )
+
+    def emulate(self, width: int = 1280, **media: str) -> None:
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        features = [{"name": f"prefers-{name.replace('_', '-')}", "value": value} for name, value in media.items()]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if None in PROGRAMS:
+        pytest.skip("chromium and chromedriver are not on this machine")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = PROGRAMS[0]
+    given = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
+    for name in [*given.split(), "disable-dev-shm-usage", "lang=en", f"user-data-dir={tmp_path_factory.mktemp('browser')}"]:
+        options.add_argument(f"--{name}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    made = webdriver.Chrome(options=options, service=Service(PROGRAMS[1]))
+    yield made
+    made.quit()
+
+
+@pytest.fixture
+def page(driver: Any) -> Iterator[Page]:
+    """A page that reports no error and asks no other server for anything."""
+    made = Page(driver)
+    made.emulate()
+    driver.get_log("browser"), driver.get_log("performance")
+    yield made
+    assert [line["message"] for line in driver.get_log("browser")] == []
+    events = [json.loads(line["message"])["message"] for line in driver.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert asked
+    assert not [url for url in asked if not url.startswith((made.url, "data:", "about:"))]
+
+
+def turns(page: Page) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = page.js("return JSON.parse(sessionStorage.getItem('transept.turns') ?? '[]')")
+    return found
+
+
+def test_an_answer_is_streamed(page: Page, served: Server, slow: Callable[[float], None]) -> None:
+    page.open(served, "chat")
+    for name, value in {"temperature": "0", "max_tokens": "24", "more": json.dumps({"logit_bias": {LETTER_Z: 100}})}.items():
+        page.set(f"#setting [name={name}]", value)
+    slow(0.02)
+    page.send("Hi")
+    until(lambda: 0 < len(page.text(".assistant > .text")) < 24)
+    until(page.is_done)
+    assert page.text(".assistant > .text") == "z" * 24
+    assert page.text(".user > .text") == "Hi"
+    assert re.fullmatch(r"24 tokens · [\d,.]+ tokens a second · first after [\d.]+ s", page.text(".assistant .facts"))
+    slow(0)
+    page.set("#setting [name=more]", "")
+    page.one(".assistant [aria-label='Write again']").click()
+    until(lambda: page.is_done() and "z" * 24 not in page.text(".assistant > .text"))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 24}
+    whole = httpx.post(f"{served.url}/v1/chat/completions", json=body).json()
+    until(lambda: turns(page)[-1]["content"] == whole["choices"][0]["message"]["content"])
+    page.one(".user [aria-label='Edit the message']").click()
+    field = page.one(".editing textarea")
+    field.clear()
+    field.send_keys("Bye")
+    page.one(".editing [type=submit]").click()
+    until(lambda: page.is_done() and len(page.all(".turn")) == 2 and page.text(".user > .text") == "Bye")
+    page.driver.refresh()
+    until(lambda: page.text(".user > .text") == "Bye")
+    page.one("#new-chat").click()
+    assert not page.all(".turn")
+
+
+@pytest.fixture
+def slow(served: Server) -> Iterator[Callable[[float], None]]:
+    """Lets each pass of the engine take so many seconds more."""
+    flush = served.engine.after_pass
+
+    def passes(seconds: float) -> None:
+        served.engine.after_pass = flush if not seconds else lambda: (flush(), time.sleep(seconds))[0]
+
+    yield passes
+    passes(0)
+
+
+def test_an_answer_that_is_stopped_frees_its_row(page: Page, served: Server, slow: Callable[[float], None]) -> None:
+    def metric(name: str) -> float:
+        lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f'transept_{name}{{model="tiny"'))
+
+    page.open(served, "chat")
+    before = metric("cancelled_total")
+    slow(0.02)
+    for stop in (lambda: page.one("#stop").click(), lambda: page.press("\ue00c")):
+        page.send("Tell me all")
+        until(lambda: bool(page.text(".turn:last-child > .text")) and metric("rows_running") == 1)
+        stop()
+        until(lambda: metric("rows_running") + metric("requests_waiting") == 0, 2)
+        until(lambda: page.text(".turn:last-child .facts") == "Stopped.")
+        assert page.is_done()
+    assert metric("cancelled_total") == before + 2
+    assert turns(page)[-1]["stopped"] is True
+
+
+def test_an_answer_stays_a_text(page: Page, served: Server) -> None:
+    page.open(served, "chat")
+    schema = {"type": "json_schema", "json_schema": {"name": "picture", "schema": {"const": PICTURE}}}
+    page.set("#setting [name=more]", json.dumps({"response_format": schema}))
+    page.send(PICTURE)
+    until(lambda: page.is_done() and len(turns(page)) == 2)
+    assert page.texts(".turn > .text") == [PICTURE, f'"{PICTURE}"']
+    hostile = f"# {PICTURE}\n- ![a](https://example.org/a.png)\n- [b](javascript:alert(1))\n- [c](data:text/html,x)\n\n| {PICTURE} | b |\n|---|---|\n| a | b |\n"
+    page.answers({"content": hostile + f"> {PICTURE}\n\n```html\n{PICTURE}\n```\n[d](https://example.org/)"}, "[DONE]")
+    page.set("#setting [name=more]", "")
+    page.send("More")
+    until(lambda: page.is_done() and len(turns(page)) == 4)
+    assert not page.all("#turns img")
+    assert page.text(".turn:last-child > .text").count(PICTURE) == 4
+    assert page.js("return Array.from(document.querySelectorAll('#turns a'), (a) => a.href)") == [
+        "https://example.org/a.png",
+        "https://example.org/",
+    ]
+    assert "javascript:alert(1)" in page.text(".turn:last-child")
+    assert page.driver.title == "Chat · transept"
+
+
+MARKDOWN = """Some *soft*, **strong**, ~~old~~ and `code` with a_name_like_this, 2 * 3 * 4.
+## A heading
+1. one
+2. two
+   - inner
+     ```py
+     x = "*a*"
+     ```
+- [x] done
+
+| a | b |
+|:--|--:|
+| `c|` | d \\| e |
+
+> quoted
+> more"""
+
+
+def test_markdown(page: Page, served: Server) -> None:
+    page.open(served, "chat")
+    page.answers(*({"content": letter} for letter in MARKDOWN), "[DONE]")
+    page.send("Show me")
+    until(lambda: page.is_done() and len(turns(page)) == 2)
+    shown = {
+        tag: page.texts(f".assistant .text {tag}")
+        for tag in ("em", "strong", "s", "h5", "ol > li", "ul > li", "pre", "th", "td", "blockquote")
+    }
+    assert shown == {
+        "em": ["soft"],
+        "strong": ["strong"],
+        "s": ["old"],
+        "h5": ["A heading"],
+        "ol > li": ["one", 'twoinnerpyx = "*a*"'],
+        "ul > li": ['innerpyx = "*a*"', "☑ done"],
+        "pre": ['x = "*a*"'],
+        "th": ["a", "b"],
+        "td": ["`c", "`", "d | e"],
+        "blockquote": ["quotedmore"],
+    }
+    assert page.text(".assistant p").endswith("a_name_like_this, 2 * 3 * 4.")
+    with within(2):  # hostile texts end
+        page.js(
+            """const node = document.createElement("div");
+            return import("/assets/markdown.js").then(({ show }) => {
+              for (const part of ["*a_", "**", "[", "`", "```", "> ", "- ", "|", "~~", "https://", "\\\\", " ", "- a\\n\\n", "# ", "a  "])
+                for (const end of ["", "\\n", "x"]) show(node, "- a | b\\n" + (part + end).repeat(5000) + "x");
+            })"""
+        )
+
+
+def test_reasoning_calls_and_errors(page: Page, served: Server) -> None:
+    page.open(served, "chat")
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": '}}
+    rest = {"index": 0, "function": {"arguments": '"Cairo"}'}}
+    page.answers({"reasoning_content": "I must ask."}, {"tool_calls": [call]}, {"tool_calls": [rest]}, "[DONE]")
+    page.send("How warm is it?")
+    until(lambda: page.is_done() and len(turns(page)) == 2)
+    assert page.text(".assistant .reasoning > .text") == "I must ask."
+    assert not page.one(".assistant .reasoning").get_property("open")
+    assert page.text(".call-name") == "weather"
+    assert json.loads(page.text(".call pre")) == {"city": "Cairo"}
+    page.answers({"content": "It is 30"}, json.dumps({"error": {"message": "the model has failed.", "code": "server_error"}}))
+    page.one(".call textarea").send_keys("30 degrees")
+    page.one(".call [type=submit]").click()
+    until(lambda: bool(page.all("[role=alert]")))
+    assert page.text("[role=alert]") == "the model has failed.server_error · r1Try again"
+    assert [turn["role"] for turn in turns(page)] == ["user", "assistant", "tool", "assistant"]
+    assert turns(page)[2] == {"role": "tool", "tool_call_id": "c1", "content": "30 degrees"}
+    page.answers({"content": "It is"})  # and then nothing
+    page.one("[role=alert] button").click()
+    until(lambda: page.text("[role=alert] p") == WORDS["cut-off"]["en"])
+    page.answers({"content": "It is warm."}, "[DONE]")
+    page.one("[role=alert] button").click()
+    until(lambda: page.text(".turn:last-child > .text") == "It is warm.")
+    assert len(page.all(".turn")) == 4
+    page.set("#setting [name=tools]", "[")
+    page.send("And now?")
+    until(lambda: WORDS["tools"]["en"] in page.text("[role=alert]"))
+
+
+def test_whole_sentences_are_said(page: Page, served: Server) -> None:
+    page.open(served, "chat")
+    page.answers(*({"content": text} for text in ("One is", " done. **Two", "** is lo", "nger. Three")), "[DONE]")
+    page.send("Count")
+    until(page.is_done)
+    assert page.texts("#voice[aria-live=polite] p") == ["One is done.", "Two is longer.", "Three"]
+
+
+def test_forms(page: Page, served: Server) -> None:
+    texts = ["Anna lives in Paris", "Wolfgang works", "maps"]
+    page.open(served, "embeddings")
+    page.set("#asked textarea", "\n".join(texts))
+    page.one("#asked [type=submit]").click()
+    until(lambda: bool(page.all(".matrix")))
+    found = httpx.post(f"{served.url}/v1/embeddings", json={"model": "encoder", "input": texts}).json()["data"]
+    vectors = np.array([each["embedding"] for each in found])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    shown = [float(text) for text in page.texts(".matrix tbody td")]
+    np.testing.assert_allclose(shown, (vectors @ vectors.T).flatten(), atol=0.0051)
+
+    page.view("rerank")
+    page.set("#asked input", "maps")
+    page.set("#asked textarea", "\n".join(texts))
+    page.one("#asked [type=submit]").click()
+    until(lambda: len(page.all(".bars li")) == 3)
+    ranked = httpx.post(f"{served.url}/v1/rerank", json={"model": "judge", "query": "maps", "documents": texts}).json()[
+        "results"
+    ]
+    assert page.texts(".bars .name") == [texts[each["index"]] for each in ranked]
+    assert page.texts(".bars .score") == [f"{each['relevance_score']:.3f}" for each in ranked]
+
+    page.view("classify")
+    page.set("#asked textarea", "maps\n\nParis")
+    page.one("#asked [type=submit]").click()
+    until(lambda: len(page.all(".answer .card .bars")) == 2)
+    assert len(page.all(".answer .card:first-child .bars li")) == 3
+
+    page.view("tasks")
+    page.choose("#form .model", "names")
+    text = "😀 Anna lives in Paris"
+    page.set("#asked textarea", text)
+    page.one("#asked [type=submit]").click()
+    until(lambda: bool(page.all(".marked mark")))
+    body = {"model": "names", "inputs": text, "parameters": {"aggregation_strategy": "simple"}}
+    spans = httpx.post(f"{served.url}/v1/tasks/token-classification", json=body).json()
+    assert [mark.rpartition(" " + span["entity_group"])[0] for mark, span in zip(page.texts("mark"), spans, strict=True)] == [
+        text[span["start"] : span["end"]] for span in spans
+    ]
+    page.choose("#form .model", "tiny")
+    page.set("#asked textarea", "Once")
+    page.set("#asked input", "8")
+    page.set("#asked input[step='0.1']", "0")
+    page.one("#asked [type=submit]").click()
+    until(lambda: page.text(".written p").startswith("Once"))
+    body = {"model": "tiny", "prompt": "Once", "max_tokens": 8, "temperature": 0}
+    assert (
+        page.text(".written p") == "Once" + httpx.post(f"{served.url}/v1/completions", json=body).json()["choices"][0]["text"]
+    )
+
+
+def test_requests_as_code_do_what_the_page_does(page: Page, served: Server) -> None:
+    page.open(served, "chat")
+    wild = 'it\'s "z" \\ $HOME \u2028 é'
+    for name, value in {
+        "temperature": "0",
+        "max_tokens": "6",
+        "more": json.dumps({"top_k": 1, "logit_bias": {LETTER_Z: 100}, "user": wild}),
+    }.items():
+        page.set(f"#setting [name={name}]", value)
+    page.set("#message", wild)
+    page.one("#chat .as-code").click()
+    curl, python = page.texts("#code pre")
+    assert subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, timeout=60).stdout == "z" * 6
+    if shutil.which("curl"):
+        told = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=60).stdout
+        assert (
+            "".join(
+                json.loads(line[6:])["choices"][0]["delta"].get("content", "") for line in told.split("\n\n") if "{" in line
+            )
+            == "z" * 6
+        )
+    page.one("#code [type=submit]").click()
+    page.view("rerank")
+    page.one("#form .as-code").click()
+    python = page.texts("#code pre")[1]
+    assert (
+        "relevance_score" in subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, timeout=60).stdout
+    )
+
+
+def test_models_are_loaded_and_unloaded(page: Page, folder: Path) -> None:
+    models = Models(Loader(engine={"cache_bytes": 2**24}))
+    models.offer("lazy", str(folder))
+    running = Running(models, Options(grace=1.0))
+    try:
+        page.open(running, "models")
+        assert page.texts("#served .state") == ["Loaded"]
+        for told in ("Not loaded", "Loaded"):
+            page.one("#served button").click()
+            until(lambda told=told: page.texts("#served .state") == [told])
+            assert httpx.get(f"{running.url}/v1/models/lazy").json()["loaded"] == (told == "Loaded")
+        page.one("#served a").click()
+        until(lambda: bool(page.all("#chat:not([hidden])")))
+    finally:
+        page.driver.get("about:blank")
+        running.close()
+
+
+def test_a_key_is_asked_for(driver: Any, folder: Path) -> None:
+    closed = Server(folder, Options(grace=1.0, keys=["sesame"]))
+    page = Page(driver)
+    try:
+        page.emulate()
+        page.open(closed, "models")
+        for key in ("wrong", "sesame"):
+            until(lambda: bool(page.all("#key[open]")))
+            page.one("#key input").send_keys(key + "\n")
+        until(lambda: page.texts("#served h3") == ["tiny"])
+        assert page.js("return sessionStorage.getItem('transept.key')") == '"sesame"'
+        assert "sesame" not in page.js("return JSON.stringify(localStorage)")
+        page.view("chat")
+        page.one("#chat .as-code").click()
+        assert "sesame" not in page.text("#code")
+        assert "$TRANSEPT_API_KEY" in page.text("#code")
+    finally:
+        driver.get("about:blank")
+        closed.close()
+
+
+# Ratios of contrast of all texts that are seen, as WCAG 2 has them. Colours are drawn, so that any notation can be read.
+CONTRAST = """
+const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+function drawn(colours) {
+  canvas.clearRect(0, 0, 1, 1);
+  for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+  return Array.from(canvas.getImageData(0, 0, 1, 1).data.slice(0, 3), (value) => value / 255);
+}
+const light = (rgb) => rgb.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+function behind(node) {
+  const found = [];
+  for (let each = node; each; each = each.parentElement) found.unshift(getComputedStyle(each).backgroundColor);
+  return found;
+}
+const wrong = [];
+let seen = 0;
+for (const node of document.querySelectorAll("body *")) {
+  const style = getComputedStyle(node);
+  const own = Array.from(node.childNodes).some((child) => child.nodeType === 3 && child.data.trim());
+  const field = node.matches("input, textarea, select");
+  if (!(own || field) || !node.checkVisibility({ visibilityProperty: true, opacityProperty: true }) || node.disabled) continue;
+  const colours = [style.color, ...(node.placeholder ? [getComputedStyle(node, "::placeholder").color] : [])];
+  for (const colour of colours) {
+    const [one, other] = [light(drawn(behind(node))), light(drawn([...behind(node), colour]))];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    seen += 1;
+    if (ratio < 4.5) wrong.push(`${node.tagName}.${node.className} ${node.textContent.slice(0, 20)}: ${ratio.toFixed(2)}`);
+  }
+}
+return [seen, wrong];
+"""
+NAMED = {
+    "button",
+    "textbox",
+    "combobox",
+    "spinbutton",
+    "checkbox",
+    "link",
+    "dialog",
+    "navigation",
+    "complementary",
+    "region",
+    "image",
+}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "language", "width"), [("light", "en", 1280), ("dark", "ar", 360), ("dark", "es", 900), ("light", "ar", 360)]
+)
+def test_everyone_can_use_it(page: Page, served: Server, scheme: str, language: str, width: int) -> None:
+    page.open(served, "chat")
+    page.emulate(width, color_scheme=scheme)
+    page.choose("#language", language)
+    assert page.js("return [document.documentElement.lang, document.dir]") == [language, "rtl" if language == "ar" else "ltr"]
+    call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": "{}"}}
+    page.answers(
+        {"reasoning_content": "Hm."}, {"content": MARKDOWN + " [a](https://example.org)"}, {"tool_calls": [call]}, "[DONE]"
+    )
+    if not page.all("#settings:not([hidden])"):
+        page.one("#show-settings").click()
+    page.send("Hi")
+    until(lambda: page.is_done() and bool(page.all(".call")))
+    page.js("document.querySelector('.assistant .reasoning').open = true; window.fetch = window.real")
+    check(page, width)
+    page.one("#show-settings").click()
+    check(page, width)
+    page.one("#chat .as-code").click()
+    check(page, width)
+    page.one("#code [type=submit]").click()
+    for view in ("embeddings", "rerank", "tasks", "models"):
+        page.view(view)
+        if view in ("embeddings", "rerank"):
+            page.one("#asked [type=submit]").click()
+            until(lambda: bool(page.all(".answer summary")))
+            page.js("document.querySelector('.answer details').open = true")
+        check(page, width)
+
+
+def check(page: Page, width: int) -> None:
+    """Texts can be read, all controls have a name, none is too small for a finger, and nothing is wider than the screen."""
+    page.js(
+        "for (const each of document.getAnimations()) each.finish?.call && each.effect.getComputedTiming().iterations < 9 && each.finish()"
+    )
+    seen, wrong = page.js(CONTRAST)
+    assert seen > 10
+    assert wrong == []
+    for node in page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]:
+        states = {each["name"] for each in node.get("properties", ()) if each["value"].get("value")}
+        role = node.get("role", {}).get("value")
+        if not node["ignored"] and ("focusable" in states or role in NAMED) and role not in ("RootWebArea", "main"):
+            assert node["name"]["value"].strip(), (
+                role,
+                sorted(states),
+                page.driver.execute_cdp_cmd("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]}),
+            )
+    sizes = "return Array.from(document.querySelectorAll('button, select, nav a')).filter((e) => e.checkVisibility() && Math.min(e.offsetWidth, e.offsetHeight) < 24).length"
+    assert page.js(sizes) == 0
+    beyond = "return Array.from(document.querySelectorAll('body *')).filter((e) => e.getBoundingClientRect().left < -1 || e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 90))"
+    assert page.js("return document.documentElement.scrollWidth") <= width, page.js(beyond)
+    assert (
+        page.js(
+            "return Array.from(document.querySelectorAll('[id]'), (e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)"
+        )
+        == []
+    )
+    assert not re.search(r"undefined|\[object|\{\w+\}", page.text("main") if page.all("#form:not([hidden])") else "")
+
+
+def test_keys_and_quiet(page: Page, served: Server) -> None:
+    page.open(served)
+    page.emulate(reduced_motion="reduce")
+    focused = "return document.activeElement.id || document.activeElement.getAttribute('href')"
+    seen = []
+    for _ in range(24):
+        page.press("\ue004")
+        seen.append(page.js(focused))
+    assert seen[0] == "#main", seen
+    assert {"#chat", "#models", "language", "theme", "new-chat", "show-settings", "message", "send"} <= set(seen)
+    page.view("embeddings")
+    assert page.js(focused) == "main"
+    page.one("#asked [type=submit]").send_keys("\n")
+    until(lambda: bool(page.all(".matrix")))
+    assert page.js("return document.getAnimations().length") == 0
+    page.choose("#theme", "dark")
+    assert page.js("return getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page.driver.refresh()
+    until(lambda: page.js("return document.documentElement.dataset.theme") == "dark")
