@@ -76,7 +76,8 @@ export function pictures(answer) {
 
 /** The whole answer, folded where it is shown otherwise. */
 export function json(answer, open) {
-  const short = JSON.stringify(answer, (_, value) => (String(value).startsWith("data:") ? `${value.slice(0, 40)}…` : value), 1);
+  const isData = (value) => typeof value === "string" && value.startsWith("data:");
+  const short = JSON.stringify(answer, (_, value) => (isData(value) ? `${value.slice(0, 40)}…` : value), 1);
   const flat = short.replace(/\[\s+(-?[\d.e-]+(?:,\s+-?[\d.e-]+)*)\s+\]/g, (_, list) => `[${list.replace(/\s+/g, " ")}]`); // a vector is a line
   const text = flat.length > LONGEST ? `${flat.slice(0, LONGEST)}\n…` : flat;
   return el("details", { open }, el("summary", { word: "as-json" }), code(text.split("\n"), "json"));

@@ -1,19 +1,22 @@
 // Requests to the server: whole answers, streams, the key, and errors as cards.
 
-import { el, kept, keep, word } from "./dom.js";
+import { $, el, kept, keep, word } from "./dom.js";
 
 /** What went wrong, in words for people. */
-export class Failure extends Error {
-  constructor(message, code, request) {
-    super(message);
-    Object.assign(this, { code, request });
+export class Failure extends Error {}
+const failure = (message, code, request) => Object.assign(new Failure(message), { code, request });
+
+/** JSON that someone has typed into the field of that name. */
+export function parsed(text, field) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Failure(word("no-json", { field: word(field), reason: error.message }));
   }
 }
 
 /** The answer to a request as JSON; without a body it is a GET. */
-export async function ask(route, body, signal) {
-  return (await send(route, body, signal)).json();
-}
+export const ask = async (route, body) => (await send(route, body)).json();
 
 /** The chunks of a streamed answer, as they come. */
 export async function* stream(route, body, signal) {
@@ -23,14 +26,14 @@ export async function* stream(route, body, signal) {
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read().catch(unreachable);
-    if (done) throw new Failure(word("cut-off"), undefined, request);
+    if (done) throw failure(word("cut-off"), undefined, request);
     const lines = (rest + value).split("\n");
     rest = lines.pop();
     for (const line of lines) {
       if (!line.startsWith("data: ")) continue;
       if (line === "data: [DONE]") return;
       const chunk = JSON.parse(line.slice(6));
-      if (chunk.error) throw new Failure(chunk.error.message, chunk.error.code, request);
+      if (chunk.error) throw failure(chunk.error.message, chunk.error.code, request);
       yield chunk;
     }
   }
@@ -46,7 +49,7 @@ async function send(route, body, signal) {
   if (response.status === 401 && (await askForKey())) return send(route, body, signal);
   const found = await response.json().catch(() => ({}));
   const message = found.error?.message ?? word("status", { status: response.status });
-  throw new Failure(message, found.error?.code, response.headers.get("x-request-id"));
+  throw failure(message, found.error?.code, response.headers.get("x-request-id"));
 }
 
 function unreachable(error) {
@@ -58,15 +61,14 @@ let asked = null; // requests that come meanwhile wait for the same key
 /** Ask for a key, which is kept while the tab is open; whether there is one now. */
 function askForKey() {
   asked ??= new Promise((resolve) => {
-    const dialog = document.getElementById("key");
+    const dialog = $("key");
     const field = dialog.querySelector("input");
-    field.value = "";
-    dialog.returnValue = "";
-    dialog.addEventListener("close", () => {
+    field.value = dialog.returnValue = "";
+    dialog.onclose = () => {
       asked = null;
       if (dialog.returnValue) keep("sessionStorage", "key", field.value.trim());
       resolve(dialog.returnValue !== "");
-    }, { once: true });
+    };
     dialog.showModal();
   });
   return asked;

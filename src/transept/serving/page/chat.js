@@ -1,11 +1,10 @@
 // A conversation, streamed.
 
-import { Failure, stream, trouble } from "./api.js";
-import { copyButton, el, icon, iconButton, keep, kept, number, say, Voice, word } from "./dom.js";
+import { Failure, parsed, stream, trouble } from "./api.js";
+import { $, copyButton, el, icon, iconButton, keep, kept, number, say, Voice, word } from "./dom.js";
 import { code, show } from "./markdown.js";
 import { showAsCode } from "./snippets.js";
 
-const $ = (id) => document.getElementById(id);
 const settings = $("setting");
 const ROUTE = "v1/chat/completions";
 let turns = kept("sessionStorage", "turns") ?? []; // messages as the API has them; `facts` and `stopped` are the page's
@@ -20,16 +19,9 @@ function body() {
   const numbers = ["temperature", "top_p", "max_tokens", "seed"].filter((name) => fields[name].value !== "");
   const found = { model, messages, ...Object.fromEntries(numbers.map((name) => [name, fields[name].valueAsNumber])) };
   const stop = fields.stop.value.split("\n").filter(Boolean);
-  return { ...found, ...(stop.length && { stop }), ...(fields.tools.value.trim() && { tools: parsed("tools") }), ...parsed("more") };
-}
-
-function parsed(name) {
-  const text = settings.elements[name].value.trim();
-  try {
-    return text ? JSON.parse(text) : undefined;
-  } catch (error) {
-    throw new Failure(word("no-json", { field: word(name), reason: error.message }));
-  }
+  if (stop.length) found.stop = stop;
+  if (fields.tools.value.trim()) found.tools = parsed(fields.tools.value, "tools");
+  return { ...found, ...(fields.more.value.trim() && parsed(fields.more.value, "more")) };
 }
 
 let running = null; // aborts the answer that is being written
@@ -47,8 +39,6 @@ const abort = () => running?.abort();
 $("stop").addEventListener("click", abort);
 document.addEventListener("keydown", (event) => event.key === "Escape" && abort());
 
-// --- the conversation ---------------------------------------------------------------------------------------------------
-
 const list = $("turns");
 const scroll = document.querySelector(".scroll");
 
@@ -63,8 +53,8 @@ class Turn {
     this.calls = el("div", { class: "calls" });
     this.facts = el("p", { class: "facts quiet" });
     this.actions = el("div", { class: "actions" });
-    const parts = [this.thought, this.text, this.calls, this.facts, this.actions];
-    this.node = el("li", { class: `turn ${message.role}` }, el("h3", { class: "who", word: who }), ...parts);
+    const head = el("h3", { class: "who", word: who });
+    this.node = el("li", { class: `turn ${message.role}` }, head, this.thought, this.text, this.calls, this.facts, this.actions);
     this.update();
     this.end();
   }
@@ -73,9 +63,9 @@ class Turn {
     const { role, content, reasoning_content: reasoning, tool_calls: calls = [] } = this.message;
     this.thought.hidden = !reasoning;
     if (reasoning) show(this.reasoning, reasoning);
-    if (role === "assistant") show(this.text, content ?? "");
-    else this.text.textContent = content;
-    if (role === "assistant") this.calls.replaceChildren(...calls.map(card));
+    if (role !== "assistant") this.text.textContent = content;
+    else show(this.text, content);
+    this.calls.replaceChildren(...calls.map(card));
   }
 
   /** What may be done with a message that is whole. */
@@ -123,10 +113,7 @@ function card(call) {
 }
 
 const isAnswered = (call) => turns.some((turn) => turn.tool_call_id === call.id);
-
-function onSubmit(form, act) {
-  form.addEventListener("submit", (event) => (event.preventDefault(), act()));
-}
+const onSubmit = (form, act) => form.addEventListener("submit", (event) => (event.preventDefault(), act()));
 
 function add(message) {
   const turn = new Turn(message, turns.push(message) - 1);
@@ -144,8 +131,8 @@ function goOn(place, message) {
   answer();
 }
 
-function redraw(kept) {
-  turns = kept;
+function redraw(left) {
+  turns = left;
   list.replaceChildren(...turns.map((message, place) => new Turn(message, place).node));
   $("welcome").hidden = turns.length > 0;
 }
@@ -211,7 +198,7 @@ async function write(turn, asked) {
 
 /** How many tokens came, how many a second, and after how long the first. */
 function factsOf(tokens, began, first) {
-  const speed = tokens > 1 ? (tokens - 1) / ((performance.now() - first) / 1000) : 0;
+  const speed = Math.max(tokens - 1, 0) / ((performance.now() - first) / 1000);
   return { tokens: number(tokens), speed: number(speed, 1), wait: number((first - began) / 1000, 2) };
 }
 
@@ -255,13 +242,9 @@ document.querySelector(".ideas").addEventListener("click", ({ target }) => {
 });
 
 document.querySelector("#chat .as-code").addEventListener("click", () => {
-  try {
-    const asked = body();
-    if (message.value) asked.messages.push({ role: "user", content: message.value });
-    showAsCode(ROUTE, { ...asked, stream: true });
-  } catch (error) {
-    document.getElementById("trouble").replaceChildren(trouble(error));
-  }
+  const asked = body();
+  if (message.value) asked.messages.push({ role: "user", content: message.value });
+  showAsCode(ROUTE, { ...asked, stream: true });
 });
 
 redraw(turns);

@@ -2,6 +2,7 @@
 
 import words from "./words.json" with { type: "json" };
 
+export const $ = (id) => document.getElementById(id);
 export const LANGUAGES = ["en", "es", "ar"];
 const MARKS = /[*_`#>|~]+/g; // of Markdown, which nobody wants to hear
 let language = "en";
@@ -11,9 +12,8 @@ export function word(name, places = {}) {
   return words[name][language].replace(/\{(\w+)\}/g, (whole, place) => places[place] ?? whole);
 }
 
-export function number(value, digits = 0) {
-  return value.toLocaleString(language, { maximumFractionDigits: digits, minimumFractionDigits: digits });
-}
+export const number = (value, digits = 0) =>
+  value.toLocaleString(language, { maximumFractionDigits: digits, minimumFractionDigits: digits });
 
 /** Turn the page into a language: all that stands in it, and what comes. */
 export function speak(chosen) {
@@ -55,11 +55,8 @@ export function el(tag, attributes = {}, ...children) {
 }
 
 export function icon(name) {
-  const space = "http://www.w3.org/2000/svg";
-  const drawn = document.createElementNS(space, "svg");
-  const use = drawn.appendChild(document.createElementNS(space, "use"));
-  drawn.setAttribute("aria-hidden", "true");
-  use.setAttribute("href", `assets/icons.svg#${name}`);
+  const drawn = document.querySelector("svg").cloneNode(true);
+  drawn.firstElementChild.setAttribute("href", `assets/icons.svg#${name}`);
   return drawn;
 }
 
@@ -89,7 +86,7 @@ async function copy(text) {
 
 /** Let a screen reader say a text. */
 export function say(text) {
-  const voice = document.getElementById("voice");
+  const voice = $("voice");
   if (text.trim()) voice.append(el("p", {}, text.trim()));
   while (voice.childElementCount > 20) voice.firstElementChild.remove();
 }
@@ -102,11 +99,11 @@ export class Voice {
     const found = new Intl.Segmenter(language, { granularity: "sentence" }).segment(this.#rest + text);
     const parts = Array.from(found, ({ segment }) => segment);
     this.#rest = parts.pop() ?? "";
-    if (parts.length) say(parts.join("").replace(MARKS, ""));
+    say(parts.join("").replace(MARKS, ""));
   }
 
   end() {
-    if (this.#rest) say(this.#rest.replace(MARKS, ""));
+    say(this.#rest.replace(MARKS, ""));
   }
 }
 

@@ -17,8 +17,7 @@ export function show(node, text) {
   const found = blocks(text.split("\n"));
   found.forEach((source, place) => {
     if (old[place]?.source === source) return;
-    const made = block(source.split("\n"), 0);
-    made.source = source;
+    const made = Object.assign(block(source.split("\n"), 0), { source });
     if (old[place]) old[place].replaceWith(made);
     else node.append(made);
   });
@@ -28,15 +27,9 @@ export function show(node, text) {
 /** The texts of the blocks that follow each other. */
 function blocks(lines) {
   const found = [];
-  let at = 0;
-  while (at < lines.length) {
-    if (!lines[at].trim()) {
-      at += 1;
-      continue;
-    }
-    const end = endOf(lines, at);
-    found.push(lines.slice(at, end).join("\n"));
-    at = end;
+  for (let at = 0, end; at < lines.length; at = end) {
+    end = lines[at].trim() ? endOf(lines, at) : at + 1;
+    if (lines[at].trim()) found.push(lines.slice(at, end).join("\n"));
   }
   return found;
 }
@@ -50,10 +43,9 @@ function endOf(lines, at) {
     return Math.min(end + 1, lines.length);
   }
   if (HEADING.test(lines[at]) || RULE.test(lines[at])) return end;
-  const item = ITEM.exec(lines[at]);
-  if (item) {
+  if (ITEM.test(lines[at])) {
     for (let next = end; next < lines.length; next += 1) {
-      if (isItem(lines[next], item) || /^\s{2,}\S/.test(lines[next])) end = next + 1;
+      if (isItem(lines[next], lines[at]) || /^\s{2,}\S/.test(lines[next])) end = next + 1;
       else if (lines[next].trim()) break; // blank lines may stand between items
     }
     return end;
@@ -69,14 +61,10 @@ function begins(lines, at) {
 }
 
 const isTable = (lines, at) => lines[at].includes("|") && COLUMNS.test((lines[at + 1] ?? "").trim());
-
 const isClosing = (line, fence) => line.trim().startsWith(fence) && !line.trim().replaceAll(fence[0], "");
 
 /** Whether a line is an item of the list that another begins: numbers and marks do not mix. */
-function isItem(line, [, , mark]) {
-  const found = ITEM.exec(line);
-  return found !== null && /\d/.test(found[2]) === /\d/.test(mark);
-}
+const isItem = (line, other) => ITEM.test(line) && /^\s*\d/.test(line) === /^\s*\d/.test(other);
 
 function block(lines, depth) {
   const fence = FENCE.exec(lines[0]);
@@ -84,19 +72,15 @@ function block(lines, depth) {
   const heading = HEADING.exec(lines[0]);
   if (heading) return auto(inline(el(`h${Math.min(heading[1].length + 3, 6)}`), heading[2].replace(/ #{1,6}$/, "")));
   if (RULE.test(lines[0])) return el("hr");
-  if (depth < DEPTH && QUOTE.test(lines[0])) {
-    return auto(inside(el("blockquote"), lines.map((line) => line.replace(QUOTE, "")), depth));
-  }
+  const quoted = () => lines.map((line) => line.replace(QUOTE, ""));
+  if (depth < DEPTH && QUOTE.test(lines[0])) return auto(inside(el("blockquote"), quoted(), depth));
   if (depth < DEPTH && ITEM.test(lines[0])) return list(lines, depth);
   if (isTable(lines, 0)) return table(lines);
   return auto(inline(el("p"), lines.join("\n")));
 }
 
 /** A node in the direction of its text, which a browser looks for anew with each child that is added later. */
-function auto(node) {
-  node.dir = "auto";
-  return node;
-}
+const auto = (node) => Object.assign(node, { dir: "auto" });
 
 function inside(node, lines, depth) {
   node.append(...blocks(lines).map((source) => block(source.split("\n"), depth + 1)));
@@ -179,9 +163,6 @@ function span(found, depth) {
 
 /** The link to an address of the web or of mail; nothing for any other, which could do something. */
 function link(node, address) {
-  if (!/^(https?:\/\/|mailto:)/i.test(address)) return null;
-  node.href = address;
-  node.target = "_blank";
-  node.rel = "noopener noreferrer";
-  return node;
+  const opens = /^(https?:\/\/|mailto:)/i.test(address);
+  return opens ? Object.assign(node, { href: address, target: "_blank", rel: "noopener noreferrer" }) : null;
 }

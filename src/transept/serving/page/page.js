@@ -2,10 +2,9 @@
 
 import { ask, trouble } from "./api.js";
 import "./chat.js";
-import { el, icon, keep, kept, LANGUAGES, number, say, speak, translate, word } from "./dom.js";
+import { $, el, icon, keep, kept, LANGUAGES, number, say, speak, translate, word } from "./dom.js";
 import { showForm, tasksOf } from "./tasks.js";
 
-const $ = (id) => document.getElementById(id);
 // Views in the order of the navigation, each with the tasks that it is for; `form` views share one section.
 const VIEWS = [
   { name: "chat", tasks: ["chat"] },
@@ -34,6 +33,7 @@ const current = () => usable().find(({ name }) => `#${name}` === location.hash) 
 const usable = () => VIEWS.filter((view) => view.name === "models" || modelsFor(view).length);
 
 function navigate() {
+  $("trouble").replaceChildren();
   const view = current();
   const section = $(view.form ? "form" : view.name);
   for (const each of document.querySelectorAll(".view")) each.hidden = each !== section;
@@ -65,19 +65,21 @@ function fill(picker, choices, old) {
   if (choices.includes(old)) picker.value = old;
 }
 
-for (const picker of document.querySelectorAll(".model")) {
-  picker.addEventListener("change", () => {
-    chosen[current().name] = picker.value;
-    navigate();
-  });
-}
-$("form").querySelector(".task").addEventListener("change", (event) => showForm(event.target.value));
+$("main").addEventListener("change", ({ target }) => {
+  if (target.matches(".model")) chosen[current().name] = target.value;
+  if (target.matches(".model, .task")) navigate();
+});
 window.addEventListener("hashchange", () => {
+  if (location.hash === "#models") refresh(); // others may have loaded some
   navigate();
   $("main").focus();
 });
-
-// --- models -------------------------------------------------------------------------------------------------------------
+for (const kind of ["error", "unhandledrejection"]) {
+  window.addEventListener(kind, (event) => {
+    event.preventDefault(); // it is told here
+    $("trouble").replaceChildren(trouble(event.reason ?? event.error ?? event));
+  });
+}
 
 async function refresh() {
   try {
@@ -85,7 +87,6 @@ async function refresh() {
   } catch (error) {
     return $("trouble").replaceChildren(trouble(error, refresh));
   }
-  $("trouble").replaceChildren();
   $("views").replaceChildren(...usable().map(({ name }) => el("a", { href: `#${name}` }, icon(name), el("span", { word: name }))));
   $("served").replaceChildren(...models.map(modelCard));
   navigate();
@@ -107,18 +108,18 @@ function modelCard(model) {
 
 /** Load or unload a model. */
 async function move(button, what, model) {
+  const place = models.findIndex(({ id }) => id === model);
   button.disabled = true;
   try {
     await ask(`v1/models/${what}`, { model });
     say(`${model}: ${word(what === "load" ? "loaded" : "not-loaded")}`);
     await refresh();
+    $("served").children[place]?.querySelector("button").focus();
   } catch (error) {
     button.disabled = false;
     button.closest(".card").append(trouble(error));
   }
 }
-
-// --- language, theme, settings --------------------------------------------------------------------------------------------
 
 const preferred = navigator.languages.map((tag) => tag.slice(0, 2)).find((tag) => LANGUAGES.includes(tag));
 let settingsOpen = kept("localStorage", "settings") ?? matchMedia("(min-width: 75rem)").matches;

@@ -1,16 +1,15 @@
 // A request as it is made from a shell and from Python.
 
-import { kept } from "./dom.js";
+import { $, kept } from "./dom.js";
 import { code } from "./markdown.js";
 
-// Fields that the client's own methods know; all others go through `extra_body`.
-const METHODS = { "v1/chat/completions": "chat.completions", "v1/completions": "completions", "v1/embeddings": "embeddings" };
-const KNOWN = ["model", "messages", "prompt", "input", "temperature", "top_p", "max_tokens", "seed", "stop", "tools", "stream"];
+// Fields of a chat that the client's own method knows; all others go through `extra_body`.
+const KNOWN = ["model", "messages", "temperature", "top_p", "max_tokens", "seed", "stop", "tools", "stream"];
 const KEY = "TRANSEPT_API_KEY"; // where code finds the key, which it does not show
 const LONG = 4000; // characters of a picture or a sound that code shows
 
 export function showAsCode(route, body) {
-  const dialog = document.getElementById("code");
+  const dialog = $("code");
   const isLong = (value) => typeof value === "string" && value.startsWith("data:") && value.length > LONG;
   const short = JSON.parse(JSON.stringify(body, (_, value) => (isLong(value) ? `${value.slice(0, 60)}…` : value)));
   const keyed = kept("sessionStorage", "key") !== null;
@@ -30,8 +29,7 @@ function curl(route, body, keyed) {
 function python(route, body, keyed) {
   const key = keyed ? `os.environ["${KEY}"]` : `"none"`;
   const start = keyed ? "import os\n\n" : "";
-  const method = METHODS[route];
-  if (!method) {
+  if (route !== "v1/chat/completions") {
     const headers = `headers = {"Authorization": "Bearer " + ${key}}`;
     const call = `httpx.post("${address(route)}", json=body, headers=headers, timeout=None)`;
     return `${start}import httpx\n\nbody = ${literal(body)}\n${headers}\nanswer = ${call}\nprint(answer.raise_for_status().json())`;
@@ -39,11 +37,10 @@ function python(route, body, keyed) {
   const given = Object.entries(body).filter(([name]) => KNOWN.includes(name));
   const extra = Object.entries(body).filter(([name]) => !KNOWN.includes(name));
   if (extra.length) given.push(["extra_body", Object.fromEntries(extra)]);
-  const fields = given.map(([name, value]) => `    ${name}=${literal(value, "    ")},`).join("\n");
+  const fields = given.map(([name, value]) => `    ${name}=${literal(value, "    ")},\n`).join("");
   const client = `${start}import openai\n\nclient = openai.OpenAI(base_url="${address("v1")}", api_key=${key})\n`;
-  const create = `client.${method}.create(\n${fields}\n)`;
-  if (!body.stream) return `${client}print(${create})`;
-  return `${client}for chunk in ${create}:\n    for choice in chunk.choices:\n        print(choice.delta.content or "", end="", flush=True)`;
+  const loop = `for chunk in client.chat.completions.create(\n${fields}):\n    for choice in chunk.choices:\n`;
+  return `${client}${loop}        print(choice.delta.content or "", end="", flush=True)`;
 }
 
 /** A value of JSON as Python writes it. */

@@ -1,8 +1,8 @@
 // A form for every task: its fields, the request that they make, and how the answer is shown.
 
-import { ask, trouble } from "./api.js";
+import { ask, parsed, trouble } from "./api.js";
 import { bars, json, labelled, marked, matrix, pictures, texts } from "./answers.js";
-import { el, number, say, word } from "./dom.js";
+import { $, el, number, say, word } from "./dom.js";
 import { showAsCode } from "./snippets.js";
 
 const field = (kind, name, more = {}) => ({ kind, name, ...more });
@@ -17,6 +17,8 @@ const LANGUAGES = [parameter("line", "src_lang"), parameter("line", "tgt_lang")]
 
 /** A pipeline that reads one field, and has parameters beside it. */
 const reads = (read, show, ...parameters) => ({ fields: [read, ...parameters], input: (found) => found[read.name], show });
+const named = ({ labels, scores }) => bars(labels.map((label, place) => ({ label, score: scores[place] })));
+const masks = (answer) => labelled((Array.isArray(answer[0]) ? answer : [answer]).map(bars));
 const asks = { fields: [PICTURE, field("line", "question")], input: ({ picture: image, question }) => ({ image, question }), show: bars };
 
 // Tasks with a route of their own make its whole `body`, and the others the `input` of their pipeline.
@@ -25,74 +27,56 @@ const TASKS = {
   "text-generation": {
     fields: [field("text", "prompt"), LONGEST, field("number", "temperature", { min: 0, max: 2, step: 0.1, optional: true })],
     route: "v1/completions",
-    body: ({ prompt, max_new_tokens, temperature }) => ({ prompt, max_tokens: max_new_tokens, temperature }),
+    body: ({ prompt, max_new_tokens: max_tokens, temperature }) => ({ prompt, max_tokens, temperature }),
     show: (answer, { prompt }) => texts({ text: prompt + answer.choices[0].text }),
   },
   "text-embedding": {
     fields: [field("lines", "texts", { value: "texts-example" })],
-    route: "v1/embeddings",
-    body: ({ texts: input }) => ({ input }),
+    route: "v1/embeddings", body: ({ texts: input }) => ({ input }),
     show: (answer, { texts: input }) => matrix(answer.data.map((each) => each.embedding), input),
   },
   "text-ranking": {
     fields: [field("line", "query", { value: "query-example" }), field("lines", "passages", { value: "passages-example" })],
-    route: "v1/rerank",
-    body: ({ query, passages: documents }) => ({ query, documents }),
+    route: "v1/rerank", body: ({ query, passages: documents }) => ({ query, documents }),
     show: (answer, { passages }) => bars(answer.results.map((each) => ({ label: passages[each.index], score: each.relevance_score }))),
   },
   "text-classification": {
     fields: [field("lines", "texts"), MOST],
-    route: "v1/classify",
-    body: ({ texts: input, top_k }) => ({ input, top_k }),
+    route: "v1/classify", body: ({ texts: input, top_k }) => ({ input, top_k }),
     show: (answer, { texts: input }) => labelled(answer.data.map((each) => bars(each.scores)), input),
   },
-  "zero-shot-classification": reads(
-    TEXT,
-    ({ labels, scores }) => bars(labels.map((label, place) => ({ label, score: scores[place] }))),
-    ...[LABELS, parameter("check", "multi_label")],
-  ),
-  "token-classification": {
-    ...reads(TEXT, (answer, { text }) => marked(text, answer)),
-    fixed: { aggregation_strategy: "simple" },
-  },
-  "fill-mask": reads(field("text", "text-mask"), (answer) => labelled([answer[0]].flat().length > 1 ? answer.map(bars) : [bars(answer)]), MOST),
+  "zero-shot-classification": reads(TEXT, named, LABELS, parameter("check", "multi_label")),
+  "token-classification": { ...reads(TEXT, (answer, { text }) => marked(text, answer)), fixed: { aggregation_strategy: "simple" } },
+  "fill-mask": reads(field("text", "text-mask"), masks, MOST),
   "question-answering": {
     fields: [field("line", "question"), field("text", "context")],
     input: ({ question, context }) => ({ question, context }),
     show: (answer, { context }) => marked(context, [answer].flat()),
   },
-  "text2text-generation": reads(TEXT, texts, LONGEST),
-  summarization: reads(TEXT, texts, LONGEST),
+  "text2text-generation": reads(TEXT, texts, LONGEST), summarization: reads(TEXT, texts, LONGEST),
   translation: reads(TEXT, texts, LONGEST, ...LANGUAGES),
   "feature-extraction": reads(TEXT),
   "image-classification": reads(PICTURE, bars, MOST),
   "zero-shot-image-classification": reads(PICTURE, bars, LABELS),
   "object-detection": reads(PICTURE, bars),
-  "image-segmentation": reads(PICTURE, pictures),
-  "depth-estimation": reads(PICTURE, pictures),
+  "image-segmentation": reads(PICTURE, pictures), "depth-estimation": reads(PICTURE, pictures),
   "image-to-text": reads(PICTURE, texts, LONGEST),
-  "image-embedding": reads(PICTURE),
-  "image-feature-extraction": reads(PICTURE),
-  "visual-question-answering": asks,
-  "document-question-answering": asks,
+  "image-embedding": reads(PICTURE), "image-feature-extraction": reads(PICTURE), "audio-embedding": reads(SOUND),
+  "visual-question-answering": asks, "document-question-answering": asks,
   "audio-classification": reads(SOUND, bars, MOST),
-  "audio-embedding": reads(SOUND),
   "automatic-speech-recognition": reads(SOUND, texts),
   "table-question-answering": {
     fields: [field("line", "question"), field("json", "table", { value: "table-example" })],
-    input: ({ question: query, table }) => ({ query, table }),
-    show: texts,
+    input: ({ question: query, table }) => ({ query, table }), show: texts,
   },
 };
 
 // Tasks that a model can do when it can do one of them.
 const HEADS = [
-  ["chat", "text-generation"],
-  ["text-embedding", "feature-extraction"],
-  ["image-embedding", "image-feature-extraction"],
+  ["chat", "text-generation"], ["image-text-to-text", "chat"],
+  ["text-embedding", "feature-extraction"], ["image-embedding", "image-feature-extraction"],
   ["text-classification", "zero-shot-classification", "text-ranking"],
   ["text2text-generation", "summarization", "translation"],
-  ["image-text-to-text", "chat"],
 ];
 
 /** The tasks of a model that the page knows; its own comes first. */
@@ -102,8 +86,8 @@ export function tasksOf({ task }) {
   return head.filter((name) => name in TASKS).sort((one, other) => (other === own) - (one === own));
 }
 
-const view = document.getElementById("form");
-const form = document.getElementById("asked");
+const view = $("form");
+const form = $("asked");
 const place = view.querySelector(".answer");
 const drafts = {}; // the fields of each task, with what was typed
 let current = null;
@@ -140,22 +124,19 @@ async function values() {
     if (kind === "check") found[name] = node.checked;
     else if (kind === "number") found[name] = node.value === "" ? undefined : node.valueAsNumber;
     else if (kind === "lines") found[name] = node.value.split("\n").filter((line) => line.trim());
-    else if (kind === "file") found[name] = await dataUrl(node.files[0]);
-    else if (kind === "json") found[name] = JSON.parse(node.value);
+    else if (kind === "file") found[name] = `data:${node.files[0].type};base64,${(await node.files[0].bytes()).toBase64()}`;
+    else if (kind === "json") found[name] = parsed(node.value, "field-table");
     else found[name] = node.value || undefined;
   }
   return found;
 }
-
-const dataUrl = async (file) => `data:${file.type};base64,${new Uint8Array(await file.arrayBuffer()).toBase64()}`;
 
 /** The route and the body of what the form asks. */
 function request(found) {
   const task = TASKS[current];
   const model = view.querySelector(".model").value;
   if (task.body) return [task.route, { model, ...task.body(found) }];
-  const names = task.fields.filter((each) => each.parameter).map(({ name }) => name);
-  const parameters = Object.fromEntries(names.map((name) => [name, found[name]]));
+  const parameters = Object.fromEntries(task.fields.filter((each) => each.parameter).map(({ name }) => [name, found[name]]));
   return [`v1/tasks/${current}`, { model, inputs: task.input(found), parameters: { ...parameters, ...task.fixed } }];
 }
 
