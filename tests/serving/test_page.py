@@ -165,7 +165,11 @@ class Page:
         until(lambda: bool(self.all(f"#views a[href='#{name}'][aria-current]")))
 
     def choose(self, selector: str, value: str) -> None:
-        self.js("arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change', {bubbles: true}))", self.one(selector), value)
+        self.js(
+            "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change', {bubbles: true}))",
+            self.one(selector),
+            value,
+        )
 
     def answers(self, *chunks: dict[str, Any] | str) -> None:
         """Let the next streams be these deltas."""
