@@ -8,13 +8,14 @@ from typing import Any
 import openai
 import pydantic
 import pytest
+import torch
 
 from tests.serving.conftest import Server
 from tests.serving.test_constraint import SCHEMA, drawn
 from tests.serving.test_writer import TOKENIZERS
 from transept.preprocess.text.answers import AnswerReader, TextDelta
 from transept.serving.engine.calls import _FORMATS, CallReader, calls_of, format_of
-from transept.serving.engine.constraint import Grammars
+from transept.serving.engine.constraint import Constraint, Grammars
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 BRACE, CALLS, THINKS, THOUGHT = "90", "261", "263", "264"  # ids of the tokenizer
@@ -144,13 +145,13 @@ def test_choices_that_cannot_be_are_refused(server: Server, body: Any, message: 
         client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body=body)
 
 
-@pytest.mark.parametrize("mark", _FORMATS)
+@pytest.mark.parametrize("mark", [*_FORMATS, ""])
 def test_each_spelling_is_read(mark: str) -> None:
     tokenizer = TOKENIZERS["byte level"]
     grammars = Grammars(tokenizer, [tokenizer.eos_token_id])
     functions = [each["function"] for each in TOOLS]
     for free in (False, True):
-        matcher = grammars.calls(functions, format_of(f"a {mark} b"), free=free)
+        matcher = grammars.calls(functions, f"a {mark} b", free=free)
         for seed in range(3):
             text = drawn(matcher.copy(), seed, tokenizer)
             reader = CallReader(AnswerReader())
@@ -170,3 +171,24 @@ def test_one_call_ends_an_answer_that_may_have_no_more() -> None:
         assert [begin.name for begin, _ in calls_of(deltas)] == names
         assert " ".join(delta.text.strip() for delta in deltas if isinstance(delta, TextDelta)) == rest
         assert reader.is_over
+
+
+def test_calls_are_spelled_as_templates_or_else_tokens_say() -> None:
+    assert format_of("a <tool_call> b", {"[TOOL_CALLS]"}) == _FORMATS["<tool_call>"]
+    assert format_of("nothing", {"<|tool_call_start|>", "<s>"}) == _FORMATS["<|tool_call_start|>"]
+    assert format_of("nothing", set()).call.startswith('{"name"')
+
+
+def test_calls_end_unless_the_model_goes_on_by_itself() -> None:
+    tokenizer = TOKENIZERS["byte level"]
+    end, more = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(";")
+    matcher = Grammars(tokenizer, [end]).calls([TOOLS[1]["function"]], "")
+    scores = torch.zeros(1, len(tokenizer))
+    constraint = Constraint(matcher, lambda: False)
+    for index in tokenizer('{"name": "go", "parameters": {"on":true}}', add_special_tokens=False).input_ids:
+        assert not constraint.accept(index)
+    for likeliest, allowed in (("x", [end]), (";", sorted([end, more]))):
+        own = scores.clone()
+        own[0, tokenizer.convert_tokens_to_ids(likeliest)] = 1.0
+        assert sorted(constraint(own, own)[0].isfinite().nonzero().flatten().tolist()) == allowed
+    assert constraint.accept(end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,23 +42,26 @@ class CallFormat(NamedTuple):
 
 _OBJECT = '{"name": "NAME", "arguments": ARGUMENTS}'
 _SEPARATED = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_FORMATS = {  # by what the chat template holds; the first that fits
+_FORMATS = {  # by what the chat template holds, or a token that there is; the first that fits
     "[ARGS]": CallFormat("", "[TOOL_CALLS]NAME[ARGS]ARGUMENTS", "", ""),
     "[TOOL_CALLS]": CallFormat("[TOOL_CALLS][", _OBJECT, ", ", "]"),
     "<|tool_call_start|>": CallFormat("<|tool_call_start|>[", _OBJECT, ", ", "]<|tool_call_end|>"),
-    "<|START_ACTION|>": CallFormat("<|START_ACTION|>[", _OBJECT, ", ", "]<|END_ACTION|>"),
+    "<|START_ACTION|>": CallFormat(
+        "<|START_ACTION|>[", '{"tool_name": "NAME", "parameters": ARGUMENTS}', ", ", "]<|END_ACTION|>"
+    ),
     "<|tools_prefix|>": CallFormat("<|tools_prefix|>[", '{"NAME": ARGUMENTS}', ", ", "]<|tools_suffix|>"),
     "<｜tool▁calls▁begin｜>": CallFormat(
         _SEPARATED[0], "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>", "", _SEPARATED[1]
     ),
     "<tool_call>": CallFormat("", f"<tool_call>\n{_OBJECT}\n</tool_call>", "\n", ""),
-    "": CallFormat("", '{"name": "NAME", "parameters": ARGUMENTS}', "; ", ""),
 }
+_BARE = CallFormat("", '{"name": "NAME", "parameters": ARGUMENTS}', "; ", "")
 
 
-def format_of(template: str) -> CallFormat:
-    """How a model with this chat template spells calls; as bare JSON where that does not say."""
-    return next(form for mark, form in _FORMATS.items() if mark in template)
+def format_of(template: str, tokens: Container[str]) -> CallFormat:
+    """How a model spells calls, by its chat template or else by the tokens that it has; as bare JSON where neither says."""
+    told = [form for mark, form in _FORMATS.items() if mark in template]
+    return next(iter((*told, *(form for mark, form in _FORMATS.items() if mark in tokens), _BARE)))
 
 
 class CallReader:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transept.errors import InputError, MissingExtraError, refuse
 from transept.preprocess.text.answers import FORMATS, MARKS, REASONING_TAGS
-from transept.serving.engine.calls import MAX_CALLS, CallFormat
+from transept.serving.engine.calls import MAX_CALLS, format_of
 
 MAX_BYTES, MAX_DEPTH = 2**18, 64
 # A weak model fills an object with line ends and never comes to its end where white space is free.
@@ -42,10 +42,11 @@ class Grammars:
             raise MissingExtraError("llguidance", "serve", "structured answers") from error
         refuse(not ends, "a constrained answer needs an id that ends it.", "Set `eos_token_id`.")
         self._matcher: Any = llguidance.LLMatcher
+        self._ends = sorted(ends)
         added = {str(token): int(index) for index, token in tokenizer.added_tokens_decoder.items()}
         self._marks = {mark: added[mark] for mark in MARKS if mark in added}
         self._opens = frozenset(self._marks[mark] for mark in REASONING_TAGS if mark in self._marks)
-        self._tokenizer = llguidance.LLTokenizer(tokenizer.backend_tokenizer.to_str(), eos_token=sorted(ends))
+        self._tokenizer = llguidance.LLTokenizer(tokenizer.backend_tokenizer.to_str(), eos_token=self._ends)
 
     def json_object(self) -> Matcher:
         """A JSON object of any form."""
@@ -70,17 +71,17 @@ class Grammars:
         return self.json_schema(schema_of(function))
 
     def calls(
-        self, functions: Sequence[Mapping[str, Any]], form: CallFormat, *, parallel: bool = True, free: bool = False
+        self, functions: Sequence[Mapping[str, Any]], template: str, *, parallel: bool = True, free: bool = False
     ) -> Matcher:
         """One call or more of some functions, as a model spells them.
 
         Args:
             functions: ``{"name", "parameters"}`` of each.
-            form: how calls are spelled.
+            template: the chat template, which tells how calls are spelled.
             parallel: whether there may be several.
             free: whether there may be none, and text before them.
         """
-        rules = []
+        rules, form = [], format_of(template, self._marks)
         for place, function in enumerate(functions):
             schema = schema_of(function)
             check_schema(schema)
@@ -91,7 +92,7 @@ class Grammars:
         rules.append(f"calls: {self._spelled(form.opening)} call {more} {self._spelled(form.closing)}")
         rules.append("call: " + " | ".join(f"call{place}" for place in range(len(functions))))
         rules += ["start: FREE | FREE? calls", f"FREE: {_FREE}"] if free else ["start: calls"]
-        return self._compiled("\n".join(rules), "schema of a function")
+        return self._compiled("\n".join(rules), "schema of a function", () if free else self._ends)
 
     def _spelled(self, text: str) -> str:
         """A text in a grammar: marks that are tokens as those, and the rest as strings."""
@@ -99,22 +100,23 @@ class Grammars:
         tokens = {mark: f"<[{index}]>" for mark, index in self._marks.items()}
         return " ".join(tokens.get(part) or json.dumps(part, ensure_ascii=False) for part in parts if part)
 
-    def _compiled(self, grammar: str, what: str) -> Matcher:
+    def _compiled(self, grammar: str, what: str, ends: Sequence[int] = ()) -> Matcher:
         made = self._matcher(self._tokenizer, grammar, log_level=0)
         if made.is_error():
             raise InputError(f"the {what} cannot be used: {made.get_error():.500}")
-        return Matcher(made, self._tokenizer.vocab_size, self._opens)
+        return Matcher(made, self._tokenizer.vocab_size, self._opens, ends)
 
 
 class Matcher:
     """Where one row stands in its constraint.
 
     ``vocabulary`` is the number of ids of the tokenizer; a model may have more, which are never allowed. The tokens
-    ``opens`` begin reasoning.
+    ``opens`` begin reasoning. Where there are ``ends``, the answer ends with one of them as soon as it may, unless the
+    model's own likeliest token goes on.
     """
 
-    def __init__(self, matcher: Any, vocabulary: int, opens: frozenset[int] = frozenset()) -> None:
-        self._matcher, self.vocabulary, self.opens = matcher, vocabulary, opens
+    def __init__(self, matcher: Any, vocabulary: int, opens: frozenset[int] = frozenset(), ends: Sequence[int] = ()) -> None:
+        self._matcher, self.vocabulary, self.opens, self.ends = matcher, vocabulary, opens, ends
 
     @property
     def is_fulfilled(self) -> bool:
@@ -128,7 +130,7 @@ class Matcher:
 
     def copy(self) -> Matcher:
         """Another row at the same place."""
-        return Matcher(self._matcher.deep_copy(), self.vocabulary, self.opens)
+        return Matcher(self._matcher.deep_copy(), self.vocabulary, self.opens, self.ends)
 
     def accept(self, index: int) -> None:
         """Take a token that was written; ``InputError`` where it was not allowed."""
@@ -164,9 +166,15 @@ class Constraint:
         """The scores, with those that are not allowed at ``-inf``."""
         if self._waits:
             return scores
-        # A model that does not think has a mark for it in its vocabulary, too, and may give it more than what is allowed.
-        opens = bool(self._opens) and int(scores.argmax()) in self._opens
-        return masked(scores, [self._matcher], self._opens if opens else ())
+        # A model that does not think has a mark for it in its vocabulary, too, and may give it more than what is allowed;
+        # and a weak one would call functions for ever, since all that it may write is unlikely.
+        best, found = int(scores.argmax()), masked(scores, [self._matcher])
+        if best in self._opens:
+            found[:, best] = scores[:, best]
+        elif self._matcher.ends and self._matcher.is_fulfilled and not bool(found[0, best].isfinite()):
+            found = torch.full_like(scores, -torch.inf)
+            found[:, self._matcher.ends] = scores[:, self._matcher.ends]
+        return found
 
     def accept(self, index: int) -> bool:
         """Take a token before its text is made; gives whether the answer is complete with it."""
@@ -179,11 +187,8 @@ class Constraint:
         return self._matcher.is_over
 
 
-def masked(scores: Tensor, matchers: Sequence[Matcher | None], others: Collection[int] = ()) -> Tensor:
-    """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are.
-
-    The ids of ``others`` are allowed in any case.
-    """
+def masked(scores: Tensor, matchers: Sequence[Matcher | None]) -> Tensor:
+    """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are."""
     found, places = scores.clone(), torch.arange(8, dtype=torch.uint8)
     for row, matcher in enumerate(matchers):
         if matcher is not None:
@@ -191,7 +196,6 @@ def masked(scores: Tensor, matchers: Sequence[Matcher | None], others: Collectio
             allowed = torch.zeros(scores.shape[-1], dtype=torch.bool)
             size = min(matcher.vocabulary, scores.shape[-1])
             allowed[:size] = (taken[:, None] >> places & 1).flatten()[:size].bool()
-            allowed[[*others]] = True
             found[row].masked_fill_(~allowed.to(scores.device), -torch.inf)
     return found
 

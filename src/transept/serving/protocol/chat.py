@@ -13,7 +13,7 @@ from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, Reaso
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Piece, Prompt
-from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, format_of, joined
+from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, joined
 from transept.serving.engine.constraint import Matcher
 from transept.serving.engine.logprobs import TokenBytes, Told, of_chat
 from transept.serving.engine.pictures import Pictures
@@ -214,8 +214,8 @@ class ChatRequest(Writing):
         functions = [each.model_dump() for each in self._offered]
         if isinstance(self.tool_choice, NamedTool):
             return model.grammars.arguments(functions[0])
-        form, parallel = format_of(model.tokenizer.get_chat_template(tools=functions)), self.parallel_tool_calls is not False
-        return model.grammars.calls(functions, form, parallel=parallel, free=not self.must_call)
+        template, parallel = model.tokenizer.get_chat_template(tools=functions), self.parallel_tool_calls is not False
+        return model.grammars.calls(functions, template, parallel=parallel, free=not self.must_call)
 
     def prompts(self, model: WritingModel) -> list[Prompt]:
         """The prompt, as the template and the tokenizer make it (``InputError`` where that cannot be)."""
