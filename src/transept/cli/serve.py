@@ -175,7 +175,8 @@ def _options(args: argparse.Namespace) -> Any:
 def _load(args: argparse.Namespace) -> Any:
     from transept.pipelines.components import EMBEDDING_MODEL
     from transept.serving.models import Loader
-    from transept.serving.store import Finder, Models, in_cache, in_directory, named
+    from transept.serving.sources import in_cache, in_directory, named
+    from transept.serving.store import Finder, Models
 
     if args.threads is not None:
         import torch

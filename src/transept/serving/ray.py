@@ -11,7 +11,8 @@ from transept.serving.app import make_app
 from transept.serving.doors import Options
 from transept.serving.errors import EngineDeadError
 from transept.serving.models import Loader
-from transept.serving.store import Models, named
+from transept.serving.sources import named
+from transept.serving.store import Models
 
 
 class Replica:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -26,14 +25,11 @@ from transept.serving.errors import DrainingError, FailedError, LoadingError, Mo
 from transept.serving.models import Loader, WritingModel
 from transept.serving.tasks import TaskModel, is_for
 from transept.serving.worker import Turns
-from transept.storage.cache import repositories
-from transept.storage.source import GGUF_ENDING
 
 Finder = Callable[[], Iterable[tuple[str, str]]]  # names of models, and where they are
 T = TypeVar("T")
 FOR_EVER = math.inf
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)?")
-_SHARD = re.compile(r".*-(?!00001)\d{5}-of-\d{5}")  # of a GGUF file, behind the first
 _LOOK = 1.0  # seconds between looks at what there is
 _MORE = 1.1  # of a model's memory, against the size of its weights
 _PATIENCE = 5.0  # seconds for threads of a model to end in
@@ -363,28 +359,6 @@ def _told(tell: Callable[[str], T], source: str) -> T | None:
 def can(served: Served, task: str) -> bool:
     """Whether a model is for a task."""
     return served.task is not None and is_for(served.task, task)
-
-
-def named(given: str) -> tuple[str, str]:
-    """The name and the source of ``NAME=MODEL``; of a model alone, the last part of its name."""
-    name, separator, source = given.partition("=")
-    if separator and not Path(given).exists():
-        return name, source
-    return Path(given).name.removesuffix(GGUF_ENDING), given
-
-
-def in_directory(path: Path) -> Iterator[tuple[str, str]]:
-    """The models right below a directory: folders with a config, and GGUF files, each by its name without ending."""
-    for entry in sorted(path.iterdir()):
-        if (entry / "config.json").is_file():
-            yield entry.name, str(entry)
-        elif entry.suffix == GGUF_ENDING and entry.is_file() and not _SHARD.fullmatch(entry.stem):
-            yield entry.stem, str(entry)
-
-
-def in_cache() -> Iterator[tuple[str, str]]:
-    """The repositories in the cache of the hub, by their ids, each with the folder that it is in there."""
-    return ((name, str(folder)) for name, folder in repositories() if (folder / "config.json").is_file())
 
 
 def give_back() -> None:
