@@ -181,13 +181,14 @@ def test_calls_are_spelled_as_templates_or_else_tokens_say() -> None:
 
 def test_calls_end_unless_the_model_goes_on_by_itself() -> None:
     tokenizer = TOKENIZERS["byte level"]
-    end, more = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(";")
-    matcher = Grammars(tokenizer, [end]).calls([TOOLS[1]["function"]], "")
+    end, more = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("Ċ")  # a line's end
+    matcher = Grammars(tokenizer, [end]).calls([TOOLS[1]["function"]], "<tool_call>")
     scores = torch.zeros(1, len(tokenizer))
     constraint = Constraint(matcher, lambda: False)
-    for index in tokenizer('{"name": "go", "parameters": {"on":true}}', add_special_tokens=False).input_ids:
+    call = '<tool_call>\n{"name": "go", "arguments": {"on":true}}\n</tool_call>'
+    for index in tokenizer(call, add_special_tokens=False).input_ids:
         assert not constraint.accept(index)
-    for likeliest, allowed in (("x", [end]), (";", sorted([end, more]))):
+    for likeliest, allowed in (("x", [end]), ("Ċ", sorted([end, more]))):
         own = scores.clone()
         own[0, tokenizer.convert_tokens_to_ids(likeliest)] = 1.0
         assert sorted(constraint(own, own)[0].isfinite().nonzero().flatten().tolist()) == allowed
