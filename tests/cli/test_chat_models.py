@@ -63,7 +63,7 @@ def test_without_a_model_they_are_listed(command, hub_cache, monkeypatch):
     assert done.out.count("(more than is free)") == 2
     for each in SUGGESTIONS[:3]:
         assert f"    transept chat {each.name}\n" in done.out
-    assert 'hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude "onnx/*"' in done.out
+    assert "transept pull HuggingFaceTB/SmolLM2-135M-Instruct" in done.out
     assert max(map(len, done.out.splitlines())) <= 100
     found = json.loads(command("chat", "--json").out)
     assert (found["memory_left"], found["cached"], len(found["suggested"])) == (10**9, [], 3)

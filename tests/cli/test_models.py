@@ -15,6 +15,7 @@ from tests.cli.commands import Command
 from tests.hub_server import HubServer
 from tests.serving.conftest import Running, folder
 from transept import AutoTokenizer, LlamaForCausalLM
+from transept.serving.doors import Options
 from transept.serving.models import Loader
 from transept.serving.store import Models
 from transept.storage import source as hub_module
@@ -189,6 +190,18 @@ def test_models_of_a_server(command: Command, server: Running) -> None:
     assert len(command("ps", "--url", server.url).out.splitlines()) == 2
     done = command("stop", "no", "--url", server.url)
     assert (done.code, "no model 'no'" in done.err) == (1, True)
+
+
+def test_a_key_is_needed_where_a_server_wants_one(command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Running(Models(Loader(engine={"cache_bytes": 2**24})), Options(keys=["secret"]))
+    try:
+        refused = command("ps", "--url", server.url)
+        assert (refused.code, "key" in refused.err) == (1, True)
+        assert command("ps", "--url", server.url, "--api-key", "secret").code == 0
+        monkeypatch.setenv("TRANSEPT_API_KEY", "secret")
+        assert "no model is loaded" in command("ps", "--url", server.url).err
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:8000", "ftp://a", "http://", "http://127.0.0.1:99999"])

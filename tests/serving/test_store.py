@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from transept import AutoTokenizer, LlamaForCausalLM
 from transept.adapt.gguf import save_gguf
 from transept.adapt.quantize import quantize
 from transept.errors import FileError, InputError
+from transept.pipelines.components import package_directory
 from transept.serving.models import Loader
 from transept.serving.sources import in_cache, in_directory
 from transept.serving.store import Models
@@ -147,15 +147,17 @@ def test_many_wait_for_one_load_while_others_answer(serve: Serve) -> None:
     assert loader.began == ["a", "b", "c"]
 
 
-def test_a_load_goes_on_when_all_have_left(serve: Serve) -> None:
+def test_a_load_goes_on_when_all_have_left(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "encoder").symlink_to(str(package_directory()))
     loader = Slow()
-    shelf = serve(loader)
+    shelf = serve(loader, finders=[partial(in_directory, tmp_path)])
     loader.may.clear()
-    with suppress(httpx.ReadTimeout):
-        httpx.post(f"{shelf.url}/v1/models/load", json={"model": "a", "keep_alive": -1}, timeout=0.2)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{shelf.url}/v1/embeddings", json={"model": "encoder", "input": "a", "keep_alive": -1}, timeout=0.2)
     loader.may.set()
-    until(lambda: loaded(shelf) == ["a"])
-    assert not httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "a"}).json()["loaded"]
+    until(lambda: loaded(shelf) == ["encoder"])
+    assert loader.began == ["encoder"]
+    assert not httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "encoder"}).json()["loaded"]
 
 
 def test_a_model_with_rows_is_not_taken_away(serve: Serve) -> None:

@@ -50,7 +50,7 @@ class Suggestion:
     @property
     def fetch(self) -> str:
         """The command that fetches it and starts nothing."""
-        return f'hf download {self.name} --exclude "onnx/*"'
+        return f"transept pull {self.name}"
 
 
 # Smallest first.
