@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,11 @@ from transept.serving.models import Loader
 from transept.serving.store import Models
 from transept.serving.tasks import TaskModel
 
-from .conftest import Running, Server, until
+from . import conftest
+from .conftest import Running, Server
 
 __all__ = ["text_model"]
+until = partial(conftest.until, seconds=60)  # a browser takes its time where others compute
 FILES = {
     path.name: path.read_text(encoding="utf-8") for path in Path(transept.serving.page.__path__[0]).iterdir() if path.is_file()
 }
@@ -402,6 +405,9 @@ def test_reasoning_calls_and_errors(page: Page, served: Server) -> None:
     page.one("[role=alert] button").click()
     until(lambda: page.text(".turn:last-child > .text") == "It is warm.")
     assert len(page.all(".turn")) == 4
+    page.js("window.fetch = () => Promise.reject(new TypeError('gone'))")
+    page.send("Are you there?")
+    until(lambda: page.text("[role=alert] p") == WORDS["unreachable"]["en"])
     page.set("#setting [name=tools]", "[")
     page.send("And now?")
     until(lambda: WORDS["tools"]["en"] in page.text("[role=alert]"))
