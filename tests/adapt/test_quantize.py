@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,18 @@ from transept.pipelines import pipeline
 from transept.quantized.eight_bits import (
     QuantizedForManyRows,
     QuantizedForMatrixUnits,
-    QuantizedForOneRow,
     can_quantize,
     has_matrix_units,
 )
+from transept.quantized.grouped import GroupedLinear
 from transept.quantized.linear import QuantizedLinear, few_bits
 
 pytestmark = pytest.mark.skipif(not can_quantize(), reason="this processor does not multiply integers")
 DATA = Path(__file__).parents[3] / "shared/data"
 
 
-KINDS = pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows, QuantizedForMatrixUnits])
+ONE_ROW = GroupedLinear.of_eight_bits
+KINDS = pytest.mark.parametrize("make", [ONE_ROW, QuantizedForManyRows, QuantizedForMatrixUnits])
 
 
 def layer(inputs: int = 64, outputs: int = 48) -> nn.Linear:
@@ -51,8 +53,8 @@ def test_answers_are_nearly_the_same(name: str) -> None:
     assert 0 < relative(output(rounded), output(plain)) < 0.1  # weights of 0.2 make these small models sensitive
 
 
-@pytest.mark.parametrize("make", [QuantizedForOneRow, QuantizedForManyRows])
-def test_rows_in_company_are_those_alone(make: type[QuantizedLinear]) -> None:
+@pytest.mark.parametrize("make", [ONE_ROW, QuantizedForManyRows])
+def test_rows_in_company_are_those_alone(make: Callable[[Any], QuantizedLinear]) -> None:
     """Whatever the sizes of the others: their sums are of integers, so that they are equal to the last bit."""
     rounded, x = make(layer()), torch.randn(9, 64) * torch.logspace(-8, 4, 9)[:, None]
     assert torch.equal(rounded(x), torch.cat([rounded(row[None]) for row in x]))
@@ -61,7 +63,7 @@ def test_rows_in_company_are_those_alone(make: type[QuantizedLinear]) -> None:
 @KINDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64,), (1, 64), (1, 1, 64), (5, 64), (2, 3, 64), (0, 64)], ids=str)
-def test_shapes_and_types(make: type[QuantizedLinear], shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_shapes_and_types(make: Callable[[Any], QuantizedLinear], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     plain, x = layer(), torch.randn(shape).to(dtype)
     found = make(plain)(x)
     assert (found.shape, found.dtype) == ((*shape[:-1], 48), dtype)
@@ -70,7 +72,7 @@ def test_shapes_and_types(make: type[QuantizedLinear], shape: tuple[int, ...], d
 
 
 @KINDS
-def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost(make: type[QuantizedLinear]) -> None:
+def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost(make: Callable[[Any], QuantizedLinear]) -> None:
     plain = layer()
     x = torch.randn(4, 64) * torch.tensor([[1e-4], [1.0], [1e4], [0.0]])
     found, expected = make(plain)(x), plain(x)
@@ -81,7 +83,7 @@ def test_a_row_of_small_values_beside_one_of_large_ones_is_not_lost(make: type[Q
 
 @KINDS
 @pytest.mark.parametrize("size", [1e-8, 1e-5, 1e-3, 1e4])
-def test_inputs_of_any_size_are_rounded_alike(make: type[QuantizedLinear], size: float) -> None:
+def test_inputs_of_any_size_are_rounded_alike(make: Callable[[Any], QuantizedLinear], size: float) -> None:
     """Also one row alone, as a model that writes has it at each step."""
     torch.manual_seed(0)
     layer, row = torch.nn.Linear(256, 64, bias=False), torch.randn(1, 256)
@@ -92,7 +94,7 @@ def test_inputs_of_any_size_are_rounded_alike(make: type[QuantizedLinear], size:
 
 
 @KINDS
-def test_a_row_of_zeros_in_a_weight(make: type[QuantizedLinear]) -> None:
+def test_a_row_of_zeros_in_a_weight(make: Callable[[Any], QuantizedLinear]) -> None:
     plain = layer()
     plain.weight[7] = 0
     found = make(plain)(torch.ones(2, 64))
@@ -105,7 +107,7 @@ def test_a_mixture_keeps_its_routers() -> None:
     sizes |= {"num_key_value_heads": 2}
     model = quantize(transept.MixtralForCausalLM(transept.MixtralConfig(**sizes)).eval())
     kinds = {name.rsplit(".", 1)[-1]: type(module) for name, module in model.named_modules()}
-    assert (kinds["gate"], kinds["qkv_proj"], kinds["lm_head"]) == (Router, QuantizedForOneRow, QuantizedForOneRow)
+    assert (kinds["gate"], kinds["qkv_proj"], kinds["lm_head"]) == (Router, GroupedLinear, GroupedLinear)
 
 
 def test_it_takes_a_fourth_of_the_memory() -> None:
@@ -145,13 +147,12 @@ def test_rows_are_the_same_alone_and_in_company() -> None:
 
 
 @KINDS
-def test_numbers_that_are_none_show(make: type[QuantizedLinear]) -> None:
+def test_numbers_that_are_none_show(make: Callable[[Any], QuantizedLinear]) -> None:
     x = torch.randn(3, 64)
     x[1, 5] = math.nan
     found = make(layer())(x)
     assert not found[1].isfinite().any()
-    if make is not QuantizedForOneRow:
-        assert found[[0, 2]].isfinite().all()
+    assert found[[0, 2]].isfinite().all()
 
 
 def test_the_product_is_chosen_by_use_and_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +165,7 @@ def test_the_product_is_chosen_by_use_and_processor(monkeypatch: pytest.MonkeyPa
         assert relative(output(rounded), output(plain)) < 0.1
         assert torch.equal(output(copy.deepcopy(rounded)), output(rounded))
         writer = quantize(make("LlamaForCausalLM"))
-        assert {type(module) for module in writer.modules() if isinstance(module, QuantizedLinear)} == {QuantizedForOneRow}
+        assert {type(module) for module in writer.modules() if isinstance(module, QuantizedLinear)} == {GroupedLinear}
 
 
 def test_what_cannot_be_rounded_is_refused() -> None:

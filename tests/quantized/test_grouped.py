@@ -279,8 +279,8 @@ def test_models_compute_with_the_rounded_weights() -> None:
                 module.weight.copy_(GroupedLinear.of_four_bits(module).dequantized())
         quantize(model, 4)
         assert off(model(input_ids=ids).logits, plain(input_ids=ids).logits) < 0.05
-    assert isinstance(model.lm_head, nn.Module)
-    assert not isinstance(model.lm_head, GroupedLinear)  # the output layer has eight bits
+    assert isinstance(model.lm_head, GroupedLinear)
+    assert model.lm_head.bits == 8
     assert sum(isinstance(module, GroupedLinear) for module in model.modules()) > 4
     one = model.generate(input_ids=ids, max_new_tokens=6, do_sample=False)
     assert torch.equal(one, model.generate(input_ids=ids, max_new_tokens=6, do_sample=False, use_cache=False))

@@ -21,9 +21,10 @@ from transept.environment import tiles
 from transept.errors import InputError
 from transept.layers.attention import Attention
 from transept.layers.conv import ConvNormAct
-from transept.layers.linear import Conv1D, Packed, share_product
+from transept.layers.linear import Conv1D, Packed, PlainLinear, share_product
 from transept.layers.links import Linked, adopt
 from transept.layers.mlp import ACTIVATIONS, MLP, GatedMLP, linear
+from transept.quantized.fused import can_fuse
 
 M = TypeVar("M", bound=Model)
 
@@ -61,8 +62,8 @@ def can_pack(dtype: torch.dtype = torch.float32) -> bool:
 def pack(model: M) -> M:
     """Pack a model's linear layers and normed convolutions in place, for inference on the CPU.
 
-    Weights that are tied to embeddings are packed as a copy, since rows are looked up in the plain ones; so are those of
-    convolutions, into which their norms are folded.
+    Decoders of float32 whose steps one kernel computes keep plain weights. Those that are tied to embeddings are packed as a
+    copy, since rows are looked up in the plain ones; so are those of convolutions, into which their norms are folded.
 
     Raises:
         InputError: the model is in training mode, not on the CPU, or of a type that cannot be packed here.
@@ -75,6 +76,8 @@ def pack(model: M) -> M:
             f"a model of {model.dtype} on {model.device.type!r} in {mode} mode cannot be packed.",
             hint="Only models on the CPU in evaluation mode can, of a type that its matrix units have.",
         )
+    if model.can_generate() and model.dtype == torch.float32 and can_fuse(model):
+        return _keep_plain(model)
     named = dict(model.named_parameters(remove_duplicate=False))  # what has few bits is none of them
     tied = {id(named[name]) for name in model.checkpoint_names().tied if name in named}
     for module in tuple(model.modules()):
@@ -88,6 +91,15 @@ def pack(model: M) -> M:
             elif is_plain(child) and can_pack(child.weight.dtype):
                 shares = isinstance(child, nn.Linear) and id(child.weight) in tied
                 setattr(module, name, TiedLinear(child) if shares else PackedLinear(child))
+    return model
+
+
+def _keep_plain(model: M) -> M:
+    """Leave the weights as they are, which steps of a model that writes read one after the other."""
+    for module in tuple(model.modules()):
+        for name, child in module.named_children():
+            if is_plain(child) and isinstance(child, nn.Linear):
+                setattr(module, name, PlainLinear(child))
     return model
 
 

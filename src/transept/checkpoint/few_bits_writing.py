@@ -110,7 +110,7 @@ def _is_of_integers(own: GroupedWeight, layer: LayerWeight) -> bool:
     plain = own.fine_scale is None and own.low is None and own.table is None and own.span == 1
     zero = own.fine_low is None or own.bits == 8 or not (own.fine_low & -16).any()
     zero = zero and not own.codes.is_floating_point()
-    return plain and zero and own.scale.dtype == torch.float16 and _has_own_columns(own, layer)
+    return plain and zero and own.scale.is_floating_point() and _has_own_columns(own, layer)
 
 
 def _compressed(schemes: Schemes, plain: list[str], dtype: torch.dtype) -> Settings:
@@ -138,7 +138,10 @@ def _scheme(weight: GroupedWeight) -> dict[str, Any]:
 def _integers(weight: GroupedWeight, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Tensor]:
     """Codes, scales and zero points; the format unpacks in the type of the scales."""
     codes = _without_sign(weight.codes, weight.bits)
-    parts = {"scale": weight.scale.float() if dtype == torch.float32 else weight.scale, "shape": torch.tensor(codes.shape)}
+    parts = {
+        "scale": weight.scale.float() if dtype == torch.float32 else weight.scale.half(),
+        "shape": torch.tensor(codes.shape),
+    }
     if weight.order is not None:
         places = weight.order.argsort()
         codes, parts["g_idx"] = codes[:, places], places.int() // weight.group

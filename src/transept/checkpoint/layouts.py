@@ -106,7 +106,8 @@ def integers(
     """
     (outputs, inputs), count = sizes, scale.shape[-1]
     size = inputs // count
-    if scale.shape != (outputs, count) or inputs % count or size % 8 or not scale.float().eq(scale.half().float()).all():
+    narrow = bool(scale.float().eq(scale.half().float()).all())
+    if scale.shape != (outputs, count) or inputs % count or size % 8 or not (narrow or scale.dtype == torch.float32):
         return None
     order = None
     if group is not None and not group.eq(torch.arange(inputs) // size).all():
@@ -124,7 +125,7 @@ def integers(
     fine = None if less.eq(8 if bits < 8 else 0).all() else less.to(torch.int8).expand(scale.shape).contiguous()
     found = (codes() + more).to(torch.int8 if bits == 8 else torch.uint8)
     found = found if order is None else found[:, order]
-    return GroupedWeight(found, size, scale.half().contiguous(), fine_low=fine, order=order)
+    return GroupedWeight(found, size, (scale.half() if narrow else scale).contiguous(), fine_low=fine, order=order)
 
 
 def floats(weight: Tensor, scale: Tensor, block: Sequence[int] | None) -> GroupedWeight | None:

@@ -23,14 +23,14 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 @cache
-def library(source: Path) -> ctypes.CDLL | None:
-    """The library of a source file of ours; ``None``, with a warning, where it cannot be built here.
+def library(source: Path, *, tells: bool = True) -> ctypes.CDLL | None:
+    """The library of a source file of ours; ``None``, with a warning unless not ``tells``, where it cannot be built here.
 
     It is built by the compiler that the environment names as ``CXX``, or the first of g++, clang++ and c++ that there is, and
     kept in ``transept`` below the user's folder for caches (``XDG_CACHE_HOME``).
     """
     if (compiler := _compiler()) is None:
-        _warn(source, "there is no C++ compiler (g++ or clang++)")
+        _warn(source, "there is no C++ compiler (g++ or clang++)", tells)
         return None
     name = f"{source.stem}-{_key(source, compiler)}.so"
     try:
@@ -39,9 +39,9 @@ def library(source: Path) -> ctypes.CDLL | None:
             _build(compiler, source, path)
         return ctypes.CDLL(str(path))
     except subprocess.CalledProcessError as error:
-        _warn(source, f"{compiler} ends with {error.stderr.decode(errors='replace')[-300:]!r}")
+        _warn(source, f"{compiler} ends with {error.stderr.decode(errors='replace')[-300:]!r}", tells)
     except (OSError, TranseptError, subprocess.TimeoutExpired) as error:
-        _warn(source, str(error)[:300])
+        _warn(source, str(error)[:300], tells)
     return None
 
 
@@ -55,7 +55,8 @@ def _key(source: Path, compiler: str) -> str:
     info = Path("/proc/cpuinfo")
     lines = read_text(info).splitlines() if info.is_file() else []
     processor = next((line for line in lines if line.startswith(("flags", "Features"))), "") or platform.processor()
-    parts = (read_text(source), os.path.realpath(compiler), *FLAGS, platform.machine(), processor)
+    texts = [read_text(file) for file in (source, *sorted(source.parent.glob("*.hpp")))]
+    parts = (*texts, os.path.realpath(compiler), *FLAGS, platform.machine(), processor)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -82,6 +83,7 @@ def _build(compiler: str, source: Path, path: Path) -> None:
         made.replace(path)
 
 
-def _warn(source: Path, why: str) -> None:
-    what = f"{source.stem} is computed without a library of its own, which takes longer: {why}."
-    warnings.warn(what, TranseptWarning, stacklevel=3)
+def _warn(source: Path, why: str, tells: bool) -> None:
+    if tells:
+        what = f"{source.stem} is computed without a library of its own, which takes longer: {why}."
+        warnings.warn(what, TranseptWarning, stacklevel=3)

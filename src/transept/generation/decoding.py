@@ -37,6 +37,7 @@ from transept.layers.caches.cache import Cache
 from transept.layers.caches.layer import GROWTH
 from transept.layers.context import reaching
 from transept.outputs import ModelOutput
+from transept.quantized.fused import fuse
 
 _SCORES = 2  # of (R, V), which every strategy but greedy search holds at once, at least
 Choice = Callable[[Tensor, Tensor], Tensor]  # (scores (R', V), which of the prompts' rows these are (R')) -> (R') tokens
@@ -69,6 +70,7 @@ class Decoding:
         self.model, self.copies, self.use_cache = model, copies, settings.use_cache is not False
         # The model's step for one position, compiled; its inputs then have one shape at every step.
         self.compiled = compiled_step(model, settings, prompt.cache)
+        fuse(model)
         shown = ("output_attentions", "output_hidden_states") if settings.return_dict_in_generate else ()
         self.extra = {name: True for name in shown if getattr(settings, name)}  # further arguments of each call
         self.prefix = decoder_prefix(model)

@@ -5,7 +5,7 @@ Shapes: B batch, N choices, T positions, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -97,11 +97,13 @@ class WritingTask(Generates, Task[B]):
     takes = ("logits_to_keep",)
     output_class: ClassVar[type[ModelOutput]] = LogitsOutput
     lm_head: nn.Module
+    # What multiplies few states by a head faster than that does, (head, hidden) -> logits, or ``None`` where it cannot.
+    head_step: Callable[[nn.Module, Tensor], Tensor | None] | None = None
 
     def score(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of states (B, T, D); families that scale, shift or bound them override it."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
+        found = None if self.head_step is None else self.head_step(self.lm_head, hidden)
+        return self.lm_head(hidden) if found is None else found
 
     def reads_cache(self, labels: Tensor | None) -> bool:
         """Nobody decodes while computing a loss."""

@@ -127,6 +127,7 @@ class Context(Generic[Own]):
     rotary: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # tables, by kind of layer
     grid: tuple[int, int] = (0, 0)  # rows and columns of patches
     layer: int = 0  # the number of the one that runs
+    step: Any = None  # what kernels that compute whole blocks keep for the pass; ``False`` where they cannot compute it
     pooled: Tensor | None = None  # (R) places, among all B * T, of the only states that are read of the last layer
     own: Own = None  # type: ignore[assignment]  # what a family adds, as in ``Context[Tensor]``
 
@@ -176,6 +177,12 @@ class Context(Generic[Own]):
 
     def cross_key_values(self) -> KeyValues | None:
         return None if self.cache is None else self.cache.cross_layer(self.layer)
+
+
+def is_plain_call(x: Tensor) -> bool:
+    """Whether a layer computes numbers of float32 on the CPU, and nothing records or traces it."""
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
+    return not watched and type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def lower(

@@ -39,6 +39,29 @@ class Conv1D(nn.Module):
         return f"nf={self.nf}, nx={self.nx}"
 
 
+class PlainLinear(nn.Linear):
+    """A linear layer that keeps its plain weight, and multiplies by oneDNN, where PyTorch alone takes a library that is slow on
+    some processors.
+
+    Args:
+        source: the layer in whose place it stands, whose parameters it has.
+    """
+
+    def __init__(self, source: nn.Linear) -> None:
+        super().__init__(source.in_features, source.out_features, bias=False, device="meta")
+        self.weight, self.bias = source.weight, source.bias
+        self.train(source.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        weight, traced = self.weight, torch.is_grad_enabled() or torch.compiler.is_compiling()
+        plain = not traced and x.dtype == weight.dtype == torch.float32 and weight.device.type == "cpu"
+        if not plain or x.numel() < 2 * self.in_features or torch.is_autocast_enabled("cpu"):
+            return super().forward(x)
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, self.bias, "none", [], "")
+        return out
+
+
 class Packed(nn.Module):
     """A layer with a weight that is no plain tensor: compilers cannot read it, and get a plain one for as long as they look."""
 

@@ -3,13 +3,12 @@
 Each row of a weight is rounded to 255 steps of its own (symmetric, per output channel) and inputs are rounded when they come
 (dynamic quantization), so that products are those of integers (Jacob et al. 2018).
 
-Which product is fastest depends on the use and on the processor: a model that writes multiplies one row a step, by FBGEMM's
-operator; an encoder multiplies many, by oneDNN's, or in bfloat16 where there are matrix units (AMX).
+These are layers for many rows, such as an encoder's, which multiply by oneDNN's operator, or in bfloat16 where there are matrix
+units (AMX). Models that write multiply one row a step, by :class:`transept.quantized.grouped.GroupedLinear`.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ _STEP = 64
 # A float32 that is added to this one is rounded to an integer, which the lowest bits of the sum are.
 _ROUNDS = 1.5 * 2**23
 _TINY = torch.finfo(torch.float32).tiny
-_ENDS = torch.tensor([-1.0, 1.0])  # between which a row is that is divided by its largest value
 
 
 def can_quantize() -> bool:
@@ -85,33 +83,6 @@ class EightBitLinear(QuantizedLinear):
     def unpacked(self) -> Tensor:
         """The rounded weight (out, in), with zeros up to a whole step of the operator, which reads on behind other ends."""
         return F.pad(self.rounded(), (0, -self.in_features % _STEP))
-
-
-class QuantizedForOneRow(EightBitLinear):
-    """Multiplies by FBGEMM's operator, which rounds inputs by itself and is fastest for a single row.
-
-    It has one step for all inputs of a product, from the lowest to the highest. Each row is divided by its largest value, and
-    two more columns, whose weights are zero, hold the ends, so that a row is rounded in company as it is alone.
-    """
-
-    def pack(self, rounded: Tensor) -> Any:
-        with warnings.catch_warnings():
-            # PyTorch wants to replace its tensors of integers, and has nothing yet that is as fast as these products.
-            warnings.filterwarnings("ignore", ".*quantized tensor creation functions.*", UserWarning)
-            zeros, rows = torch.zeros(len(rounded), dtype=torch.long), F.pad(rounded, (0, len(_ENDS)))
-            tensor = torch._make_per_channel_quantized_tensor(rows, self.scale.double(), zeros, 0)
-        return torch.ops.quantized.linear_prepack(tensor, None)
-
-    def rounded(self) -> Tensor:
-        whole: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
-        return whole[:, : -len(_ENDS)].contiguous()
-
-    def multiply(self, x: Tensor) -> Tensor:
-        x = x.float()
-        size = x.abs().amax(dim=-1, keepdim=True).clamp_(min=_TINY)
-        rows = torch.cat([x / size, _ENDS.expand(len(x), -1)], dim=1)
-        out: Tensor = torch.ops.quantized.linear_dynamic(rows, self.packed, not torch.cpu._is_vnni_supported())
-        return out.mul_(size) if self.bias is None else torch.addcmul(self.bias, out, size)
 
 
 class QuantizedForManyRows(EightBitLinear):

@@ -21,9 +21,28 @@ from transept.layers.linear import Conv1D, matrix, share_product
 from transept.layers.links import Linked
 from transept.quantized.layout import BlockedWeight
 from transept.quantized.linear import QuantizedLayer, QuantizedLinear
-from transept.quantized.weights import BY_ROW, GROUP, SHARED, GroupedWeight, rounded_to_four_bits
+from transept.quantized.weights import BY_ROW, GROUP, SHARED, GroupedWeight, rounded_to_eight_bits, rounded_to_four_bits
 
 SOURCE = Path(__file__).with_name("kernels") / "grouped.cpp"
+
+
+class Matrix(ctypes.Structure):
+    """A weight in blocks as kernels read it: where its tensors lie, and their sizes; see their source."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("codes", "scale", "fine_scale", "low", "fine_low", "table")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs", "group", "span", "bits", "widths")),
+    )
+
+    @classmethod
+    def of(cls, parts: Sequence[Tensor | None], outputs: int, inputs: int, group: int, span: int, bits: int) -> Matrix:
+        """That of a weight's codes and what belongs to them, in the order of the fields."""
+        scale, table = parts[1], parts[5]
+        assert scale is not None
+        widths = (scale.dtype == torch.float32) + 2 * (table is not None and table.is_floating_point())
+        widths += 4 * (scale.dtype == torch.uint8)
+        places = [None if part is None else part.data_ptr() for part in parts]
+        return cls(*places, outputs, inputs, group, span, bits, widths)
 
 
 class BlockedLayer(QuantizedLayer):
@@ -59,9 +78,14 @@ class BlockedLayer(QuantizedLayer):
         return x.contiguous() if self.width == self.in_features else F.pad(x, (0, self.width - self.in_features))
 
     def operands(self) -> tuple[Any, ...]:
-        """The arguments of the kernel behind the inputs."""
+        """The arguments of the operator behind the inputs."""
         tensors = (self.codes, self.scale, self.fine_scale, self.low, self.fine_low, self.table)
         return *tensors, self.group, self.span, self.bits, self.out_features
+
+    def matrix(self) -> Matrix:
+        """The weight as kernels read it."""
+        *parts, group, span, bits, outputs = self.operands()
+        return Matrix.of(parts, outputs, self.width, group, span, bits)
 
 
 class GroupedLinear(BlockedLayer, QuantizedLinear):
@@ -92,6 +116,11 @@ class GroupedLinear(BlockedLayer, QuantizedLinear):
         """A layer rounded to four bits."""
         weight = matrix(source).detach().float()
         return cls(source, rounded_to_four_bits(F.pad(weight, (0, -weight.shape[1] % group)), group))
+
+    @classmethod
+    def of_eight_bits(cls, source: nn.Linear | Conv1D) -> GroupedLinear:
+        """A layer rounded to eight bits: each row has a scale, and groups of inputs are rounded by themselves."""
+        return cls(source, rounded_to_eight_bits(matrix(source).detach().float()))
 
     def grouped(self) -> GroupedWeight:
         return self.blocks.grouped()
@@ -131,7 +160,7 @@ def _kernel() -> Any:
     if found is None:
         return None
     function = found.transept_grouped
-    function.restype, function.argtypes = None, [ctypes.c_void_p] * 10 + [ctypes.c_int64] * 7 + [ctypes.c_int32] * 2
+    function.restype, function.argtypes = None, [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_int32]
     return function
 
 
@@ -161,11 +190,9 @@ def _product(
     size = (threads if rows == 1 else rows) * (width + 12 * (width // group))
     room = None if codes.is_floating_point() else torch.empty(size, dtype=torch.uint8)
     out = torch.empty(rows, outputs)
-    tensors = (x, codes, scale, fine_scale, low, fine_low, table, out, room, ends)
-    places = [None if each is None else each.data_ptr() for each in tensors]
-    widths = (scale.dtype == torch.float32) + 2 * (table is not None and table.is_floating_point())
-    widths += 4 * (scale.dtype == torch.uint8)
-    kernel(*places, len(ends), rows, outputs, width, group, span, bits, widths, threads)
+    matrix = Matrix.of((codes, scale, fine_scale, low, fine_low, table), outputs, width, group, span, bits)
+    places = [None if each is None else each.data_ptr() for each in (x, out, room, ends)]
+    kernel(ctypes.byref(matrix), *places, len(ends), rows, threads)
     return out
 
 

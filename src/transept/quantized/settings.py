@@ -12,11 +12,10 @@ from transept.errors import InputError, InputTypeError, UnsupportedError, refuse
 from transept.quantized.eight_bits import (
     QuantizedForManyRows,
     QuantizedForMatrixUnits,
-    QuantizedForOneRow,
     can_quantize,
     has_matrix_units,
 )
-from transept.quantized.grouped import GroupedLinear
+from transept.quantized.grouped import GroupedLinear, can_multiply
 from transept.quantized.linear import QuantizedLinear
 from transept.quantized.weights import GROUP
 
@@ -64,8 +63,9 @@ def of_eight_bits(*, writes: bool) -> Make:
     if not can_quantize():
         raise InputError("weights of eight bits cannot be multiplied here: PyTorch has no engine for quantized products.")
     tiles.check()
-    many = QuantizedForMatrixUnits if has_matrix_units() else QuantizedForManyRows
-    return QuantizedForOneRow if writes else many
+    if writes and can_multiply():
+        return GroupedLinear.of_eight_bits
+    return QuantizedForMatrixUnits if has_matrix_units() and not writes else QuantizedForManyRows
 
 
 class QuantizationConfigMixin:

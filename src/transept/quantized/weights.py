@@ -125,6 +125,13 @@ def _numbers(scale: Tensor) -> Tensor:
     return torch.where(power < 2, 0x00200000 << power.clamp(max=1), (power - 1) << 23).view(torch.float32)
 
 
+def rounded_to_eight_bits(weight: Tensor) -> GroupedWeight:
+    """The weight of eight bits that is near one of (out, in): each row has one scale; columns of zeros fill up a row."""
+    filled = F.pad(weight, (0, -weight.shape[1] % 8))
+    scale = (weight.abs().amax(1, keepdim=True) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    return GroupedWeight((filled / scale).round_().to(torch.int8), filled.shape[1], scale)
+
+
 def rounded_to_four_bits(weight: Tensor, group: int = GROUP) -> GroupedWeight:
     """The weight of four bits that is near one of (out, in).
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transept.errors import InputError, UnsupportedError, nearest
+from transept.layers.attention.tiles import attend_by_tiles
 from transept.layers.context import Attended, Kernel
 
 
@@ -56,6 +57,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, sca
         # One query of each head: those of a group become the queries of one head, whose keys are then read once.
         q = q.view(q.shape[0], groups, heads // groups, q.shape[3])
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale).view(q.shape[0], heads, 1, -1), None
+    if _runs_plainly() and dropout == 0 and (found := attend_by_tiles(q, k, v, mask, causal, scale)) is not None:
+        return found, None
     if _in_three_calls(q, k, mask, causal, dropout):
         flat_q, flat_k, flat_v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
         nothing = q.new_empty(1, 1, 1)  # is not read where beta is zero

@@ -230,6 +230,7 @@ class KeyValues(LayerCache):
     """
 
     name = "keys and values"
+    extends: ClassVar[bool] = True  # whether room for later positions can be given away
 
     def __init__(self) -> None:
         self.held = self.dropped = 0
@@ -271,6 +272,25 @@ class KeyValues(LayerCache):
         self.buffers, self.held = found, end
         return found[0][:, :, :end], found[1][:, :, :end]
 
+    def can_extend(self) -> bool:
+        """Whether :meth:`extend` can be called."""
+        return self.extends and (self.buffers is None or not _is_frozen(self.buffers[0]))
+
+    def extend(self, positions: int, like: Tensor) -> tuple[int, Pair]:
+        """Count so many positions more, which the caller writes to the buffers (B, H, room, D) from the place that is given.
+
+        Where there are no buffers yet, they are made like (B, H, 0, D) numbers.
+        """
+        if self.buffers is None:
+            self.buffers, self.owned = (like, like), False
+        self._check(like, like)
+        place, end = self.held, self.held + positions
+        if end > self.buffers[0].shape[2] or not self.owned:
+            grown = [self._grown(buffer, end) for buffer in self.buffers]
+            self.buffers, self.owned = (grown[0], grown[1]), True
+        self.held = end
+        return place, self.buffers
+
     def _check(self, *given: Tensor) -> None:
         for name, old, new in zip(("keys", "values"), self.buffers or (), given):
             if (old.shape[:2], old.shape[3], old.dtype, old.device) != (new.shape[:2], new.shape[3], new.dtype, new.device):
@@ -281,11 +301,15 @@ class KeyValues(LayerCache):
 
     def _extended(self, buffer: Tensor, new: Tensor, end: int) -> Tensor:
         if end > buffer.shape[2] or not self.owned:
-            grown = self._empty(buffer, self._size(end))
-            grown[:, :, : self.held] = buffer[:, :, : self.held]
-            buffer = grown
+            buffer = self._grown(buffer, end)
         buffer[:, :, self.held : end] = new
         return buffer
+
+    def _grown(self, buffer: Tensor, end: int) -> Tensor:
+        """A copy with room for so many positions."""
+        grown = self._empty(buffer, self._size(end))
+        grown[:, :, : self.held] = buffer[:, :, : self.held]
+        return grown
 
     def _size(self, end: int) -> int:
         """How many positions a buffer is made for that has to hold so many."""
@@ -337,6 +361,8 @@ def _is_frozen(made: Tensor) -> bool:
 
 class SlidingKeyValues(KeyValues):
     """The keys and values of one layer: where it has a window, of those positions only that a later query may look at."""
+
+    extends = False
 
     def append(self, keys: Tensor, values: Tensor, window: int | None = None) -> Pair:
         """As in every kind, but of the earlier positions those alone are returned that are near enough to the first new one."""

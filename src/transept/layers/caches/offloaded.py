@@ -18,6 +18,8 @@ from transept.layers.caches.layer import KeyValues, LayerCache, Pair
 class OffloadedKeyValues(KeyValues):
     """The keys and values of one layer, which stay in main memory; the layer's device has a copy only while they are used."""
 
+    extends = False
+
     def __init__(self) -> None:
         super().__init__()
         self._device: torch.device | None = None

@@ -71,6 +71,8 @@ class QuantizedKeyValues(KeyValues):
     The newest positions stay as they are: ``residual``, and more until they fill a block.
     """
 
+    extends = False
+
     def __init__(self, bits: int, group: int, residual: int) -> None:
         super().__init__()
         self.bits, self.group, self.residual = bits, group, residual

@@ -106,6 +106,18 @@ class StaticKeyValues(Counted, KeyValues):
         self.advance(keys.shape[2])
         return self.buffers[0][:, :, :end], self.buffers[1][:, :, :end]
 
+    def extend(self, positions: int, like: Tensor) -> tuple[int, Pair]:
+        if self.buffers is None:
+            self.allocate(like, like)
+        self._check(like, like)
+        place = self.held
+        if (length := place + positions) > self.size:
+            message = f"the cache has room for {self.size} positions, but the sequence has {length}."
+            raise InputError(message, hint=_LARGER)
+        assert self.buffers is not None
+        self.advance(positions)
+        return place, self.buffers
+
     def allocate(self, keys: Tensor, values: Tensor) -> None:
         with torch.inference_mode(False):  # what is made in inference mode could not be written to outside of it
             needed = self.size * sum(x.element_size() * x.shape[0] * x.shape[1] * x.shape[3] for x in (keys, values))

@@ -76,6 +76,7 @@ class HashedKeyValues(KeyValues):
     """The keys and values of one layer, and from when on there is a ``hashing``, the keys' buckets (B, H, N, S)."""
 
     name = "keys and values with buckets"
+    extends = False
     hashing: Hashing | None = None
     buckets: Tensor | None = None
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transept.errors import InputError
 from transept.layers.caches.cache import DynamicCache
 from transept.layers.caches.rows import RowCache, RowCaches
+from transept.quantized.fused import fuse
 from transept.serving.engine.pictures import Pictures, embedded
 
 
@@ -37,6 +38,7 @@ class Runner:
     def __init__(self, model: Any) -> None:
         self.model, self.caches = model, dict[int, DynamicCache]()
         self.together: bool = model.body.can_continue_rows
+        fuse(model)
 
     def begin(self, number: int, room: int, prefix: tuple[int, int] | None = None) -> None:
         """Make the cache of a row, with room for so many positions, from the first positions of another one's."""
@@ -70,6 +72,18 @@ class Runner:
         """Read, and score what follows the ids for which that is asked: (R, V) in float32, part by part."""
         if not self.together:
             return torch.cat([self._alone(part) for part in parts])
+        # Single positions are computed by other kernels than longer parts, and must be in any company.
+        halves = [[part for part in parts if (len(part.ids) == 1) is single] for single in (True, False)]
+        if not all(halves):
+            return self._together(parts)
+        found = dict[int, Tensor]()
+        for half in halves:
+            logits = torch.split(self._together(half), [part.scored for part in half])
+            found |= zip((part.number for part in half), logits, strict=True)
+        return torch.cat([found[part.number] for part in parts])
+
+    def _together(self, parts: Sequence[Part]) -> Tensor:
+        """The scores behind parts, which go through the layers together."""
         lengths = [len(part.ids) for part in parts]
         inputs, count = self._inputs(parts), sum(lengths)
         ends = zip(accumulate(lengths), parts, strict=True)

@@ -1,0 +1,389 @@
+// A whole block of a decoder for a few positions, each of which goes on from keys and values of its own: norm, queries, keys
+// and values, attention, output, norm, feed-forward layer. What stands between the products is so little that to start each
+// operation by itself would take longer than to compute it.
+//
+// A position is computed in the same way in any company. M positions, D numbers each; H heads of E numbers, K of them with keys
+// and values; F numbers within the feed-forward layer.
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "products.hpp"
+
+namespace {
+
+struct Norm {
+  const float* weight;  // absent where there is no norm
+  const float* bias;
+  float eps, more;  // what is added to the weight
+  int32_t centered;  // whether the mean is taken away, as a layer norm does
+};
+
+struct Linear {
+  Matrix matrix;
+  const float* bias;
+};
+
+enum Activation : int32_t { SILU, GELU, TANH_GELU, RELU };
+
+struct Block {
+  Norm attention_norm, attention_after, query_norm, key_norm, mlp_norm, mlp_after;
+  Linear projections[3];  // of queries, keys and values, or one of all
+  Linear out;
+  Linear wide[2];  // of the gate, and of what it is multiplied by, or one of both; without a gate one
+  Linear down;
+  int64_t size, hidden, heads, shared, head, turned, window;
+  float scale;
+  int32_t projected, widened, gated, neighbours;  // neighbours: whether elements turn with their neighbours
+  Activation activation;
+};
+
+struct Positions {
+  int64_t count;
+  float* const* keys;  // (K, capacity, E) each
+  float* const* values;
+  const int64_t* capacity;
+  const int64_t* first;  // of each position, the first key that it sees
+  const int64_t* place;  // and where its own is written
+  const float* cosines;  // (M, turned), or one row for all
+  const float* sines;
+  int64_t apart;
+};
+
+// Room for what stands between the products; `rounded` for rows of inputs.
+struct Room {
+  float *states, *projected, *gathered, *wide, *scores;
+  uint8_t* rounded;
+  int64_t longest;  // keys
+};
+
+constexpr int64_t EXPECTED = 1 << 16;  // bytes of a weight that are fetched before they are read
+
+inline float exponential(float x) {
+  // 2 ** n * e ** r, where r is at most half of log 2: a polynomial that is right to the last bit or two.
+  const float above = x < -87 ? -87 : x, bounded = above > 88 ? 88 : above;  // what is no number stays so
+  const float n = std::nearbyintf(bounded * 1.44269504f);
+  const float r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float whole = p * r * r + r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, 4);
+  return whole * power;
+}
+
+inline float tanh_of(float x) {
+  const float power = exponential(-2 * std::fabs(x));
+  return std::copysign((1 - power) / (1 + power), x);
+}
+
+template <typename Function>
+inline void each(float* out, const float* x, const float* other, int64_t count, Function function) {
+  if (other == nullptr) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = function(x[i]);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = function(x[i]) * other[i];
+  }
+}
+
+// out = activation(x) * other
+void activate(float* out, const float* x, const float* other, int64_t count, Activation activation) {
+  if (activation == SILU) each(out, x, other, count, [](float a) { return a / (1 + exponential(-a)); });
+  else if (activation == RELU) each(out, x, other, count, [](float a) { return a > 0 ? a : a * 0; });
+  else if (activation == GELU)
+    each(out, x, other, count, [](float a) { return 0.5f * a * (1 + std::erf(a * 0.70710678f)); });
+  else
+    each(out, x, other, count,
+         [](float a) { return 0.5f * a * (1 + tanh_of(0.79788456f * (a + 0.044715f * a * a * a))); });
+}
+
+constexpr int64_t WIDE = 16;
+using Vector = float __attribute__((vector_size(4 * WIDE), aligned(4)));
+
+// Sums of many numbers are written out, since what a compiler makes of a loop depends on where numbers lie.
+template <typename Function>
+inline float summed(int64_t count, Function function) {
+  Vector sums = {};
+  const int64_t whole = count / WIDE * WIDE;
+  for (int64_t i = 0; i < whole; i += WIDE) sums = function(i, sums);
+  float sum = 0;
+  for (int64_t i = 0; i < WIDE; ++i) sum += sums[i];
+  return sum;
+}
+
+inline Vector at(const float* x) { return *reinterpret_cast<const Vector*>(x); }
+
+float total(const float* x, int64_t count) {
+  float sum = summed(count, [&](int64_t i, Vector sums) { return sums + at(x + i); });
+  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum += x[i];
+  return sum;
+}
+
+float dot(const float* a, const float* b, int64_t count) {
+  float sum = summed(count, [&](int64_t i, Vector sums) { return sums + at(a + i) * at(b + i); });
+  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+float squares(const float* x, float mean, int64_t count) {
+  float sum = summed(count, [&](int64_t i, Vector sums) { return sums + (at(x + i) - mean) * (at(x + i) - mean); });
+  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum += (x[i] - mean) * (x[i] - mean);
+  return sum;
+}
+
+void normed(const float* x, float* out, int64_t count, const Norm& norm) {
+  const float mean = norm.centered ? total(x, count) / static_cast<float>(count) : 0;
+  const float factor = 1 / std::sqrt(squares(x, mean, count) / static_cast<float>(count) + norm.eps);
+  if (norm.bias == nullptr) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = (x[i] - mean) * factor * (norm.weight[i] + norm.more);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < count; ++i) out[i] = (x[i] - mean) * factor * norm.weight[i] + norm.bias[i];
+  }
+}
+
+// One output of a plain weight for some rows. Each is summed up in one order, whatever is computed beside it.
+template <int64_t COUNT>
+void multiply_plain(const float* weight, const float* x, float* out, int64_t stride, int64_t inputs) {
+  Vector sums[COUNT] = {};
+  const int64_t whole = inputs / WIDE * WIDE;
+  for (int64_t k = 0; k < whole; k += WIDE) {
+    __builtin_prefetch(weight + k + AHEAD / 4);
+    const Vector own = *reinterpret_cast<const Vector*>(weight + k);
+    for (int64_t m = 0; m < COUNT; ++m) sums[m] += own * *reinterpret_cast<const Vector*>(x + m * inputs + k);
+  }
+  for (int64_t m = 0; m < COUNT; ++m) {
+    float sum = 0;
+    for (int64_t i = 0; i < WIDE; ++i) sum += sums[m][i];
+    for (int64_t k = whole; k < inputs; ++k) sum += weight[k] * x[m * inputs + k];
+    out[m * stride] = sum;
+  }
+}
+
+// One after the other: memory is read fastest in one stream.
+void multiply_plain(const Matrix& matrix, const float* x, float* out, int64_t stride, int64_t rows, int64_t block) {
+  const int64_t begin = block * ROWS, end = std::min(begin + ROWS, matrix.outputs), inputs = matrix.inputs;
+  for (int64_t n = begin; n < end; ++n) {
+    const float* weight = reinterpret_cast<const float*>(matrix.codes) + n * inputs;
+    int64_t m = 0;
+    for (; m + 8 <= rows; m += 8) multiply_plain<8>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
+    for (; m + 2 <= rows; m += 2) multiply_plain<2>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
+    if (m < rows) multiply_plain<1>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
+  }
+}
+
+struct Span {
+  int64_t begin, end;
+};
+
+inline Span part_of(int64_t count, int64_t thread, int64_t threads) {
+  return {count * thread / threads, count * (thread + 1) / threads};
+}
+
+// What one thread does of a block; all threads call the same methods in the same order.
+class Worker {
+ public:
+  Worker(const Block& block, const Positions& positions, const Room& room, float* x, int64_t thread, int64_t threads)
+      : block(block), positions(positions), room(room), x(x), thread(thread), threads(threads), rows(positions.count) {}
+
+  void attend() {
+    expect(block.projections[0]);
+    norm_all(block.attention_norm);
+    const int64_t width = (block.heads + 2 * block.shared) * block.head;
+    multiply(block.projections, block.projected, room.states, room.projected, width);
+    expect(block.out);
+    wait();
+    const Span tasks = part_of(rows * block.shared, thread, threads);
+    for (int64_t task = tasks.begin; task < tasks.end; ++task) write(task / block.shared, task % block.shared, width);
+    wait();
+    for (int64_t task = tasks.begin; task < tasks.end; ++task) gather(task / block.shared, task % block.shared, width);
+    wait();
+    multiply(&block.out, 1, room.gathered, room.states, block.size);
+    expect(block.wide[0]);
+    add(block.attention_after);
+  }
+
+  void feed_forward() {
+    norm_all(block.mlp_norm);
+    const int64_t width = block.gated ? 2 * block.hidden : block.hidden;
+    multiply(block.wide, block.widened, room.states, room.wide, width);
+    expect(block.down);
+    wait();
+    const Span some = part_of(block.hidden, thread, threads);
+    for (int64_t m = 0; m < rows; ++m) {
+      const float* own = room.wide + m * width + some.begin;
+      float* out = room.gathered + m * block.hidden + some.begin;
+      activate(out, own, block.gated ? own + block.hidden : nullptr, some.end - some.begin, block.activation);
+    }
+    wait();
+    multiply(&block.down, 1, room.gathered, room.states, block.size);
+    add(block.mlp_after);
+  }
+
+ private:
+  // All threads have come so far.
+  void wait() {
+#pragma omp barrier
+  }
+
+  // Have the beginning of what this thread will read of a weight at hand, while it waits or computes something else.
+  void expect(const Linear& layer) const {
+    const Matrix& matrix = layer.matrix;
+    const int64_t block_bytes = ROWS * matrix.inputs * matrix.bits / 8;
+    const Span own = part_of((matrix.outputs + ROWS - 1) / ROWS, thread, threads);
+    const char* from = reinterpret_cast<const char*>(matrix.codes) + own.begin * block_bytes;
+    const int64_t bytes = std::min((own.end - own.begin) * block_bytes, EXPECTED);
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+  }
+
+  // The states that a sublayer reads: the normed inputs.
+  void norm_all(const Norm& norm) {
+    const Span own = part_of(rows, thread, threads);
+    for (int64_t m = own.begin; m < own.end; ++m) {
+      const float* from = x + m * block.size;
+      float* to = room.states + m * block.size;
+      if (norm.weight == nullptr) std::memcpy(to, from, static_cast<size_t>(block.size) * 4);
+      else normed(from, to, block.size, norm);
+    }
+    wait();
+  }
+
+  // Products of the same inputs, whose outputs stand beside each other.
+  void multiply(const Linear* layers, int64_t count, const float* inputs, float* out, int64_t stride) {
+    for (int64_t i = 0; i < count; out += layers[i].matrix.outputs, ++i) {
+      const Matrix& matrix = layers[i].matrix;
+      const int64_t blocks = (matrix.outputs + ROWS - 1) / ROWS;
+      const Span own = part_of(blocks, thread, threads);
+      if (matrix.bits == 32) {
+        for (int64_t n = own.begin; n < own.end; ++n) multiply_plain(matrix, inputs, out, stride, rows, n);
+      } else {
+        const Product product(matrix);
+        uint8_t* rounded = matrix.scale == nullptr ? nullptr : round(product, inputs, i);
+        for (int64_t n = own.begin; n < own.end; ++n) product.multiply(inputs, rounded, out, stride, 0, rows, n);
+      }
+      if (layers[i].bias != nullptr)
+        for (int64_t m = 0; m < rows; ++m)
+          for (int64_t n = own.begin * ROWS; n < std::min(own.end * ROWS, matrix.outputs); ++n)
+            out[m * stride + n] += layers[i].bias[n];
+    }
+  }
+
+  // Rounded inputs. One row is rounded by each thread for itself; of several, each thread rounds some.
+  uint8_t* round(const Product& product, const float* inputs, int64_t number) {
+    const int64_t size = product.room();
+    if (rows == 1) {
+      uint8_t* own = room.rounded + thread * size;
+      product.round(inputs, own);
+      return own;
+    }
+    if (number > 0) wait();  // nobody reads what the product before has read
+    const Span some = part_of(rows, thread, threads);
+    for (int64_t m = some.begin; m < some.end; ++m) product.round(inputs + m * product.matrix.inputs, room.rounded + m * size);
+    wait();
+    return room.rounded;
+  }
+
+  // Add what a sublayer gives, normed where the block does so, to its input.
+  void add(const Norm& norm) {
+    wait();
+    if (norm.weight == nullptr) {
+      const Span some = part_of(rows * block.size, thread, threads);
+#pragma omp simd
+      for (int64_t i = some.begin; i < some.end; ++i) x[i] += room.states[i];
+    } else {
+      const Span own = part_of(rows, thread, threads);
+      for (int64_t m = own.begin; m < own.end; ++m) {
+        float* states = room.states + m * block.size;
+        normed(states, states, block.size, norm);
+        for (int64_t i = 0; i < block.size; ++i) x[m * block.size + i] += states[i];
+      }
+    }
+    wait();
+  }
+
+  // A head, normed and turned.
+  void turn(float* head, int64_t m, const Norm& norm) const {
+    if (norm.weight != nullptr) normed(head, head, block.head, norm);
+    const float *cosines = positions.cosines + m * positions.apart, *sines = positions.sines + m * positions.apart;
+    const int64_t half = block.turned / 2;
+    for (int64_t i = 0; i < half; ++i) {
+      float &first = head[block.neighbours ? 2 * i : i], &second = head[block.neighbours ? 2 * i + 1 : half + i];
+      const float a = first, b = second;
+      first = a * cosines[i] + b * sines[i];  // sines have the sign with which the other one is added
+      second = b * cosines[half + i] + a * sines[half + i];
+    }
+  }
+
+  void write(int64_t m, int64_t k, int64_t width) const {
+    float* key = room.projected + m * width + (block.heads + k) * block.head;
+    const float* value = key + block.shared * block.head;
+    turn(key, m, block.key_norm);
+    const int64_t place = (k * positions.capacity[m] + positions.place[m]) * block.head;
+    std::memcpy(positions.keys[m] + place, key, static_cast<size_t>(block.head) * 4);
+    std::memcpy(positions.values[m] + place, value, static_cast<size_t>(block.head) * 4);
+  }
+
+  // What the queries of one key-value head gather.
+  void gather(int64_t m, int64_t k, int64_t width) const {
+    const int64_t group = block.heads / block.shared, size = block.head, end = positions.place[m] + 1;
+    const int64_t begin = std::max(positions.first[m], block.window > 0 ? end - block.window : 0), count = end - begin;
+    const float* keys = positions.keys[m] + (k * positions.capacity[m] + begin) * size;
+    const float* values = positions.values[m] + (k * positions.capacity[m] + begin) * size;
+    float* scores = room.scores + thread * group * room.longest;
+    float* queries = room.projected + m * width + k * group * size;
+    for (int64_t g = 0; g < group; ++g) turn(queries + g * size, m, block.query_norm);
+    for (int64_t s = 0; s < count; ++s)
+      for (int64_t g = 0; g < group; ++g) scores[g * room.longest + s] = dot(queries + g * size, keys + s * size, size) * block.scale;
+    for (int64_t g = 0; g < group; ++g) {
+      float* own = scores + g * room.longest;
+      float* out = room.gathered + m * block.heads * size + (k * group + g) * size;
+      float most = own[0];
+#pragma omp simd reduction(max : most)
+      for (int64_t s = 0; s < count; ++s) most = own[s] > most ? own[s] : most;
+#pragma omp simd
+      for (int64_t s = 0; s < count; ++s) own[s] = exponential(own[s] - most);
+      const float sum = total(own, count);
+      std::memset(out, 0, static_cast<size_t>(size) * 4);
+      for (int64_t s = 0; s < count; ++s) {
+        const float share = own[s];
+#pragma omp simd
+        for (int64_t i = 0; i < size; ++i) out[i] += share * values[s * size + i];
+      }
+      for (int64_t i = 0; i < size; ++i) out[i] /= sum;
+    }
+  }
+
+  const Block& block;
+  const Positions& positions;
+  const Room& room;
+  float* const x;
+  const int64_t thread, threads, rows;
+};
+
+}  // namespace
+
+// `x` (M, D) is what goes in and what comes out.
+extern "C" void transept_block(const Block* block, const Positions* positions, const Room* room, float* x, int32_t threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    Worker worker(*block, *positions, *room, x, omp_get_thread_num(), omp_get_num_threads());
+    worker.attend();
+    worker.feed_forward();
+  }
+}
+
+// The same product alone: (rows, inputs) -> (rows, outputs).
+extern "C" void transept_plain(const Matrix* matrix, const float* x, float* out, int64_t rows, int32_t threads) {
+  const int64_t blocks = (matrix->outputs + ROWS - 1) / ROWS;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t block = 0; block < blocks; ++block) multiply_plain(*matrix, x, out, matrix->outputs, rows, block);
+}
