@@ -168,3 +168,10 @@ def test_others_go_first_in_the_middle_of_a_long_batch() -> None:
         thread.join(10)
     batcher.close(1)
     assert order == ["long", "short", "long"]
+
+
+def test_how_long_rows_take_is_told_by_the_last_ones(work: Work) -> None:
+    assert work.batcher.seconds_for(1000) == 1
+    work.batcher.ended.extend(time.monotonic() - 10 + number for number in range(10))
+    assert work.batcher.seconds_for(5) in (5, 6)
+    assert work.batcher.seconds_for(1000) == 60

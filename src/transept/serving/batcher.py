@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,7 @@ class Batcher(Worker):
                 self.running = len(rows)
                 results = iter(halving(_guarded(batch[0]), rows))
                 self.running = 0
+            self.ended.extend([time.monotonic()] * len(rows))
             for ask in batch:
                 ask.end([next(results) for _ in ask.samples])
 

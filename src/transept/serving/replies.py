@@ -38,7 +38,9 @@ def reply_to(error: BaseException) -> JSONResponse:
     """The answer to a request that ends with an error; of one that is not ours, its text stays here."""
     text = f"{error.message} {error.hint or ''}".strip() if isinstance(error, TranseptError) else ""  # without its path
     if isinstance(error, BusyError):
-        return reply(_BUSY[type(error)], text, error.code)
+        found = reply(_BUSY[type(error)], text, error.code)
+        found.headers["retry-after"] = str(error.seconds)
+        return found
     if isinstance(error, ModelNotFoundError):
         return reply(404, text, error.code, "model")
     if isinstance(error, InputError | UnsupportedError | FormatError):

@@ -93,7 +93,7 @@ class TaskModel:
             QueueFullError: too many inputs wait.
         """
         if self.asked >= self.max_waiting:
-            raise QueueFullError(f"{self.asked} inputs wait already.", hint="Try again later.")
+            raise QueueFullError(f"{self.asked} inputs wait already.", self.batcher.seconds_for(self.asked))
         gone, context = threading.Event(), contextvars.copy_context()
         context.run(_GONE.set, gone)
         self.asked += inputs

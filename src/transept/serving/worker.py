@@ -66,6 +66,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.turn = Turns()  # one for all models of a process
         self.failed: BaseException | None = None  # what it died of
+        self.ended = deque[float](maxlen=128)  # when the last rows had their answers, on the clock of ``time.monotonic``
         self._changed = threading.Condition()
         self._open = True  # whether requests are taken
         self._over = False  # whether requests that there are end now
@@ -90,6 +91,11 @@ class Worker:
         """Whether the thread lives, and no pass of a model of this process takes longer than so many seconds."""
         lives = self._thread.ident is None or self._thread.is_alive() or not self._open
         return self.failed is None and lives and time.monotonic() - self.turn.began < patience
+
+    def seconds_for(self, rows: int) -> int:
+        """About how long so many rows take, where they take as long as the last ones; from 1 to 60."""
+        last = tuple(self.ended) or (time.monotonic(),)
+        return min(max(math.ceil(rows * (time.monotonic() - last[0]) / len(last)), 1), 60)
 
     def fail(self, error: BaseException) -> None:
         """Take no more requests and fail those that there are, from any thread, since this one has failed or hangs."""

@@ -167,7 +167,7 @@ class Engine(Worker):
         with self._changed:
             self.check_open()
             if self.waiting >= self.max_waiting:
-                raise QueueFullError(f"{self.max_waiting} rows wait already.", hint="Try again later.")
+                raise QueueFullError(f"{self.waiting} rows wait already.", self.seconds_for(self.waiting))
             request.number = row.number
             self._inbox.append(running)
             self._changed.notify()
@@ -282,6 +282,7 @@ class Engine(Worker):
         """Forget a request; what its row has read is kept as a prefix."""
         row = running.row
         del self.running[row.number]
+        self.ended.append(time.monotonic())
         self.scheduler.remove(row)
         self.memory.keep(row.number, row.ids[: row.read], row.salt)
 
