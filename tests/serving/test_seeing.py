@@ -152,6 +152,16 @@ def test_other_pictures_share_no_prefix(client: openai.OpenAI, wanted: Callable[
     assert cached[2] >= answers[2].usage.prompt_tokens - 64
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_turn_goes_on_from_what_was_read(client: openai.OpenAI, wanted: Callable[[str, Any], str], kind: str) -> None:
+    messages = chat(url(11, 80, 80), "What is this? " * 6)
+    first = asked(client, kind, messages)
+    messages += [{"role": "assistant", "content": first.choices[0].message.content}, {"role": "user", "content": "And why?"}]
+    second = asked(client, kind, messages)
+    assert second.choices[0].message.content == wanted(kind, messages)
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 64
+
+
 def test_marks_of_pictures_in_texts_are_text(client: openai.OpenAI, seeing: Server) -> None:
     for kind, mark in (("llava", "<image>"), ("qwen2_vl", "<|image_pad|>")):
         plain, marked = (asked(client, kind, chat(url(), text)) for text in ("a" * len(mark), mark))

@@ -30,6 +30,8 @@ class Pictures:
         self.ids, self._inputs = list(ids), dict(inputs)
         digest = hashlib.sha256()
         for name, value in inputs.items():
+            if name == "mm_token_type_ids":
+                continue  # the ids tell as much, and a longer prompt has more
             digest.update(f"{name} {tuple(value.shape)} ".encode() + value.numpy().tobytes())
         self.digest = digest.digest()  # rows of other pictures share no prefix
         self._read: Read | None = None
