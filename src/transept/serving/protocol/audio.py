@@ -49,11 +49,12 @@ class TranscriptionRequest(Using):
         if language := self.language or next((chunk["language"] for chunk in chunks if chunk.get("language")), None):
             told["language"] = language
         if chunks:
-            times = [chunk["timestamp"] for chunk in chunks]
-            told["segments"] = [
-                {"id": number, "start": start, "end": duration if end is None else end, "text": chunk["text"]}
-                for number, (chunk, (start, end)) in enumerate(zip(chunks, times, strict=True))
-            ]
+            told["segments"] = segments = list[dict[str, Any]]()
+        for number, chunk in enumerate(chunks):
+            start, end = chunk["timestamp"]
+            if start is None:  # the model has not said when
+                start = segments[-1]["end"] if segments else 0.0
+            segments.append({"id": number, "start": start, "end": duration if end is None else end, "text": chunk["text"]})
         return told, 0
 
     def _options(self, pipeline: Any, whole: bool) -> dict[str, Any]:
