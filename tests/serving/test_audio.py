@@ -160,7 +160,7 @@ def test_forms_that_are_no_requests(hearing: Server, name: str) -> None:
         assert error["param"] == param
 
 
-def test_bodies_that_are_no_forms(hearing: Server) -> None:
+def test_bodies_that_are_no_forms(hearing: Server, caplog: pytest.LogCaptureFixture) -> None:
     url, form = f"{hearing.url}/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}
 
     def asked(content: bytes, headers: dict[str, str] = form, url: str = url) -> int:
@@ -177,3 +177,4 @@ def test_bodies_that_are_no_forms(hearing: Server) -> None:
     assert asked(part, form | {"origin": hearing.url}) == 400
     assert asked(b" " * (2**21 + 1)) == 413
     assert httpx.get(f"{hearing.url}/health").status_code == 200
+    assert not [record for record in caplog.records if record.name.startswith("python_multipart")]

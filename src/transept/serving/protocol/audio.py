@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
@@ -67,6 +68,9 @@ class TranscriptionRequest(Using):
         if whole and pipeline.in_windows:
             options |= {"return_timestamps": True, "return_language": True}
         return options if self.language is None else options | {"generate_kwargs": {"language": self.language}}
+
+
+logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it tells of bytes of bodies that are no forms
 
 
 class _Parser(MultiPartParser):
