@@ -149,7 +149,7 @@ def test_choices_that_cannot_be_are_refused(server: Server, body: Any, message: 
 def test_each_spelling_is_read(mark: str) -> None:
     tokenizer = TOKENIZERS["byte level"]
     grammars = Grammars(tokenizer, [tokenizer.eos_token_id])
-    functions = [each["function"] for each in TOOLS]
+    functions = [each["function"] for each in (*TOOLS, tool("NAME"), tool("ARGUMENTS"))]
     for free in (False, True):
         matcher = grammars.calls(functions, f"a {mark} b", free=free)
         for seed in range(3):
@@ -192,4 +192,7 @@ def test_calls_end_unless_the_model_goes_on_by_itself() -> None:
         own = scores.clone()
         own[0, tokenizer.convert_tokens_to_ids(likeliest)] = 1.0
         assert sorted(constraint(own, own)[0].isfinite().nonzero().flatten().tolist()) == allowed
+    hushed = scores.clone()
+    hushed[0, end] = -torch.inf  # as settings do that want more tokens
+    assert constraint(hushed, hushed)[0].isfinite().nonzero().flatten().tolist() == [more]
     assert constraint.accept(end)

@@ -41,7 +41,7 @@ class CallFormat(NamedTuple):
 
 
 _OBJECT = '{"name": "NAME", "arguments": ARGUMENTS}'
-_SEPARATED = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_SEPARATED = "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>"
 _FORMATS = {  # by what the chat template holds, or a token that there is; the first that fits
     "[ARGS]": CallFormat("", "[TOOL_CALLS]NAME[ARGS]ARGUMENTS", "", ""),
     "[TOOL_CALLS]": CallFormat("[TOOL_CALLS][", _OBJECT, ", ", "]"),
@@ -50,9 +50,7 @@ _FORMATS = {  # by what the chat template holds, or a token that there is; the f
         "<|START_ACTION|>[", '{"tool_name": "NAME", "parameters": ARGUMENTS}', ", ", "]<|END_ACTION|>"
     ),
     "<|tools_prefix|>": CallFormat("<|tools_prefix|>[", '{"NAME": ARGUMENTS}', ", ", "]<|tools_suffix|>"),
-    "<｜tool▁calls▁begin｜>": CallFormat(
-        _SEPARATED[0], "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS<｜tool▁call▁end｜>", "", _SEPARATED[1]
-    ),
+    "<｜tool▁calls▁begin｜>": CallFormat("<｜tool▁calls▁begin｜>", _SEPARATED, "", "<｜tool▁calls▁end｜>"),
     "<tool_call>": CallFormat("", f"<tool_call>\n{_OBJECT}\n</tool_call>", "\n", ""),
 }
 _BARE = CallFormat("", '{"name": "NAME", "parameters": ARGUMENTS}', "; ", "")

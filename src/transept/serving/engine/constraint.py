@@ -85,7 +85,8 @@ class Grammars:
         for place, function in enumerate(functions):
             schema = schema_of(function)
             check_schema(schema)
-            before, after = (self._spelled(part) for part in form.call.replace("NAME", function["name"]).split("ARGUMENTS"))
+            parts = form.call.split("ARGUMENTS")
+            before, after = (self._spelled(part.replace("NAME", function["name"])) for part in parts)
             rules.append(f"call{place}: {before} arguments{place} {after}")
             rules.append(f"arguments{place}: %json {json.dumps({**schema, 'x-guidance': _OPTIONS})}")
         more = f"({self._spelled(form.between)} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
@@ -172,8 +173,9 @@ class Constraint:
         if best in self._opens:
             found[:, best] = scores[:, best]
         elif self._matcher.ends and self._matcher.is_fulfilled and not bool(found[0, best].isfinite()):
-            found = torch.full_like(scores, -torch.inf)
-            found[:, self._matcher.ends] = scores[:, self._matcher.ends]
+            only = torch.full_like(scores, -torch.inf)
+            only[:, self._matcher.ends] = scores[:, self._matcher.ends]
+            found = only if bool(only.amax().isfinite()) else found  # settings may allow no end yet
         return found
 
     def accept(self, index: int) -> bool:
