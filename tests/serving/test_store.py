@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 import time
@@ -267,6 +268,33 @@ def test_the_cache_of_the_hub_is_served(serve: Serve, folder: Path, hub_cache: P
     text(ask(running, "me/tiny"))
     assert loaded(running) == ["me/tiny"]
     assert ask(running, "me/other").json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", in_turn([300], 0.01))
+def test_many_who_ask_at_random_leave_nothing_behind(serve: Serve, asked: int) -> None:
+    """There is room for two of three models; each is asked, streamed and left, and taken away at any moment."""
+    running, found, wanted = serve(max_models=2), set[tuple[int, str]](), text(ask(serve(), "a"))
+
+    def one(number: int) -> None:
+        draw = random.Random(number)
+        name, more = draw.choice("abc"), draw.choice([{}, {"keep_alive": 0}, {"keep_alive": "30s"}])
+        if draw.random() < 0.2:
+            body = {"model": name, "prompt": "a", "max_tokens": 200, "stream": True} | more
+            with httpx.stream("POST", f"{running.url}/v1/completions", json=body) as answer:
+                next(answer.iter_lines())
+        elif draw.random() < 0.2:
+            httpx.post(f"{running.url}/v1/models/unload", json={"model": name}).raise_for_status()
+        else:
+            answer = ask(running, name, **more)
+            found.add((answer.status_code, text(answer) if answer.status_code == 200 else answer.json()["error"]["code"]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(asked)))
+    assert found <= {(200, wanted), (503, "loading")}
+    for name in loaded(running):
+        httpx.post(f"{running.url}/v1/models/unload", json={"model": name}).raise_for_status()
+    until(lambda: loaded(running) == [])
 
 
 @pytest.mark.long
