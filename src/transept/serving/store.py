@@ -106,6 +106,7 @@ class Models:
         self.loader, self.keep_alive = loader or Loader(), seconds(keep_alive)
         self.max_models, self.memory, self.finders = max_models, memory, finders
         self._by_name: dict[str, Served] = {}
+        self._device = device_of(self.loader.loading.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._turns = Turns()
         self._one = asyncio.Lock()  # one model at a time is loaded, or taken away
         self._looking = asyncio.Lock()
@@ -285,26 +286,28 @@ class Models:
             raise FailedError(what, hint="The server's log says why.") from error
 
     async def _make_room(self, served: Served) -> None:
-        """Take models away until there is room, the one first that was used longest ago."""
+        """Take models away until there is room, the one first that was used longest ago; none where that is of no use."""
         await self.examine(served)
         while (lack := self._lack(served)) is not None:
-            what = f"there is no room for the model {served.name!r}: {lack}"
-            if not any(self):
-                raise InputError(f"{what}.", hint="It needs a larger machine, or a smaller type.")
-            if not (idle := [each for each in self._by_name.values() if each.can_go]):
-                raise LoadingError(f"{what}, and all others are in use or stay.", hint="Try again later.")
+            loaded = [each for each in self._by_name.values() if each.model is not None]
+            idle = [each for each in loaded if each.can_go]
+            if self._lack(served, idle) is not None:
+                what = f"there is no room for the model {served.name!r}: {lack}"
+                if self._lack(served, loaded) is not None:
+                    raise InputError(f"{what}.", hint="It needs a larger machine, or a smaller type.")
+                raise LoadingError(f"{what}, and others are in use or stay.", hint="Try again later.")
             await self._unload(min(idle, key=lambda each: each.last_used))
 
-    def _lack(self, served: Served) -> str | None:
-        """What there is too little of for a model, in words."""
-        loaded = [each for each in self._by_name.values() if each.model is not None]
+    def _lack(self, served: Served, gone: Sequence[Served] = ()) -> str | None:
+        """What there is too little of for a model, in words, were some others gone."""
+        loaded = [each for each in self._by_name.values() if each.model is not None and each not in gone]
         if len(loaded) >= self.max_models:
             return f"{len(loaded)} models are loaded, as many as may be"
         need = int((served.bytes or 0) * _MORE)
-        if self.memory is None:
-            left = memory_left(device_of(self.loader.loading.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")))
-        else:
-            left = self.memory - sum(each.bytes or 0 for each in loaded)
+        if self.memory is not None:
+            left: int | None = self.memory - sum(each.bytes or 0 for each in loaded)
+        elif (left := memory_left(self._device)) is not None:
+            left += sum(each.bytes or 0 for each in gone)
         return None if left is None or need <= left else f"it needs {size(need)} of memory, but {size(max(left, 0))} are left"
 
     async def _take_away(self, served: Served) -> None:
