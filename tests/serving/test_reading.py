@@ -164,3 +164,18 @@ def test_what_a_client_that_left_has_asked_is_not_computed(reader: Server) -> No
         assert httpx.get(f"{reader.url}/health").status_code == 200
     first.join()
     assert (seen, model.asked) == ([200], 0)
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("embeddings", {"input": ["a", "a " * 600]}, "input.1"),
+        ("embeddings", {"input": "a " * 600}, "input"),
+        ("embeddings", {"input": ["a"], "dimensions": 999}, "dimensions"),
+        ("score", {"text_1": "a", "text_2": ["a", "a " * 600]}, "text_2.1"),
+        ("score", {"text_1": ["a", "a " * 600], "text_2": "b"}, "text_1.1"),
+    ],
+)
+def test_errors_name_the_input(reader: Server, route: str, body: dict[str, Any], param: str) -> None:
+    found = httpx.post(f"{reader.url}/v1/{route}", json={"model": "encoder"} | body)
+    assert (found.status_code, found.json()["error"]["param"]) == (400, param)

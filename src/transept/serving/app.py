@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from transept.errors import InputError, TranseptError
+from transept.errors import TranseptError
 from transept.serving.answering import Answers, Chunk
 from transept.serving.doors import Door, Options, Traffic
 from transept.serving.engine.constraint import Matcher
+from transept.serving.errors import FieldError
 from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
@@ -160,7 +161,7 @@ async def _matcher(model: WritingModel, compiled: Callable[[WritingModel], Match
     try:
         return await asyncio.wait_for(asyncio.to_thread(compiled, model), _COMPILES)
     except TimeoutError:
-        raise InputError("the schema takes too long to compile.", hint="Use a simpler one.") from None
+        raise FieldError("response_format", "the schema takes too long to compile.", hint="Use a simpler one.") from None
 
 
 def _count(metrics: Metrics, name: str, answers: Answers) -> None:

@@ -26,6 +26,7 @@ class ContextLengthError(InputError):
     """A prompt, with what is to be written, is longer than the model or the memory allows."""
 
     code = "context_length_exceeded"
+    param: str | None = None  # the field's path, where it is known
 
 
 class ModelNotFoundError(InputError):

@@ -18,7 +18,7 @@ from transept.pipelines.base import TaskPipeline
 from transept.pipelines.batching import Sample, batches, flat
 from transept.pipelines.components import Components
 from transept.serving.batcher import Batcher
-from transept.serving.errors import ContextLengthError, QueueFullError
+from transept.serving.errors import ContextLengthError, FieldError, QueueFullError
 
 R = TypeVar("R")
 _THREADS = 32  # that make rows of inputs, and wait for their batches
@@ -143,28 +143,30 @@ def components(source: str, loading: Mapping[str, Any]) -> Components:
     return Components(source, {}, hub, loading.get("device"), loading.get("dtype"))
 
 
-def rows_of(pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any) -> list[list[Sample]]:
-    """Rows of texts, each of which the model can read.
+def rows_of(pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any, places: Sequence[str]) -> list[list[Sample]]:
+    """Rows of texts, each of which the model can read; ``places`` says where in the request each of them stands.
 
     Raises:
         ContextLengthError: a text is too long.
-        InputError: a text cannot be read.
+        FieldError: a text cannot be read.
     """
     made: list[list[Sample]] = []
     for position, rows in enumerate(pipeline.prepare(items, options)):
         if isinstance(rows, TranseptError):
-            raise InputError(f"input {position}: {rows.message}", hint=rows.hint)
+            raise FieldError(places[position], f"input {position}: {rows.message}", hint=rows.hint)
         made.append(rows)
-    check_lengths(pipeline, made)
+    check_lengths(pipeline, made, places)
     return made
 
 
-def check_lengths(pipeline: Any, made: Sequence[Sequence[Sample]]) -> None:
+def check_lengths(pipeline: Any, made: Sequence[Sequence[Sample]], places: Sequence[str]) -> None:
     """Refuse rows that are longer than the model reads (``ContextLengthError``)."""
     for position, rows in enumerate(made):
         if (longest := max((row.length for row in rows), default=0)) > pipeline.max_length:
             what = f"input {position} has {longest} tokens, but the model reads {pipeline.max_length}."
-            raise ContextLengthError(what, hint="Shorten it, or pass truncate: true.")
+            error = ContextLengthError(what, hint="Shorten it, or pass truncate: true.")
+            error.param = places[position]
+            raise error
 
 
 def compute(pipeline: TaskPipeline[Any], made: Sequence[list[Sample]], options: Any) -> list[list[Any]]:

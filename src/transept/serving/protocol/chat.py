@@ -180,15 +180,19 @@ class ChatRequest(Writing):
     @model_validator(mode="after")
     def _check_pairs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise InputError("`top_logprobs` needs `logprobs`.")
+            raise FieldError("top_logprobs", "`top_logprobs` needs `logprobs`.")
         if self.schema_of_answer is not None and self.tools and self.tool_choice != "none":
-            raise InputError("`response_format` leaves no place for calls of `tools`; set `tool_choice` to none.")
+            raise FieldError(
+                "response_format", "`response_format` leaves no place for calls of `tools`; set `tool_choice` to none."
+            )
         if self.continue_final_message and self.add_generation_prompt:
-            raise InputError("`continue_final_message` leaves no place for `add_generation_prompt`.")
+            raise FieldError("continue_final_message", "`continue_final_message` leaves no place for `add_generation_prompt`.")
         if self.must_call and not self.tools:
-            raise InputError("`tool_choice` asks for a call, but there are no `tools`.")
+            raise FieldError("tool_choice", "`tool_choice` asks for a call, but there are no `tools`.")
         if isinstance(self.tool_choice, NamedTool) and not self._offered:
-            raise InputError(f"`tool_choice` asks for {self.tool_choice.function.name!r:.80}, which is none of the `tools`.")
+            raise FieldError(
+                "tool_choice", f"`tool_choice` asks for {self.tool_choice.function.name!r:.80}, which is none of the `tools`."
+            )
         return self
 
     @property
@@ -249,14 +253,17 @@ class ChatRequest(Writing):
         names = words_of(model.tokenizer.get_chat_template(tools=offered or None))[0]
         for name in found:
             if name not in names or name in _OURS or name in model.tokenizer.special_tokens_map:
-                raise InputError(f"`chat_template_kwargs` has {name!r:.80}, but the template reads no such name that is free.")
+                what = f"`chat_template_kwargs` has {name!r:.80}, but the template reads no such name that is free."
+                raise FieldError("chat_template_kwargs", what)
         if (effort := self.reasoning_effort) is not None:
             if "reasoning_effort" in names:
                 found["reasoning_effort"] = effort
             elif "enable_thinking" in names:
                 found["enable_thinking"] = effort != "none"
             else:
-                raise InputError("`reasoning_effort` has no effect on this model, whose chat template does not read it.")
+                raise FieldError(
+                    "reasoning_effort", "`reasoning_effort` has no effect on this model, whose chat template does not read it."
+                )
         return found
 
     def head(self) -> dict[str, Any]:

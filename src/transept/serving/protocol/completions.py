@@ -10,6 +10,7 @@ from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
 from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
+from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Text, Token, Writing, head
 
@@ -36,9 +37,9 @@ class CompletionRequest(Writing):
     @model_validator(mode="after")
     def _check_counts(self) -> CompletionRequest:
         if self.best_of not in (None, self.n or 1):
-            raise InputError("`best_of` is served only where it equals `n`.")
+            raise FieldError("best_of", "`best_of` is served only where it equals `n`.")
         if self.max_tokens == 0 and not self.echo:
-            raise InputError("`max_tokens` may be 0 only with `echo`.")
+            raise FieldError("max_tokens", "`max_tokens` may be 0 only with `echo`.")
         return self
 
     def prompts(self, model: WritingModel) -> list[Prompt]:

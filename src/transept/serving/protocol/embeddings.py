@@ -14,6 +14,7 @@ from transept.errors import InputError
 from transept.pipelines.batching import Sample
 from transept.pipelines.tasks.retrieval import EmbeddingOptions, normalized
 from transept.pipelines.text import NO_LIMIT
+from transept.serving.errors import FieldError
 from transept.serving.protocol.base import Count, Name, Text, Token, Using
 from transept.serving.tasks import TaskModel, check_lengths, compute, rows_of
 
@@ -40,12 +41,22 @@ def listed(given: Any) -> list[Any]:
     return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
 
 
+def places(field: str, given: Any) -> list[str]:
+    """The path of each of them in the request."""
+    return [f"{field}.{number}" for number in range(len(given))] if listed(given) is given else [field]
+
+
 class Vectors(Using):
     """What both routes take beside their texts."""
 
     dimensions: Count | None = None
     truncate: bool = False
     prompt_name: Annotated[str, Field(max_length=256)] | None = None
+
+    @property
+    def places(self) -> list[str]:
+        """Where each input stands in the request."""
+        raise NotImplementedError
 
     def computed(self, model: TaskModel, items: Sequence[Any], normalize: bool) -> tuple[NDArray[np.float32], int]:
         """Vectors (N, E), and how many tokens were read.
@@ -55,7 +66,8 @@ class Vectors(Using):
         """
         pipeline = model.doing(TASK)
         if self.dimensions is not None and self.dimensions > pipeline.size:
-            raise InputError(f"`dimensions` is {self.dimensions}, but the model's vectors have {pipeline.size}.")
+            what = f"`dimensions` is {self.dimensions}, but the model's vectors have {pipeline.size}."
+            raise FieldError("dimensions", what)
         options = options_of(self.truncate, normalize=normalize, prompt_name=self.prompt_name)
         pipeline.check_options(options)
         rows = self._rows(model, items, options)
@@ -67,13 +79,13 @@ class Vectors(Using):
     def _rows(self, model: TaskModel, items: Sequence[Any], options: EmbeddingOptions) -> list[list[Sample]]:
         pipeline, most = model.doing(TASK), model.vocabulary - 1
         if isinstance(items[0], str):
-            return rows_of(pipeline, items, options)
+            return rows_of(pipeline, items, options, self.places)
         if pipeline.head.prompt(options.prompt_name):
             raise InputError("ids have no prompt in front of them, but this model's texts do.", hint="Pass texts.")
         if (wrong := next((token for ids in items for token in ids if token > most), None)) is not None:
             raise InputError(f"the id {wrong} is no token: there are those from 0 to {most}.")
         rows = [[Sample.of(ids[: pipeline.max_length] if self.truncate else ids)] for ids in items]
-        check_lengths(pipeline, rows)
+        check_lengths(pipeline, rows, self.places)
         return rows
 
 
@@ -89,6 +101,11 @@ class EmbeddingsRequest(Vectors):
     def items(self) -> list[Any]:
         """What is read."""
         return listed(self.input)
+
+    @property
+    def places(self) -> list[str]:
+        """Where it stands in the request."""
+        return places("input", self.input)
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, and how many tokens were read."""
@@ -114,6 +131,11 @@ class EmbedRequest(Vectors):
     def items(self) -> list[Any]:
         """What is read."""
         return listed(self.inputs)
+
+    @property
+    def places(self) -> list[str]:
+        """Where it stands in the request."""
+        return places("inputs", self.inputs)
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The vectors alone, and how many tokens were read."""

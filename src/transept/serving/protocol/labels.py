@@ -6,7 +6,7 @@ from typing import Any
 
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.protocol.base import Count, Name, Text, Using
-from transept.serving.protocol.embeddings import Texts, listed
+from transept.serving.protocol.embeddings import Texts, listed, places
 from transept.serving.tasks import TaskModel, compute, rows_of
 
 TASK = "text-classification"
@@ -30,7 +30,7 @@ class ClassifyRequest(Using):
         pipeline, texts = model.doing(TASK), self.items
         limit = None if self.truncate else NO_LIMIT
         options = pipeline.with_options({"top_k": None, "truncation": self.truncate, "max_length": limit})
-        rows = rows_of(pipeline, texts, options)
+        rows = rows_of(pipeline, texts, options, places("input", self.input))
         data = []
         for index, results in enumerate(compute(pipeline, rows, options)):
             scores = pipeline.answer(texts[index], rows[index], results, options)

@@ -13,7 +13,7 @@ from transept.errors import InputError
 from transept.pipelines.tasks.retrieval import RankingOptions
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.protocol.base import Body, Count, Name, Text, Using
-from transept.serving.protocol.embeddings import Texts, listed, options_of
+from transept.serving.protocol.embeddings import Texts, listed, options_of, places
 from transept.serving.tasks import TaskModel, compute, rows_of
 
 TASK = "text-ranking"
@@ -32,8 +32,10 @@ class Document(Body):
     text: Text
 
 
-def scored(model: TaskModel, pairs: Sequence[tuple[str, str]], *, raw: bool, truncate: bool) -> tuple[list[float], int]:
-    """A score for each pair, and how many tokens were read.
+def scored(
+    model: TaskModel, pairs: Sequence[tuple[str, str]], where: Sequence[str], *, raw: bool, truncate: bool
+) -> tuple[list[float], int]:
+    """A score for each pair, which stands there in the request, and how many tokens were read.
 
     Raises:
         InputError, ContextLengthError: a pair that cannot be read, or a model with several classes.
@@ -42,7 +44,7 @@ def scored(model: TaskModel, pairs: Sequence[tuple[str, str]], *, raw: bool, tru
     given: dict[str, Any] = {"function_to_apply": "none" if raw else "sigmoid"}
     options = RankingOptions(**given) if truncate else WholePairs(**given)
     pipeline.check_options(options)
-    rows = rows_of(pipeline, [{"query": one, "passages": [other]} for one, other in pairs], options)
+    rows = rows_of(pipeline, [{"query": one, "passages": [other]} for one, other in pairs], options, where)
     found = [float(results[0]) for results in compute(pipeline, rows, options)]
     return found, sum(row.length for each in rows for row in each)
 
@@ -70,7 +72,8 @@ class RankRequest(Using):
         """The answer, the best document first, and how many tokens were read."""
         texts = self.items
         pairs = [(self.query, text) for text in texts]
-        scores, tokens = scored(model, pairs, raw=self.raw_scores, truncate=self.truncate)
+        where = places("texts" if self.documents is None else "documents", texts)
+        scores, tokens = scored(model, pairs, where, raw=self.raw_scores, truncate=self.truncate)
         best = sorted(range(len(texts)), key=lambda index: -scores[index])[: self.top_n]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
         if self.return_documents:
@@ -100,7 +103,9 @@ class ScoreRequest(Using):
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, and how many tokens were read."""
         if task == TASK:
-            scores, tokens = scored(model, self.items, raw=self.raw_scores, truncate=self.truncate)
+            pairs, ones, others = self.items, places("text_1", self.text_1), places("text_2", self.text_2)
+            where = others if len(others) == len(pairs) else ones
+            scores, tokens = scored(model, pairs, where, raw=self.raw_scores, truncate=self.truncate)
         else:
             scores, tokens = self._cosines(model)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
@@ -115,7 +120,9 @@ class ScoreRequest(Using):
         pairs = self.items
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         options = options_of(self.truncate, normalize=True)
-        rows = rows_of(pipeline, texts, options)
+        where = dict(zip(listed(self.text_2), places("text_2", self.text_2), strict=True))
+        where |= dict(zip(listed(self.text_1), places("text_1", self.text_1), strict=True))
+        rows = rows_of(pipeline, texts, options, [where[text] for text in texts])
         vectors = {text: results[0] for text, results in zip(texts, compute(pipeline, rows, options), strict=True)}
         cosines = [float(np.dot(vectors[one], vectors[other])) for one, other in pairs]
         return cosines, sum(row.length for each in rows for row in each)
