@@ -67,7 +67,8 @@ class Load:
     async def run(self, seconds: float, burst: int = 0) -> None:
         self.ends = time.monotonic() + seconds
         async with self.client:
-            await asyncio.gather(*(self.embed(random.Random(number)) for number in range(burst)))
+            first = [random.Random(number) for number in range(burst)]
+            await asyncio.gather(*map(self.embed, first), *map(self.whole, first))
             await asyncio.gather(*(self.ask_on(random.Random(number)) for number in range(CLIENTS)))
 
     async def ask_on(self, rng: random.Random) -> None:
