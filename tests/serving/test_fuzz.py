@@ -17,7 +17,11 @@ from transept.serving.tasks import TaskModel
 from .conftest import Server
 
 CASES = 50  # of each route in a round; all rounds are 50,000
-LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+LENGTHS = {
+    "/v1/completions": "max_tokens",
+    "/v1/chat/completions": "max_completion_tokens",
+    "/v1/responses": "max_output_tokens",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,9 @@ def aimed(case: Any) -> None:
     writes = any(word in case.path for word in ("completions", "responses", "tokenize"))
     if isinstance(case.body.get("model"), str):
         case.body["model"] = "tiny" if writes else "vectors"
-    for name in LENGTHS:
+    if (length := LENGTHS.get(case.path)) is not None:
+        case.body.setdefault(length, 8)
+    for name in LENGTHS.values():
         if isinstance(number := case.body.get(name), int) and number > 8:
             case.body[name] = 8
 

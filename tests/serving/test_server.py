@@ -117,6 +117,7 @@ def test_what_was_read_is_not_read_again(client: openai.OpenAI) -> None:
         ({"model": "tiny", "prompt": "a", "logit_bias": {"x": 1}}, 400, "invalid_value", None),
         ({"model": "tiny", "prompt": "a", "stop": ["a"] * 17}, 400, "invalid_value", "stop"),
         ({"model": "tiny", "prompt": []}, 400, "invalid_value", None),
+        ({"model": "tiny", "prompt": "a", "repetition_penalty": 5e-324}, 400, "invalid_value", None),
         ({"model": "tiny", "prompt": [99999]}, 400, "invalid_value", None),
         (b"{", 400, "invalid_value", None),
         (b'{"model": "tiny", "model": "tiny"}', 400, "invalid_value", None),

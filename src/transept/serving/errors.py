@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from transept.errors import InputError, TranseptError
+from transept.errors import GenerationError, InputError, TranseptError
 
 
 class FieldError(InputError):
@@ -33,6 +33,12 @@ class ModelNotFoundError(InputError):
     """No model of that name is served."""
 
     code = "model_not_found"
+
+
+class NoTokenError(GenerationError, InputError):
+    """The settings of a request leave no token that could be written."""
+
+    code = "invalid_value"
 
 
 class BusyError(TranseptError, RuntimeError):

@@ -14,6 +14,7 @@ from transept.errors import GenerationError, TranseptError
 from transept.generation.config import GenerationConfig
 from transept.generation.logits_processors import FiniteLogitsCheck, LogitsProcessor, LogitsProcessorList
 from transept.generation.run import build_processors
+from transept.serving.errors import NoTokenError
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 _AT_ONCE = 64  # positions whose log-probabilities are in memory at a time
@@ -88,7 +89,7 @@ def choose(logits: Tensor, ids: Sequence[list[int]], rows: Sequence[Choosing]) -
         if row.generator is None and not row.rules:
             found[number] = best[number]
         elif not bool(scores.amax().isfinite()):
-            found[number] = GenerationError("The settings of the request allow no token that could come next.")
+            found[number] = NoTokenError("The settings of the request allow no token that could come next.")
         elif row.generator is None:
             found[number] = int(scores.argmax())
         else:
