@@ -23,7 +23,7 @@ from transept.serving.errors import FieldError
 from transept.serving.leaving import watched
 from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
-from transept.serving.models import SEES, WRITES, WritingModel
+from transept.serving.models import WritingModel
 from transept.serving.page.routes import add_page
 from transept.serving.protocol.base import Writing
 from transept.serving.protocol.chat import ChatRequest
@@ -32,6 +32,7 @@ from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
 from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
 from transept.serving.store import Models
+from transept.serving.tasks import WRITING
 from transept.storage.files import parse_json
 
 Teller = Writing | ResponseTeller  # what makes chunks of pieces
@@ -117,7 +118,7 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
 async def _answer(
     models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request, teller: Teller | None = None
 ) -> Response:
-    served = await models.find(body.model, WRITES, SEES)
+    served = await models.find(body.model, *WRITING)
     with ExitStack() as held:
         model = await models.hold(served, held, body.keep_alive)
         if (body.n or 1) > (rows := model.engine.scheduler.max_rows):

@@ -17,10 +17,8 @@ from transept.pipelines.components import Components
 from transept.serving.engine.constraint import Grammars
 from transept.serving.engine.engine import Engine
 from transept.serving.engine.logprobs import TokenBytes
-from transept.serving.tasks import TaskModel, components
+from transept.serving.tasks import WRITES, WRITING, TaskModel, components
 from transept.storage.source import GGUF_ENDING
-
-WRITES, SEES = "text-generation", "image-text-to-text"  # tasks of models that write, the latter about pictures too
 
 
 class Mailbox:
@@ -146,7 +144,7 @@ class Loader:
         """Load a folder, a ``.gguf`` file or a repository; what the cache lacks of it is fetched where that is asked for."""
         task = task or self.task(source, fetch=fetch)
         loading = {**self.loading, "local_files_only": not fetch}
-        if task in (WRITES, SEES):
+        if task in WRITING:
             return WritingModel(name, source, loading, self.engine, task, **self.writing)
         return TaskModel(name, source, task, loading, **self.reading)
 

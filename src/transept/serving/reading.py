@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from transept.errors import InputError
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
-from transept.serving.models import SEES, WRITES
 from transept.serving.protocol.audio import read_form
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
 from transept.serving.protocol.labels import ClassifyRequest
@@ -22,7 +21,7 @@ from transept.serving.protocol.ranks import RankRequest, ScoreRequest
 from transept.serving.protocol.tasks import TaskRequest
 from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.store import Models, can
-from transept.serving.tasks import TaskModel
+from transept.serving.tasks import WRITING, TaskModel
 
 
 class Asked(Protocol):
@@ -93,7 +92,7 @@ async def _answer(models: Models, metrics: Metrics, max_texts: int, body: Asked,
 
     async def computed() -> Response:
         served = await models.find(body.model, *tasks)
-        if served.task in (WRITES, SEES):
+        if served.task in WRITING:
             raise InputError(f"the model {served.name!r} writes.", hint="Ask /v1/chat/completions or /v1/completions.")
         task = next(each for each in tasks if can(served, each))
         if (count := len(body.items)) > max_texts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from transept.errors import FormatError, GenerationError, InputError, TranseptError, UnsupportedError
+from transept.errors import ConfigError, FormatError, GenerationError, InputError, TranseptError, UnsupportedError
 from transept.serving.errors import (
     BusyError,
     ContextLengthError,
@@ -43,7 +43,7 @@ def reply_to(error: BaseException) -> JSONResponse:
         return found
     if isinstance(error, ModelNotFoundError):
         return reply(404, text, error.code, "model")
-    if isinstance(error, InputError | UnsupportedError | FormatError):
+    if isinstance(error, InputError | UnsupportedError | FormatError | ConfigError):
         code = error.code if isinstance(error, ContextLengthError | FieldError) else "invalid_value"
         return reply(400, text, code, getattr(error, "param", None))
     if isinstance(error, FailedError | GenerationError):

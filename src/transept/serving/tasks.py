@@ -21,6 +21,7 @@ from transept.serving.batcher import Batcher
 from transept.serving.errors import ContextLengthError, FieldError, QueueFullError
 
 R = TypeVar("R")
+WRITES, SEES = WRITING = ("text-generation", "image-text-to-text")  # what an engine answers, the latter of pictures too
 _THREADS = 32  # that make rows of inputs, and wait for their batches
 _GONE: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("gone")
 
@@ -132,9 +133,11 @@ class TaskModel:
 
 
 def is_for(model: str, task: str) -> bool:
-    """Whether a model for one task has the head of another."""
+    """Whether a model for one task has the head of another; what an engine answers, no pipeline does here."""
     task = ALIASES.get(task, task)
-    return task == model or (task in task_names() and task_class(task).auto is task_class(model).auto)
+    if task == model or task not in task_names() or model in WRITING or task in WRITING:
+        return task == model
+    return task_class(task).auto is task_class(model).auto
 
 
 def components(source: str, loading: Mapping[str, Any]) -> Components:

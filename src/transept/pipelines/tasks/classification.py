@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,10 @@ def scores(logits: NDArray[np.float32], function: str) -> Any:
     return softmax(logits)
 
 
+# How a label may stand in a template: as {} or {0}, or not at all in a part of it.
+_PLAIN = (("", None, ""), ("", None, "0"), (None, None, None))
+
+
 class CandidateOptions(Options):
     """Classes that are named in a call, and a sentence for each.
 
@@ -169,6 +174,8 @@ class CandidateOptions(Options):
         """The sentence for each class."""
         labels, template = self.labels, self.hypothesis_template
         try:
+            if any((spec, conversion, name) not in _PLAIN for _, name, spec, conversion in Formatter().parse(template)):
+                raise ValueError  # a width such as {:>999999999} would fill the memory
             made = tuple(template.format(label) for label in labels)
         except (AttributeError, IndexError, KeyError, ValueError) as error:
             raise InputError(f"`hypothesis_template` cannot be filled: {template!r}.") from error

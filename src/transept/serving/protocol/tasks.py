@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields, is_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from transept.errors import InputError, TranseptError, nearest
@@ -30,11 +30,14 @@ SOUNDS = {"audio-classification", "audio-embedding", "automatic-speech-recogniti
 ASKED = {"visual-question-answering", "document-question-answering"}
 # Options that reach beyond an answer, or have no effect over a wire.
 _REFUSED = {"generation", "ignore_warning", "image_processor_kwargs", "lang", "padding", "processor_kwargs", "return_tensors"}
-_REFUSED |= {"streamer", "tesseract_config", "timeout", "tokenizer_kwargs"}
+_REFUSED |= {"sampling_rate", "streamer", "tesseract_config", "timeout", "tokenizer_kwargs"}
 # Settings of writing that a client may choose.
 _WRITING = {"max_new_tokens", "min_new_tokens", "num_beams", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"}
 _WRITING |= {"no_repeat_ngram_size", "length_penalty"}
+_SPEAKING = _WRITING | {"language", "task"}  # in `generate_kwargs`, of speech
 _MOST = 1024  # of tokens that are written, and of texts in a parameter
+_LARGEST = 2**53  # of numbers
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
 class TaskRequest(Using):
@@ -68,15 +71,32 @@ class TaskRequest(Using):
         return told(found), 0
 
     def _check_parameters(self, task: str, pipeline: Any) -> None:
+        types = get_type_hints(pipeline.options_class)
         known = {option.name for option in fields(pipeline.options_class)} - _REFUSED
         known |= _WRITING if isinstance(pipeline, WritingPipeline) else set()
         for name, value in self.parameters.items():
-            if name not in known:
-                raise InputError(f"{task} takes no parameter {name!r:.80} here.", hint=nearest(name, known))
-            if isinstance(value, list) and len(value) > _MOST:
-                raise InputError(f"the parameter {name!r} has {len(value)} entries, but {_MOST} are the most.")
-            if name in ("max_new_tokens", "num_beams") and not (isinstance(value, int) and 1 <= value <= _MOST):
-                raise InputError(f"`{name}` must be a whole number from 1 to {_MOST}, but is {value!r:.80}.")
+            check_parameter(task, name, value, known)
+            if name == "generate_kwargs" and isinstance(value, Mapping):
+                for inner, each in value.items():
+                    check_parameter(task, inner, each, _SPEAKING)
+            try:
+                TypeAdapter(types.get(name, Any), config=_STRICT).validate_python(value)
+            except ValidationError as error:
+                what = f"the parameter {name!r} of {task} cannot be {value!r:.80}: {error.errors()[0]['msg']}."
+                raise FieldError(f"parameters.{name}", what) from error
+
+
+def check_parameter(task: str, name: str, value: Any, known: Collection[str]) -> None:
+    """Refuse a parameter that is not known, or is larger than a client may ask for (``FieldError``)."""
+    param = f"parameters.{name:.80}"
+    if name not in known:
+        raise FieldError(param, f"{task} takes no parameter {name!r:.80} here.", hint=nearest(name, known))
+    if isinstance(value, list) and len(value) > _MOST:
+        raise FieldError(param, f"the parameter {name!r} has {len(value)} entries, but {_MOST} are the most.")
+    if isinstance(value, int | float) and abs(value) > _LARGEST:
+        raise FieldError(param, f"`{name}` must be a number from {-_LARGEST} to {_LARGEST}.")
+    if name in ("max_new_tokens", "num_beams") and not (isinstance(value, int) and 1 <= value <= _MOST):
+        raise FieldError(param, f"`{name}` must be a whole number from 1 to {_MOST}, but is {value!r:.80}.")
 
 
 def opened(task: str, inputs: Any, rate: int) -> Any:
@@ -102,11 +122,12 @@ def _opened(task: str, item: Any, media: Media, param: str, rate: int) -> Any:
     if task in PICTURES:
         return media.picture(item, param)
     if task in ASKED:
-        if not isinstance(item, Mapping) or item.keys() != {"image", "question"}:
+        more = {"word_boxes"} if task == "document-question-answering" else set()
+        if not isinstance(item, Mapping) or item.keys() - more != {"image", "question"}:
             raise FieldError(param, f"an input of {task} must be an object with `image` and `question`.")
         return {**item, "image": media.picture(item["image"], f"{param}.image")}
-    if task != "table-question-answering" or not isinstance(item, Mapping) or isinstance(item.get("table"), str):
-        raise FieldError(param, f"this server takes no such input of {task}.", hint="See the docs of `transept serve`.")
+    if not isinstance(item, Mapping) or item.keys() != {"table", "query"} or isinstance(item["table"], str):
+        raise FieldError(param, f"an input of {task} must be an object with `query` and `table`, which holds the cells.")
     return item
 
 
