@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -15,11 +16,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+import PIL.Image
 import pytest
 
 import transept.serving.page
 from tests.pace import within
 from tests.pipelines.text_models import SavedModel, text_model
+from transept import ViTConfig, ViTForImageClassification, ViTImageProcessor
 from transept.serving.doors import Options
 from transept.serving.models import Loader
 from transept.serving.store import Models
@@ -104,14 +107,30 @@ def test_every_word_is_there_in_three_languages() -> None:
 # --- in the browser ----------------------------------------------------------------------------------------------------
 
 
+def picture_model(path: Path) -> Path:
+    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, num_labels=3, **sizes)).save_pretrained(path)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(path)
+    return path
+
+
 @pytest.fixture(scope="module")
-def served(folder: Path, text_model: SavedModel) -> Iterator[Server]:
+def served(folder: Path, text_model: SavedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     labels = {"id2label": {0: "O", 1: "B-PER", 2: "B-LOC"}, "label2id": {"O": 0, "B-PER": 1, "B-LOC": 2}, "num_labels": 3}
+    nli = {
+        "id2label": {0: "contradiction", 1: "entailment"},
+        "label2id": {"contradiction": 0, "entailment": 1},
+        "num_labels": 2,
+    }
     models = [
         TaskModel("encoder", str(text_model("BertModel")), "text-embedding"),
         TaskModel("judge", str(text_model("BertForSequenceClassification", num_labels=1)), "text-ranking"),
         TaskModel("labels", str(text_model("BertForSequenceClassification", num_labels=3))),
         TaskModel("names", str(text_model("BertForTokenClassification", **labels))),
+        TaskModel("nli", str(text_model("BertForSequenceClassification", **nli)), "zero-shot-classification"),
+        TaskModel("masks", str(text_model("BertForMaskedLM"))),
+        TaskModel("answers", str(text_model("BertForQuestionAnswering"))),
+        TaskModel("pictures", str(picture_model(tmp_path_factory.mktemp("pictures")))),
     ]
     made = Server(folder, beside=models)
     yield made
@@ -452,6 +471,36 @@ def test_forms(page: Page, served: Server) -> None:
     assert (
         page.text(".written p") == "Once" + httpx.post(f"{served.url}/v1/completions", json=body).json()["choices"][0]["text"]
     )
+
+
+def test_other_tasks(page: Page, served: Server, tmp_path: Path) -> None:
+    def run(model: str, view: str = "tasks", **fields: str) -> list[str]:
+        """What is shown for a model, whose fields are found by the names of their words."""
+        page.view(view)
+        page.choose("#form .model", model)
+        for name, value in fields.items():
+            place = f"#asked label:has([data-word='field-{name.replace('_', '-')}']) :is(input, textarea)"
+            page.one(place).send_keys(value) if name == "picture" else page.set(place, value)
+        page.one("#asked [type=submit]").click()
+        until(lambda: bool(page.all(".answer summary")))
+        return page.texts(".answer .name, .answer mark")
+
+    def answer(model: str, task: str, inputs: Any, **parameters: Any) -> Any:
+        body = {"model": model, "inputs": inputs, "parameters": parameters}
+        return httpx.post(f"{served.url}/v1/tasks/{task}", json=body).raise_for_status().json()
+
+    page.open(served, "tasks")
+    masked, context = "Anna [MASK] in [MASK].", "Anna lives in Berlin."
+    found = answer("masks", "fill-mask", masked, top_k=2)
+    assert run("masks", text_mask=masked, top_k="2") == [token["token_str"] for mask in found for token in mask]
+    span = answer("answers", "question-answering", {"question": "Who?", "context": context})
+    assert [mark.rpartition(" ")[0] for mark in run("answers", question="Who?", context=context)] == [span["answer"]]
+    ranked = answer("nli", "zero-shot-classification", context, candidate_labels="work, maps")["labels"]
+    assert run("nli", view="classify", text=context, candidate_labels="work, maps") == ranked
+    PIL.Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
+    url = "data:image/png;base64," + base64.b64encode((tmp_path / "red.png").read_bytes()).decode()
+    labels = [each["label"] for each in answer("pictures", "image-classification", url)]
+    assert run("pictures", picture=str(tmp_path / "red.png")) == labels
 
 
 def test_requests_as_code_do_what_the_page_does(page: Page, served: Server) -> None:

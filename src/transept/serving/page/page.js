@@ -16,6 +16,7 @@ const VIEWS = [
 ];
 const named = VIEWS.flatMap(({ tasks = [] }) => tasks);
 const chosen = {}; // the model of each view
+const doing = {}; // the task of each model
 let models = [];
 
 /** The tasks of a model that a view is for. */
@@ -55,7 +56,7 @@ function chooseTask(view) {
   const model = models.find(({ id }) => id === $("form").querySelector(".model").value);
   const tasks = model ? tasksIn(view, model) : [];
   const picker = $("form").querySelector(".task");
-  fill(picker, tasks, picker.value);
+  fill(picker, tasks, doing[model?.id]);
   picker.parentNode.hidden = tasks.length < 2 && view.name !== "tasks";
   if (tasks.length) showForm(picker.value);
 }
@@ -67,6 +68,7 @@ function fill(picker, choices, old) {
 
 $("main").addEventListener("change", ({ target }) => {
   if (target.matches(".model")) chosen[current().name] = target.value;
+  if (target.matches(".task")) doing[$("form").querySelector(".model").value] = target.value;
   if (target.matches(".model, .task")) navigate();
 });
 window.addEventListener("hashchange", () => {
