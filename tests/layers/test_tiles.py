@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.quantized.test_grouped import SETS, build
 from torch import Tensor
 
 from transept.layers.attention import tiles
@@ -57,6 +61,21 @@ def test_it_gathers_what_attention_step_by_step_does(
     wanted, _ = eager(q.double(), k.double(), v.double(), allowed if mask is None else allowed & mask, False, size**-0.5, 0.0)
     assert found is not None
     torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3e-6)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernel is built by g++, which is missing")
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_of_instructions_gives_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "avx2" and "AVX" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("this processor has no AVX2")
+    q, k, v = heads(2, 6, 40, 80), heads(2, 3, 45, 80), heads(2, 3, 45, 80)
+    mask = torch.rand(2, 1, 1, 45) < 0.6
+    mask[..., 0] = True
+    wanted = attend_by_tiles(q, k, v, mask, True, 0.1)
+    built = build(tiles.SOURCE, name, tmp_path / "attention.so").transept_attention
+    built.restype, built.argtypes = tiles._kernel().restype, tiles._kernel().argtypes
+    monkeypatch.setattr(tiles, "_kernel", lambda: built)
+    torch.testing.assert_close(attend_by_tiles(q, k, v, mask, True, 0.1), wanted, rtol=0, atol=2e-6)
 
 
 def test_a_query_has_the_same_bits_in_any_company() -> None:

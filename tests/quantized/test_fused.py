@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import transept
+from tests.quantized.test_grouped import INPUTS, OUTPUTS, SETS, build, weights
 from transept.adapt.lora import LoraConfig
 from transept.adapt.pack import pack
 from transept.adapt.peft import get_peft_model
@@ -21,6 +24,7 @@ from transept.layers.caches.rows import RowCache, RowCaches
 from transept.layers.caches.static import StaticCache
 from transept.quantized import fused
 from transept.quantized.fused import fuse
+from transept.quantized.grouped import GroupedLinear
 
 needs_compiler = pytest.mark.skipif(fused._kernel() is None, reason="there is no C++ compiler on this machine")
 pytestmark = needs_compiler
@@ -115,6 +119,40 @@ def test_what_asks_for_more_is_computed_by_the_block() -> None:
         hidden = model(input_ids=IDS[:, :1], attention_mask=padded, past_key_values=copy.deepcopy(cache)).logits
     assert not torch.allclose(hidden[0], plain[0], atol=1e-4)
     assert_alike([hidden[1:]], [plain[1:]])
+
+
+@pytest.mark.parametrize("kind", [*weights()])
+def test_kinds_of_weights(kind: str) -> None:
+    torch.manual_seed(0)
+    sizes = GROUPED | {"hidden_size": INPUTS, "intermediate_size": INPUTS}
+    model = transept.LlamaForCausalLM(transept.LlamaConfig(**sizes)).eval()
+    weight = weights()[kind].map_rows(lambda part: part[torch.arange(INPUTS) % OUTPUTS])
+    for block in model.model.layers:
+        for owner, name in ((block.self_attn, "o_proj"), (block.mlp, "up_proj"), (block.mlp, "down_proj")):
+            setattr(owner, name, GroupedLinear(torch.nn.Linear(INPUTS, INPUTS, bias=False), weight))
+    wanted = steps(model, DynamicCache())
+    fuse(model)
+    found = steps(model, DynamicCache())
+    assert all(block is not None for block in blocks(model)) == (kind != "order")
+    for one, other in zip(found, wanted, strict=True):
+        assert (one - other).abs().max() < 0.05 * other.abs().max()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are built by g++, which is missing")
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_of_instructions_gives_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "avx2" and "AVX" not in torch.backends.cpu.get_cpu_capability():
+        pytest.skip("this processor has no AVX2")
+    built = build(fused.BLOCK, name, tmp_path / "block.so")
+    for kind in ("llama", "gemma3", "glm"):
+        for bits in (32, 8, 4):
+            model = model_of(kind, bits)
+            wanted = steps(model, DynamicCache())
+            fuse(model)
+            with monkeypatch.context() as patch:
+                patch.setattr(fused, "_kernel", lambda: fused.declared(built))
+                assert_alike(steps(model, DynamicCache()), wanted, bits)
+            assert all(blocks(model))
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {

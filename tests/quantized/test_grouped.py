@@ -169,16 +169,19 @@ def test_inputs_that_are_no_numbers_are_not_lost(value: float) -> None:
 SETS = {"plain": [], "avx2": ["-mavx2", "-mfma", "-mf16c"], "native": ["-march=native"]}
 
 
+def build(source: Path, instructions: str, made: Path) -> ctypes.CDLL:
+    """A library of ours with these instructions alone."""
+    options = ["-O2", "-shared", "-fPIC", "-fopenmp", "-std=c++17", *SETS[instructions]]
+    subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True)
+    return ctypes.CDLL(str(made))
+
+
 @pytest.fixture(scope="module", params=SETS)
 def function(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The kernel, built for other instructions."""
     if request.param == "avx2" and "AVX" not in torch.backends.cpu.get_cpu_capability():
         pytest.skip("this processor has no AVX2")
-    made = tmp_path_factory.mktemp("kernel") / "grouped.so"
-    subprocess.run(
-        ["g++", "-O2", "-shared", "-fPIC", "-fopenmp", *SETS[request.param], str(SOURCE), "-o", str(made)], check=True
-    )
-    found = ctypes.CDLL(str(made)).transept_grouped
+    found = build(SOURCE, request.param, tmp_path_factory.mktemp("kernel") / "grouped.so").transept_grouped
     found.restype, found.argtypes = grouped._kernel().restype, grouped._kernel().argtypes
     return found
 

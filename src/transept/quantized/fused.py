@@ -27,6 +27,7 @@ from transept.layers.norm import CenteredRMSNorm, RMSNorm, WideRMSNorm
 from transept.layers.rotary import rotate, rotate_interleaved
 from transept.quantized.grouped import SOURCE, GroupedLinear, Matrix
 
+BLOCK = SOURCE.with_name("block.cpp")
 # What is added to the weights of norms without a mean; the numbers are right in float32 alone, where the three are alike.
 _NORMS: dict[type[nn.Module], float] = {RMSNorm: 0.0, WideRMSNorm: 0.0, CenteredRMSNorm: 1.0}
 # In the order of the kernel's.
@@ -95,24 +96,24 @@ class FusedBlock:
         attention, mlp = block.self_attn, block.mlp
         self.check(block)
         self.kind: str | None = attention.kind
-        self.window = attention.pattern.window
         for name in ("self_attn", "self_attn_norm", "mlp", "mlp_norm", "dropout", "mlp_dropout"):
             self.part(block, name)
         found = _Block(heads=attention.heads, shared=attention.kv_heads, head=attention.head_dim)
-        found.attention_norm, found.mlp_norm = self.norm(block, "self_attn_norm"), self.norm(block, "mlp_norm")
+        size = found.size = int(attention.o_proj.out_features)
+        found.attention_norm, found.mlp_norm = self.norm(block, "self_attn_norm", size), self.norm(block, "mlp_norm", size)
         if isinstance(block, SandwichNorm):
-            found.attention_after = self.norm(block, "self_attn_post_norm")
-            found.mlp_after = self.norm(block, "mlp_post_norm")
-        found.query_norm, found.key_norm = self.norm(attention, "q_norm"), self.norm(attention, "k_norm")
+            found.attention_after = self.norm(block, "self_attn_post_norm", size)
+            found.mlp_after = self.norm(block, "mlp_post_norm", size)
+        found.query_norm, found.key_norm = (self.norm(attention, name, found.head) for name in ("q_norm", "k_norm"))
         projections = self.beside(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", isinstance(attention, FusedAttention))
         place = "up_proj" if type(mlp) is MLP else "gate_up_proj"
         widened = self.beside(mlp, ("gate_proj", "up_proj"), place, type(mlp) in (MLP, FusedGatedMLP))
         found.projections, found.wide = (_Linear * 3)(*projections), (_Linear * 2)(*widened)
         found.projected, found.widened, found.gated = len(projections), len(widened), type(mlp) is not MLP
         found.out, found.down = self.linear(attention, "o_proj"), self.linear(mlp, "down_proj")
-        found.size, found.hidden, found.scale = found.out.matrix.outputs, found.down.matrix.inputs, attention.scale
+        found.hidden, found.scale = found.down.matrix.inputs, attention.scale
         found.neighbours, found.activation = attention.rotate is rotate_interleaved, _activation(mlp.act)
-        found.window = self.window or 0
+        found.window = attention.pattern.window or 0
         self.block, self.address = found, ctypes.addressof(found)
         projected = (found.heads + 2 * found.shared) * found.head
         wider = max(found.heads * found.head, found.hidden)
@@ -157,12 +158,12 @@ class FusedBlock:
         self.tensors.append((held, name, tensor, tensor.data_ptr()))
         return tensor.data_ptr()
 
-    def norm(self, owner: nn.Module, name: str) -> _Norm:
-        """A norm; nothing where there is none."""
+    def norm(self, owner: nn.Module, name: str, size: int) -> _Norm:
+        """A norm of so many numbers; nothing where there is none."""
         norm: Any = self.part(owner, name)
         if type(norm) is nn.Identity:
             return _Norm()
-        if type(norm) not in (*_NORMS, nn.LayerNorm) or norm.weight is None:
+        if type(norm) not in (*_NORMS, nn.LayerNorm) or norm.weight is None or norm.weight.shape != (size,):
             raise _Refused
         places = self.tensor(norm, "weight"), self.tensor(norm, "bias")
         return _Norm(*places, eps=norm.eps, more=_NORMS.get(type(norm), 0.0), centered=type(norm) is nn.LayerNorm)
@@ -242,13 +243,14 @@ class _Step:
         self.positions.apart = 0 if cos.shape[0] * cos.shape[2] == 1 else size
         return size
 
-    def can_turn(self, kind: str | None) -> bool:
-        """Whether the kernel can read the tables."""
+    def can_turn(self, kind: str | None, size: int) -> bool:
+        """Whether the kernel can read the tables, for heads of so many numbers."""
         table = None if kind is None else self.ctx.rotary.get(kind)
         if table is None:
             return True
-        rows = table[0].shape[0] * table[0].shape[2]
-        return rows in (1, self.count) and all(each.dtype == torch.float32 and each.is_contiguous() for each in table)
+        rows, turned = table[0].shape[0] * table[0].shape[2], table[0].shape[-1]
+        plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in table)
+        return plain and rows in (1, self.count) and turned % 2 == 0 and turned <= size
 
     def extend(self, heads: int, size: int) -> bool:
         """Make room for the keys and values of the layer that runs, of so many heads; whether that could be done."""
@@ -287,12 +289,16 @@ class _Step:
 @cache
 def _kernel() -> Any:
     """The kernels' library; ``None`` where it cannot be built."""
-    found = library(SOURCE.with_name("block.cpp"), tells=False)
-    if found is not None:
-        found.transept_block.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int32]
-        found.transept_plain.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int32]
-        found.transept_block.restype = found.transept_plain.restype = None
-    return found
+    found = library(BLOCK, tells=False)
+    return None if found is None else declared(found)
+
+
+def declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """The library with the types of its functions."""
+    kernels.transept_block.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int32]
+    kernels.transept_plain.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int32]
+    kernels.transept_block.restype = kernels.transept_plain.restype = None
+    return kernels
 
 
 def _activation(act: Any) -> int:
@@ -323,7 +329,7 @@ def fused_step(block: Block, x: Tensor, ctx: Context) -> Tensor | None:
     if (
         fused is None
         or any(fused.hooks)
-        or not step.can_turn(fused.kind)
+        or not step.can_turn(fused.kind, fused.block.head)
         or not step.extend(fused.block.shared, fused.block.head)
     ):
         return None

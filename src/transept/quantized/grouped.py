@@ -37,10 +37,11 @@ class Matrix(ctypes.Structure):
     @classmethod
     def of(cls, parts: Sequence[Tensor | None], outputs: int, inputs: int, group: int, span: int, bits: int) -> Matrix:
         """That of a weight's codes and what belongs to them, in the order of the fields."""
-        scale, table = parts[1], parts[5]
+        codes, scale, table = parts[0], parts[1], parts[5]
+        assert codes is not None
         assert scale is not None
         widths = (scale.dtype == torch.float32) + 2 * (table is not None and table.is_floating_point())
-        widths += 4 * (scale.dtype == torch.uint8)
+        widths += 4 * (scale.dtype == torch.uint8) + 8 * codes.is_floating_point()
         places = [None if part is None else part.data_ptr() for part in parts]
         return cls(*places, outputs, inputs, group, span, bits, widths)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transept.environment.compiler import library
 
-_SOURCE = Path(__file__).with_name("attention.cpp")
+SOURCE = Path(__file__).with_name("attention.cpp")
 _QUERIES, _WIDE = 12, 16  # that the kernel takes at a time; numbers that rows are filled up to
 _FEWEST = 4  # queries; for fewer, keys would be turned in vain
 _PIECE = 64  # queries at least that one thread takes, where there are more threads than heads
@@ -67,7 +67,7 @@ def attend_by_tiles(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal
 
 @cache
 def _kernel() -> Any:
-    found = library(_SOURCE, tells=False)
+    found = library(SOURCE, tells=False)
     if found is None:
         return None
     function = found.transept_attention

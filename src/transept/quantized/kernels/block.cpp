@@ -267,7 +267,7 @@ class Worker {
         for (int64_t n = own.begin; n < own.end; ++n) multiply_plain(matrix, inputs, out, stride, rows, n);
       } else {
         const Product product(matrix);
-        uint8_t* rounded = matrix.scale == nullptr ? nullptr : round(product, inputs, i);
+        uint8_t* rounded = matrix.widths & 8 ? nullptr : round(product, inputs, i);
         for (int64_t n = own.begin; n < own.end; ++n) product.multiply(inputs, rounded, out, stride, 0, rows, n);
       }
       if (layers[i].bias != nullptr)

@@ -531,8 +531,8 @@ void multiply_rows(const Weight& weight, uint8_t* rounded, float* out, int64_t b
 }
 
 // The arguments of a product, as Python gives them: the tensors of a weight in blocks, and their sizes. `widths` says whether
-// scales (1) and the table (2) are floats, or scales powers of two (4). Where `bits` is 32, the codes are a plain matrix
-// (outputs, inputs) of floats.
+// scales (1) and the table (2) are floats, scales powers of two (4), and codes floats (8), by which inputs are multiplied as they
+// are. Where `bits` is 32, the codes are a plain matrix (outputs, inputs) of floats.
 struct Matrix {
   const uint8_t* codes;
   const void* scale;
