@@ -230,8 +230,11 @@ def test_a_row_that_fails_fails_alone() -> None:
     poison = Answer([5, 6, 2])
     broken = Answer([5, 6], processors=[lambda ids, scores: 1 / 0])
     impossible = Answer([5, 7], processors=[lambda ids, scores: scores - torch.inf])
-    run(Engine(model, cache_bytes=2**24), [*answers[:3], poison, broken, impossible, *answers[3:]], apart=1)
-    for bad, words in ((poison, "failed with RuntimeError"), (broken, "ZeroDivisionError"), (impossible, "allow no token")):
+    cold = Answer([5, 8], do_sample=True, temperature=1e-40)  # which makes all scores infinite
+    bad_ones = [poison, broken, impossible, cold]
+    run(Engine(model, cache_bytes=2**24), [*answers[:3], *bad_ones, *answers[3:]])
+    words_of = ("failed with RuntimeError", "ZeroDivisionError", "allow no token", "allow no token")
+    for bad, words in zip(bad_ones, words_of, strict=True):
         assert isinstance(bad.error, GenerationError)
         assert words in str(bad.error)
     assert all(answer.tokens == alone(model, answer) for answer in answers)

@@ -95,15 +95,29 @@ def choose(logits: Tensor, ids: Sequence[list[int]], rows: Sequence[Choosing]) -
         else:
             groups.setdefault(row.key, []).append((number, scores))
     for members in groups.values():
-        numbers = [number for number, _ in members]
-        # Warpers take ids, which those of this kind do not look at.
-        warped = rows[numbers[0]].warpers(logits.new_empty(len(members), 0), torch.cat([scores for _, scores in members]))
-        for number, chances in zip(numbers, warped.softmax(dim=-1).cpu(), strict=True):
-            found[number] = int(torch.multinomial(chances, 1, generator=rows[number].generator))
+        numbers, scored = [number for number, _ in members], torch.cat([scores for _, scores in members])
+        for number, token in zip(numbers, _drawn(scored, [rows[number] for number in numbers]), strict=True):
+            found[number] = token
     return [
         token if isinstance(token, TranseptError) else _told(token, logits[number], row.logprobs)
         for number, (token, row) in enumerate(zip(found, rows, strict=True))
     ]
+
+
+def _drawn(scores: Tensor, rows: Sequence[Choosing]) -> list[int | TranseptError]:
+    """Tokens that rows of equal settings draw by their scores (R, V)."""
+    try:
+        # Warpers take ids, which those of this kind do not look at.
+        chances = rows[0].warpers(scores.new_empty(len(rows), 0), scores).softmax(dim=-1).cpu()
+    except Exception as error:  # of these settings
+        return [GenerationError(f"The scores could not be processed: {type(error).__name__}.")] * len(rows)
+    found: list[int | TranseptError] = []
+    for each, row in zip(chances, rows, strict=True):
+        if bool(each.isfinite().all()):
+            found.append(int(torch.multinomial(each, 1, generator=row.generator)))
+        else:  # such as of a temperature that makes all scores infinite
+            found.append(NoTokenError("The settings of the request allow no token that could come next."))
+    return found
 
 
 def _told(token: int, logits: Tensor, count: int | None) -> Chosen:
