@@ -211,6 +211,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     towers |= {"BlipModel": [f"text_model.layers.{layer}.cross_attn" for layer in range(2)]}
     # Reformer has a bias that neither it nor the reference adds.
     towers |= {name: ["lm_head.bias"] for name in ("ReformerForMaskedLM", "ReformerModelWithLMHead")}
+    # Without aggregations to choose from, cells alone are chosen.
+    towers["TapasForQuestionAnswering"] = ["backbone.pooler."]
     # The last layer but one is read.
     towers["LlavaForConditionalGeneration"] = ["backbone.vision_tower.layers.1.", "backbone.vision_tower.norm."]
     # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.
