@@ -253,6 +253,7 @@ SWALLOWS = {
     "serving/engine/engine.py": "one request fails and is told of it, and others go on",
     "serving/doors.py": "a request fails and is told of it, and the kind and the place of the error are logged",
     "serving/worker.py": "what waits for a thread that has failed is told so, and the server is no longer healthy",
+    "serving/engine/ranks.py": "the first process has the same error, and answers for it",
     "serving/engine/sampler.py": "the same, where its scores cannot be processed",
     "cli/installation.py": "a check that fails is a line of its report",
     "cli/main.py": "the last line of defence of a program",

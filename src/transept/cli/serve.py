@@ -12,6 +12,7 @@ import socket
 import stat
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,15 @@ def main(args: argparse.Namespace) -> int:
     """Load the models, tell where they are served, and answer until a signal."""
     try:
         from transept.serving.app import make_app
+        from transept.serving.engine.ranks import is_first
+        from transept.serving.models import WritingModel
         from transept.serving.server import Server
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve", "serving") from error
     options = _options(args)
     models = _load(args)
+    if not all(is_first(model.engine) for model in models if isinstance(model, WritingModel)):
+        return 0  # the first process has ended
     listener, url = _listen(args)
     if args.log_requests:
         logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
@@ -173,6 +178,7 @@ def _options(args: argparse.Namespace) -> Any:
 
 
 def _load(args: argparse.Namespace) -> Any:
+    from transept.parallel.processes import world_size
     from transept.pipelines.components import EMBEDDING_MODEL
     from transept.serving.models import Loader
     from transept.serving.sources import in_cache, in_directory, named
@@ -197,9 +203,26 @@ def _load(args: argparse.Namespace) -> Any:
     most = args.max_models or max(4, len(args.models))
     loader = Loader(loading, engine, reading, writing)
     models = Models(loader, keep_alive=keep_alive, max_models=most, memory=args.model_memory, finders=finders)
+    if world_size() > 1:
+        refuse(len(args.models) != 1 or finders, f"{world_size()} processes serve one model together.", "Name one MODEL.")
+        models.add(_part_of_model(args, loader))
+        return models
     for given in args.models or ([] if finders else [EMBEDDING_MODEL]):
         models.offer(*named(given), args.task, keep_alive=-1 if args.keep_alive is None else args.keep_alive)
     return models
+
+
+def _part_of_model(args: argparse.Namespace, loader: Any) -> Any:
+    """The part that this process has of the one model that all of them serve."""
+    from transept.serving.engine.ranks import meet
+    from transept.serving.sources import named
+    from transept.serving.tasks import WRITES
+
+    name, source = named(args.models[0])
+    task = args.task or loader.task(source, fetch=True)
+    what = f"several processes serve a model that writes texts, but {name!r} does {task}."
+    refuse(task != WRITES, what, "Start one process.")
+    return replace(loader, loading={**loader.loading, **meet()}).load(name, source, WRITES, fetch=True)
 
 
 def _keys(args: argparse.Namespace) -> list[str]:

@@ -21,7 +21,7 @@ from transept.serving.engine.pictures import Pictures
 from transept.serving.engine.runner import Part, Runner
 from transept.serving.engine.sampler import Choosing, Chosen, Processor, choose, score
 from transept.serving.engine.scheduler import Row, Scheduler, Share
-from transept.serving.errors import ContextLengthError, QueueFullError
+from transept.serving.errors import ContextLengthError, EngineDeadError, QueueFullError
 from transept.serving.worker import PATIENCE, Worker
 
 Finish = Literal["stop", "length"]
@@ -127,7 +127,9 @@ class Engine(Worker):
         left = memory_left(model.device) if cache_bytes is None else None
         cache_bytes = (left or 2**32) // _SHARE if cache_bytes is None else cache_bytes
         keeps = keeps_prefixes and self.runner.together
-        self.memory = Memory(cache_bytes // self.bytes_per_position, keeps=keeps, forget=self.runner.forget)
+        self.memory = Memory(
+            cache_bytes // self.bytes_per_position, keeps=keeps, forget=lambda number: self.runner.forget(number)
+        )
         self.scheduler = Scheduler(self.memory, max_rows=max_rows, budget=budget, cut=BLOCK if exact else 1)
         # A row that is longer than that would have to be read anew, since all its positions turn otherwise.
         most = (context, model.body.trained_positions, model.body.switches_at)
@@ -192,6 +194,11 @@ class Engine(Worker):
             if not worked:
                 with self._changed:
                     self._changed.wait_for(lambda: self._inbox or not self._open, PATIENCE)
+
+    def close(self, grace: float = 0.0) -> None:
+        super().close(grace)
+        if not self._thread.is_alive():
+            self.runner.close()
 
     def _fail_all(self, error: TranseptError) -> None:
         self._read_inbox()
@@ -309,6 +316,8 @@ class Engine(Worker):
         for share in left:
             try:
                 self._pass([share])
+            except EngineDeadError:
+                raise
             except Exception as own:
                 failures += 1
                 what = f"this request cannot be answered: the model failed with {type(own).__name__}."

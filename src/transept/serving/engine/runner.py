@@ -57,6 +57,10 @@ class Runner:
         """Drop the cache of a row."""
         self.caches.pop(number, None)
 
+    def close(self) -> None:
+        """Drop all caches, when no more passes come."""
+        self.caches.clear()
+
     def go_back(self, number: int, positions: int) -> int:
         """Let a row have read so many positions again, after a pass that failed, or none where that cannot be."""
         cache = self.caches[number]
