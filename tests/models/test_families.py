@@ -211,8 +211,6 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
     towers |= {"BlipModel": [f"text_model.layers.{layer}.cross_attn" for layer in range(2)]}
     # Reformer has a bias that neither it nor the reference adds.
     towers |= {name: ["lm_head.bias"] for name in ("ReformerForMaskedLM", "ReformerModelWithLMHead")}
-    # Without aggregations to choose from, cells alone are chosen.
-    towers["TapasForQuestionAnswering"] = ["backbone.pooler."]
     # The last layer but one is read.
     towers["LlavaForConditionalGeneration"] = ["backbone.vision_tower.layers.1.", "backbone.vision_tower.norm."]
     # DPT's first fusion has nothing to add, and its own ViT is not read after its norm.
@@ -225,8 +223,8 @@ def _unused_by_design(family: Family, cls: type[Model]) -> list[str]:
         return [f"backbone.layers.{layer}.adapters.{name}." for layer in range(2) for name in ("en_XX", "fr_XX")]
     if family.model_type == "led":  # which tokens with global attention alone have
         return [f"backbone.encoder.layers.{layer}.self_attn.global_" for layer in range(2)]
-    if family.model_type == "tapas":  # what all columns have in common chooses none
-        return ["column_output_bias"]
+    if family.model_type == "tapas":  # what all columns have in common chooses none, and aggregations alone read the pooler
+        return ["column_output_bias", *(["backbone.pooler."] if cls.__name__ == "TapasForQuestionAnswering" else [])]
     if family.model_type == "dpr":  # a reader's passages are not embedded
         return ["project."]
     if family.model_type == "esm":  # which contacts are read by, and nothing else

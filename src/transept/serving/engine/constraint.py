@@ -97,9 +97,9 @@ class Grammars:
 
     def _spelled(self, text: str) -> str:
         """A text in a grammar: marks that are tokens as those, and the rest as strings."""
-        parts = re.split("(" + "|".join(map(re.escape, self._marks)) + ")", text) if self._marks else [text]
+        apart = re.sub("|".join(map(re.escape, self._marks)), "\0\\g<0>\0", text) if self._marks else text
         tokens = {mark: f"<[{index}]>" for mark, index in self._marks.items()}
-        return " ".join(tokens.get(part) or json.dumps(part, ensure_ascii=False) for part in parts if part)
+        return " ".join(tokens.get(part) or json.dumps(part, ensure_ascii=False) for part in apart.split("\0") if part)
 
     def _compiled(self, grammar: str, what: str, ends: Sequence[int] = ()) -> Matcher:
         made = self._matcher(self._tokenizer, grammar, log_level=0)
