@@ -178,9 +178,9 @@ class Claim:
                 os.utime(self.handle if os.utime in os.supports_fd else self.path)
 
     def _is_of_this_machine(self) -> bool:
-        """Whether its process ran here, so that a lock tells whether it still does."""
+        """Whether its process ran here, so that a lock tells whether it still does, or was killed before it said where."""
         with suppress(FileError):
-            return read_bytes(self.path).partition(b" ")[0] == _machine().encode()
+            return read_bytes(self.path).partition(b" ")[0] in (b"", _machine().encode())
         return False
 
     def _is_silent(self) -> bool:
