@@ -45,8 +45,9 @@ def hearing(folder: Path, paths: dict[str, Path]) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(hearing: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{hearing.url}/v1", api_key="any", max_retries=0)
+def client(hearing: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{hearing.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", SPOKEN)

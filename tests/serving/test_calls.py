@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -34,9 +35,10 @@ TOOLS = [tool("look"), tool("go", {"type": "object", "properties": {"on": {"type
 
 
 @pytest.fixture(params=["plain", "marked"])
-def client(request: pytest.FixtureRequest, server: Server, marked: Server) -> openai.OpenAI:
+def client(request: pytest.FixtureRequest, server: Server, marked: Server) -> Iterator[openai.OpenAI]:
     url = server.url if request.param == "plain" else marked.url
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=request.param, max_retries=0)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=request.param, max_retries=0) as made:
+        yield made
 
 
 def check(call: Any) -> None:
@@ -108,23 +110,23 @@ def test_strict_calls_fit_where_they_are_made(client: openai.OpenAI) -> None:
 
 
 def test_reasoning_that_the_model_opens_comes_before_what_is_asked_for(marked: Server) -> None:
-    client = openai.OpenAI(base_url=f"{marked.url}/v1", api_key="any", max_retries=0)
-    think: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "logit_bias": {THINKS: 11, THOUGHT: 9}}
-    ends = {"max_tokens": 400, "temperature": 1.0, "seed": 5}
-    form: Any = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
-    message: Any = client.chat.completions.create(**think, **ends, response_format=form).choices[0].message
-    assert json.loads(message.content).keys() == {"a", "b"}
-    assert message.reasoning_content
-    for choice in ("required", {"type": "function", "function": {"name": "go"}}):
-        message = client.chat.completions.create(**think, **ends, tools=TOOLS, tool_choice=choice).choices[0].message
-        check(message.tool_calls[0])
+    with openai.OpenAI(base_url=f"{marked.url}/v1", api_key="any", max_retries=0) as client:
+        think: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "logit_bias": {THINKS: 11, THOUGHT: 9}}
+        ends = {"max_tokens": 400, "temperature": 1.0, "seed": 5}
+        form: Any = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}}
+        message: Any = client.chat.completions.create(**think, **ends, response_format=form).choices[0].message
+        assert json.loads(message.content).keys() == {"a", "b"}
         assert message.reasoning_content
-        assert message.content is None
-    # A mark that the model does not want opens nothing, though all else that may come is less likely.
-    plain = think | ends | {"logit_bias": {BRACE: -100, THINKS: -3}, "response_format": form}
-    message = client.chat.completions.create(**plain).choices[0].message
-    assert json.loads(message.content).keys() == {"a", "b"}
-    assert "reasoning_content" not in message.to_dict()
+        for choice in ("required", {"type": "function", "function": {"name": "go"}}):
+            message = client.chat.completions.create(**think, **ends, tools=TOOLS, tool_choice=choice).choices[0].message
+            check(message.tool_calls[0])
+            assert message.reasoning_content
+            assert message.content is None
+        # A mark that the model does not want opens nothing, though all else that may come is less likely.
+        plain = think | ends | {"logit_bias": {BRACE: -100, THINKS: -3}, "response_format": form}
+        message = client.chat.completions.create(**plain).choices[0].message
+        assert json.loads(message.content).keys() == {"a", "b"}
+        assert "reasoning_content" not in message.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -140,8 +142,8 @@ def test_reasoning_that_the_model_opens_comes_before_what_is_asked_for(marked: S
     ],
 )
 def test_choices_that_cannot_be_are_refused(server: Server, body: Any, message: str) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-    with pytest.raises(openai.BadRequestError, match=message):
+    at = f"{server.url}/v1"
+    with openai.OpenAI(base_url=at, api_key="any") as client, pytest.raises(openai.BadRequestError, match=message):
         client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body=body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ PROMPT = "Once upon a time there was a café by the sea."
 
 
 @pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 def own(model: Any, ids: list[int]) -> torch.Tensor:
@@ -76,8 +78,9 @@ def test_the_end_of_an_echoed_answer_has_its_score(tmp_path: Path) -> None:
         model = made.models.get("tiny")
         ids = list(model.tokenizer("It is").input_ids)
         model.model.generation_config.eos_token_id = int(model.model(torch.tensor([ids])).logits[0, -1].argmax())
-        client = openai.OpenAI(base_url=f"{made.url}/v1", api_key="any")
-        choice = client.completions.create(model="tiny", prompt="It is", max_tokens=1, echo=True, logprobs=1, temperature=0)
+        with openai.OpenAI(base_url=f"{made.url}/v1", api_key="any") as client:
+            options: Any = {"model": "tiny", "prompt": "It is", "max_tokens": 1, "temperature": 0}
+            choice = client.completions.create(**options, echo=True, logprobs=1)
         told: Any = choice.choices[0].logprobs
         assert len(told.tokens) == len(ids) + 1
         assert choice.choices[0].text == "It is"

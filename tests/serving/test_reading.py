@@ -38,8 +38,9 @@ def reader(folder: Path, text_model: SavedModel) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(reader: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{reader.url}/v1", api_key="any", max_retries=0)
+def client(reader: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{reader.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

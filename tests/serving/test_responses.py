@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -19,13 +20,15 @@ TOOL = {"type": "function", "name": "look", "description": "Look.", "parameters"
 
 
 @pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 @pytest.fixture
-def thinker(marked: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{marked.url}/v1", api_key="any", max_retries=0)
+def thinker(marked: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{marked.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 class Pet(pydantic.BaseModel):

@@ -77,8 +77,9 @@ def seeing(folder: Path, paths: dict[str, Path]) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(seeing: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="any", max_retries=0)
+def client(seeing: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
 
 
 def url(seed: int = 0, height: int = 40, width: int = 50) -> str:
