@@ -1,9 +1,10 @@
 """The server, beside its peers: `python -m benchmarks.serve`.
 
-A Llama of 100 million parameters with random weights answers 1, 8 and 32 clients at once, who each read a stream to its end: 32
-tokens after 64. Servers run one at a time, each in a process of its own, in turn for so many rounds. Vectors of sentences are
-asked for by 16 clients. Peers that are not installed are left out; `pip install "llama-cpp-python[server]" gguf
-sentence-transformers` brings two, and the reference's own server is there with it.
+A Llama of 100 million parameters with random weights answers 1, 8 and 32 clients at once: 32 tokens after 64, first as
+streams, for the time to the first token and between two, then whole, for tokens a second. Servers run one at a time, each in
+a process of its own, in turn for so many rounds. Vectors of sentences are asked for by 16 clients. Peers that are not installed
+are left out; `pip install "llama-cpp-python[server]" gguf sentence-transformers` brings two, and the reference's own server is
+there with it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Stream:
     """When the pieces of one answer came, from when it was asked for."""
 
     pieces: list[float] = field(default_factory=list)
+    tokens: int = 0  # of an answer that comes whole
     failed: str | None = None
 
 
@@ -83,12 +85,14 @@ async def ask(port: int, path: str, body: dict[str, Any]) -> Stream:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
     status = (await reader.readline()).split()
+    last = b"{}"
     while line := await reader.readline():
+        last = line
         if line.startswith(b"data: {"):
             found.pieces.append(time.perf_counter() - start)
     writer.close()
     if not body.get("stream"):
-        found.pieces.append(time.perf_counter() - start)
+        found.tokens = json.loads(last).get("usage", {}).get("completion_tokens", 0)
     if status[1] != b"200":
         found.failed = status[1].decode()
     return found
@@ -176,8 +180,11 @@ def completions(path: Path, dtype: str, counts: tuple[int, ...], rounds: int) ->
                 name = str(path) if who == "reference" else "model"
                 at_once(port, "/v1/completions", bodies_of(name, tokenizer, 1, 10**6))
                 for clients in counts:
-                    seconds, streams = at_once(port, "/v1/completions", bodies_of(name, tokenizer, clients, number))
-                    found.setdefault(who, {}).setdefault(clients, []).append(figures(seconds, streams))
+                    _, streams = at_once(port, "/v1/completions", bodies_of(name, tokenizer, clients, number))
+                    whole = [body | {"stream": False} for body in bodies_of(name, tokenizer, clients, number + 500)]
+                    seconds, answers = at_once(port, "/v1/completions", whole)
+                    speed = sum(answer.tokens for answer in answers) / seconds
+                    found.setdefault(who, {}).setdefault(clients, []).append({"tokens": speed} | figures(streams))
     lines = [["clients", *(f"{who}: tokens/s, first token p50 p99, between" for who in found), "ours is faster by"]]
     for clients in counts:
         cells, speeds = [str(clients)], {}
@@ -199,12 +206,11 @@ def bodies_of(
     return [more | {"prompt": prompt(tokenizer, number * 1000 + client, length)} for client in range(clients)]
 
 
-def figures(seconds: float, streams: list[Stream]) -> dict[str, float]:
-    """Pieces of a stream are tokens: words of this vocabulary come one by one."""
+def figures(streams: list[Stream]) -> dict[str, float]:
+    """The seconds until the first pieces, and between one piece and the next."""
     firsts = sorted(stream.pieces[0] for stream in streams)
     between = [later - sooner for stream in streams for sooner, later in zip(stream.pieces, stream.pieces[1:], strict=False)]
     return {
-        "tokens": NEW * len(streams) / seconds,
         "p50": statistics.median(firsts),
         "p99": firsts[min(len(firsts) - 1, int(0.99 * len(firsts)))],
         "between": statistics.median(between) if between else 0.0,

@@ -6,8 +6,10 @@
 // and values; F numbers within the feed-forward layer.
 
 #include <omp.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "products.hpp"
 
@@ -181,6 +183,26 @@ void multiply_plain(const Matrix& matrix, const float* x, float* out, int64_t st
   }
 }
 
+// Where threads wait for each other. OpenMP's own barrier puts threads to sleep at once where a process has more of them than
+// there are processors, as a server has, and to wake them takes longer than what they wait for.
+class Barrier {
+ public:
+  void wait(int64_t threads) {
+    const int64_t own = round.load(std::memory_order_acquire);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+      arrived.store(0, std::memory_order_relaxed);
+      round.store(own + 1, std::memory_order_release);
+      return;
+    }
+    for (int64_t tries = 0; round.load(std::memory_order_acquire) == own; ++tries)
+      if (tries > SPINS) sched_yield();
+  }
+
+ private:
+  static constexpr int64_t SPINS = 4000;
+  std::atomic<int64_t> arrived{0}, round{0};
+};
+
 struct Span {
   int64_t begin, end;
 };
@@ -192,8 +214,10 @@ inline Span part_of(int64_t count, int64_t thread, int64_t threads) {
 // What one thread does of a block; all threads call the same methods in the same order.
 class Worker {
  public:
-  Worker(const Block& block, const Positions& positions, const Room& room, float* x, int64_t thread, int64_t threads)
-      : block(block), positions(positions), room(room), x(x), thread(thread), threads(threads), rows(positions.count) {}
+  Worker(const Block& block, const Positions& positions, const Room& room, Barrier& barrier, float* x, int64_t thread,
+         int64_t threads)
+      : block(block), positions(positions), room(room), barrier(barrier), x(x), thread(thread), threads(threads),
+        rows(positions.count) {}
 
   void attend() {
     expect(block.projections[0]);
@@ -232,7 +256,7 @@ class Worker {
  private:
   // All threads have come so far.
   void wait() {
-#pragma omp barrier
+    if (threads > 1) barrier.wait(threads);
   }
 
   // Have the beginning of what this thread will read of a weight at hand, while it waits or computes something else.
@@ -365,6 +389,7 @@ class Worker {
   const Block& block;
   const Positions& positions;
   const Room& room;
+  Barrier& barrier;
   float* const x;
   const int64_t thread, threads, rows;
 };
@@ -373,9 +398,10 @@ class Worker {
 
 // `x` (M, D) is what goes in and what comes out.
 extern "C" void transept_block(const Block* block, const Positions* positions, const Room* room, float* x, int32_t threads) {
+  Barrier barrier;
 #pragma omp parallel num_threads(threads)
   {
-    Worker worker(*block, *positions, *room, x, omp_get_thread_num(), omp_get_num_threads());
+    Worker worker(*block, *positions, *room, barrier, x, omp_get_thread_num(), omp_get_num_threads());
     worker.attend();
     worker.feed_forward();
   }
