@@ -262,7 +262,7 @@ def shuffled(count: int, longest: int, seed: int = 0) -> list[str]:
 
 
 def check_close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
-    """Equal in kind and text, and in numbers up to the tolerance, or a tenth of it for each one of larger ones."""
+    """Equal in kind and text, and in numbers up to the tolerance; of those above one, up to so many times that."""
     if isinstance(theirs, dict):
         assert list(ours) == list(theirs)
         for name in theirs:
@@ -274,6 +274,6 @@ def check_close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
             check_close(one, other, tolerance)
     elif isinstance(theirs, float | np.floating):
         assert isinstance(ours, float)
-        assert ours == pytest.approx(float(theirs), abs=tolerance, rel=tolerance / 10)
+        assert ours == pytest.approx(float(theirs), abs=tolerance, rel=tolerance)
     else:
         assert ours == theirs
