@@ -96,7 +96,13 @@ def pack(model: M) -> M:
 
 def _keep_plain(model: M) -> M:
     """Leave the weights as they are, which steps of a model that writes read one after the other."""
+    module: Any
     for module in tuple(model.modules()):
+        if (place := _BEFORE.get(getattr(type(module), "whole", None))) is not None:
+            before, joined = getattr(module, place), _joined(module.act)
+            if is_plain(before) and isinstance(before, nn.Linear) and joined is not None:
+                setattr(module, place, PlainLinear(before, ACTIVATIONS[joined], _JOINED[joined]))
+                module.act = linear
         for name, child in module.named_children():
             if is_plain(child) and isinstance(child, nn.Linear):
                 setattr(module, name, PlainLinear(child))

@@ -39,17 +39,29 @@ class Conv1D(nn.Module):
         return f"nf={self.nf}, nx={self.nx}"
 
 
-class PlainLinear(nn.Linear):
-    """A linear layer that keeps its plain weight, and multiplies by oneDNN, where PyTorch alone takes a library that is slow on
-    some processors.
+class PlainLinear(nn.Module):
+    """A packed linear layer that keeps its plain weight, and multiplies by oneDNN, where PyTorch alone takes a library that is
+    slow on some processors.
+
+    It is no ``nn.Linear``: what puts other layers in the place of those would lose the activation.
 
     Args:
         source: the layer in whose place it stands, whose parameters it has.
+        act: an activation that follows the product, if it is joined to it.
+        joined: what oneDNN calls that: attribute and algorithm.
     """
 
-    def __init__(self, source: nn.Linear) -> None:
-        super().__init__(source.in_features, source.out_features, bias=False, device="meta")
-        self.weight, self.bias = source.weight, source.bias
+    act: Callable[[Tensor], Tensor] | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self, source: nn.Linear, act: Callable[[Tensor], Tensor] | None = None, joined: tuple[str, str] = ("none", "")
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.weight = source.in_features, source.out_features, source.weight
+        bias: nn.Parameter | None = source.bias  # absent where the layer was made without one
+        self.register_parameter("bias", bias)
+        self.act, self.joined = act, joined
         self.train(source.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,9 +69,14 @@ class PlainLinear(nn.Linear):
         weight, traced = self.weight, torch.is_grad_enabled() or torch.compiler.is_compiling()
         plain = not traced and x.dtype == weight.dtype == torch.float32 and weight.device.type == "cpu"
         if not plain or x.numel() < 2 * self.in_features or torch.is_autocast_enabled("cpu"):
-            return super().forward(x)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, self.bias, "none", [], "")
+            plainly = F.linear(x, weight, self.bias)
+            return plainly if self.act is None else self.act(plainly)
+        name, algorithm = self.joined
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, self.bias, name, [], algorithm)
         return out
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
 class Packed(nn.Module):

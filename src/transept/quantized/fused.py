@@ -112,7 +112,7 @@ class FusedBlock:
         found.projected, found.widened, found.gated = len(projections), len(widened), type(mlp) is not MLP
         found.out, found.down = self.linear(attention, "o_proj"), self.linear(mlp, "down_proj")
         found.hidden, found.scale = found.down.matrix.inputs, attention.scale
-        found.neighbours, found.activation = attention.rotate is rotate_interleaved, _activation(mlp.act)
+        found.neighbours, found.activation = attention.rotate is rotate_interleaved, _activation(mlp)
         found.window = attention.pattern.window or 0
         self.block, self.address = found, ctypes.addressof(found)
         projected = (found.heads + 2 * found.shared) * found.head
@@ -301,7 +301,10 @@ def declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     return kernels
 
 
-def _activation(act: Any) -> int:
+def _activation(mlp: Any) -> int:
+    """The number of a feed-forward layer's activation, which may be joined to the product before it."""
+    before = mlp.up_proj if type(mlp) is MLP else getattr(mlp, "gate_proj", None)
+    act: Any = before.act if isinstance(before, PlainLinear) and before.act is not None else mlp.act
     for number, known in enumerate(_ACTIVATIONS):
         alike = isinstance(act, partial) and isinstance(known, partial)
         if act is known or (alike and (act.func, act.args, act.keywords) == (known.func, known.args, known.keywords)):

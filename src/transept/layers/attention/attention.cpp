@@ -14,8 +14,10 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int64_t WIDE = 16, TILES = 4;
-#else
+#elif defined(__AVX__)
 constexpr int64_t WIDE = 8, TILES = 2;
+#else
+constexpr int64_t WIDE = 4, TILES = 2;
 #endif
 constexpr int64_t DOWN = 6, COLUMNS = WIDE * TILES;  // of a tile: rows, and numbers of each
 

@@ -107,10 +107,18 @@ void activate(float* out, const float* x, const float* other, int64_t count, Act
          [](float a) { return 0.5f * a * (1 + tanh_of(0.79788456f * (a + 0.044715f * a * a * a))); });
 }
 
+// Wider vectors than the processor has are taken apart number by number.
+#if defined(__AVX512F__)
 constexpr int64_t WIDE = 16;
+#elif defined(__AVX__)
+constexpr int64_t WIDE = 8;
+#else
+constexpr int64_t WIDE = 4;
+#endif
 using Vector = float __attribute__((vector_size(4 * WIDE), aligned(4)));
 
-// Sums of many numbers are written out, since what a compiler makes of a loop depends on where numbers lie.
+// Sums of many numbers are written out, since what a compiler makes of a loop depends on where numbers lie and on what is near it;
+// so is that a product and a sum are rounded once.
 template <typename Function>
 inline float summed(int64_t count, Function function) {
   Vector sums = {};
@@ -122,6 +130,15 @@ inline float summed(int64_t count, Function function) {
 }
 
 inline Vector at(const float* x) { return *reinterpret_cast<const Vector*>(x); }
+inline Vector fused(Vector a, Vector b, Vector sum) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__AVX__) && defined(__FMA__)
+  return (Vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+  return sum + a * b;
+#endif
+}
 
 float total(const float* x, int64_t count) {
   float sum = summed(count, [&](int64_t i, Vector sums) { return sums + at(x + i); });
@@ -130,14 +147,14 @@ float total(const float* x, int64_t count) {
 }
 
 float dot(const float* a, const float* b, int64_t count) {
-  float sum = summed(count, [&](int64_t i, Vector sums) { return sums + at(a + i) * at(b + i); });
-  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum += a[i] * b[i];
+  float sum = summed(count, [&](int64_t i, Vector sums) { return fused(at(a + i), at(b + i), sums); });
+  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum = std::fma(a[i], b[i], sum);
   return sum;
 }
 
 float squares(const float* x, float mean, int64_t count) {
-  float sum = summed(count, [&](int64_t i, Vector sums) { return sums + (at(x + i) - mean) * (at(x + i) - mean); });
-  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum += (x[i] - mean) * (x[i] - mean);
+  float sum = summed(count, [&](int64_t i, Vector sums) { return fused(at(x + i) - mean, at(x + i) - mean, sums); });
+  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum = std::fma(x[i] - mean, x[i] - mean, sum);
   return sum;
 }
 
@@ -153,20 +170,26 @@ void normed(const float* x, float* out, int64_t count, const Norm& norm) {
   }
 }
 
+constexpr int64_t CHAINS = 2;  // sums of which none waits for another
+
 // One output of a plain weight for some rows. Each is summed up in one order, whatever is computed beside it.
 template <int64_t COUNT>
 void multiply_plain(const float* weight, const float* x, float* out, int64_t stride, int64_t inputs) {
-  Vector sums[COUNT] = {};
-  const int64_t whole = inputs / WIDE * WIDE;
-  for (int64_t k = 0; k < whole; k += WIDE) {
+  Vector sums[COUNT][CHAINS] = {};
+  const int64_t whole = inputs / (CHAINS * WIDE) * (CHAINS * WIDE);
+  for (int64_t k = 0; k < whole; k += CHAINS * WIDE) {
     __builtin_prefetch(weight + k + AHEAD / 4);
-    const Vector own = *reinterpret_cast<const Vector*>(weight + k);
-    for (int64_t m = 0; m < COUNT; ++m) sums[m] += own * *reinterpret_cast<const Vector*>(x + m * inputs + k);
+    for (int64_t c = 0; c < CHAINS; ++c) {
+      const Vector own = at(weight + k + c * WIDE);
+      for (int64_t m = 0; m < COUNT; ++m) sums[m][c] = fused(own, at(x + m * inputs + k + c * WIDE), sums[m][c]);
+    }
   }
   for (int64_t m = 0; m < COUNT; ++m) {
+    Vector all = sums[m][0];
+    for (int64_t c = 1; c < CHAINS; ++c) all += sums[m][c];
     float sum = 0;
-    for (int64_t i = 0; i < WIDE; ++i) sum += sums[m][i];
-    for (int64_t k = whole; k < inputs; ++k) sum += weight[k] * x[m * inputs + k];
+    for (int64_t i = 0; i < WIDE; ++i) sum += all[i];
+    for (int64_t k = whole; k < inputs; ++k) sum = std::fma(weight[k], x[m * inputs + k], sum);
     out[m * stride] = sum;
   }
 }
