@@ -121,7 +121,7 @@ def test_a_unix_socket(folder: Path, tmp_path: Path) -> None:
         (["PATH", "--port", "x"], 2),
         (["PATH", "--host", "0.0.0.0"], 1),
         (["PATH", "--host", "192.0.2.1", "--insecure"], 1),
-        (["PATH", "--uds", "/tmp/x", "--port", "1"], 1),
+        (["PATH", "--uds", "PATH/socket", "--port", "1"], 1),
         (["PATH", "--uds", "PATH/none/socket"], 1),
         (["PATH", "--api-key-file", "PATH/none"], 1),
         (["PATH", "--max-rows", "0"], 2),

@@ -18,6 +18,7 @@ from transept.errors import TranseptError, TranseptWarning
 from transept.storage.files import read_text
 
 FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-std=c++17")
+_PACKAGE = Path(__file__).parents[1]  # whose headers any source may include
 _PATIENCE = 120  # seconds, where one is the rule
 _COMPILERS = ("g++", "clang++", "c++")
 
@@ -55,7 +56,7 @@ def _key(source: Path, compiler: str) -> str:
     info = Path("/proc/cpuinfo")
     lines = read_text(info).splitlines() if info.is_file() else []
     processor = next((line for line in lines if line.startswith(("flags", "Features"))), "") or platform.processor()
-    texts = [read_text(file) for file in (source, *sorted(source.parent.glob("*.hpp")))]
+    texts = [read_text(file) for file in (source, *sorted(_PACKAGE.rglob("*.hpp")))]
     parts = (*texts, os.path.realpath(compiler), *FLAGS, platform.machine(), processor)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -62,7 +62,7 @@ class _Block(ctypes.Structure):
 class _Positions(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("keys", "values", "capacity", "first", "place", "cosines", "sines")),
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "capacity", "place", "cosines", "sines")),
         ("apart", ctypes.c_int64),
     )
 
@@ -218,9 +218,9 @@ class _Step:
         self.ctx, self.count, self.threads = ctx, x.shape[0] * x.shape[1], torch.get_num_threads()
         numbers, pointers = ctypes.c_int64 * self.count, ctypes.c_void_p * self.count
         self.keys, self.values = pointers(), pointers()
-        self.capacity, self.first, self.place = numbers(), numbers(), numbers()
-        self.arrays = [ctypes.addressof(each) for each in (self.keys, self.values, self.capacity, self.first, self.place)]
-        self.positions = _Positions(self.count, *self.arrays)
+        self.capacity, self.place = numbers(), numbers()
+        arrays = (ctypes.addressof(each) for each in (self.keys, self.values, self.capacity, self.place))
+        self.positions = _Positions(self.count, *arrays)
         self.address = ctypes.addressof(self.positions)
         self.rooms = dict[Any, tuple[_Room, Tensor]]()
 

@@ -6,39 +6,17 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+
+#include "vectors.hpp"
 
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int64_t WIDE = 16, TILES = 4;
-#elif defined(__AVX__)
-constexpr int64_t WIDE = 8, TILES = 2;
+constexpr int64_t TILES = 4;
 #else
-constexpr int64_t WIDE = 4, TILES = 2;
+constexpr int64_t TILES = 2;
 #endif
 constexpr int64_t DOWN = 6, COLUMNS = WIDE * TILES;  // of a tile: rows, and numbers of each
-
-using Vector = float __attribute__((vector_size(4 * WIDE), aligned(4)));
-
-inline float exponential(float x) {
-  const float above = x < -87 ? -87 : x;  // what is no number stays so
-  const float n = std::nearbyintf(above * 1.44269504f);
-  const float r = (above - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float whole = p * r * r + r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, 4);
-  return whole * power;
-}
 
 // out (ROWS, SOME * WIDE) = a (ROWS, depth) times b (depth, SOME * WIDE).
 template <int64_t ROWS, int64_t SOME>

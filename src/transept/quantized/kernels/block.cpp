@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "../../layers/attention/vectors.hpp"
 #include "products.hpp"
 
 namespace {
@@ -46,8 +47,7 @@ struct Positions {
   float* const* keys;  // (K, capacity, E) each
   float* const* values;
   const int64_t* capacity;
-  const int64_t* first;  // of each position, the first key that it sees
-  const int64_t* place;  // and where its own is written
+  const int64_t* place;  // of each position, where its keys are written
   const float* cosines;  // (M, turned), or one row for all
   const float* sines;
   int64_t apart;
@@ -61,24 +61,6 @@ struct Room {
 };
 
 constexpr int64_t EXPECTED = 1 << 16;  // bytes of a weight that are fetched before they are read
-
-inline float exponential(float x) {
-  // 2 ** n * e ** r, where r is at most half of log 2: a polynomial that is right to the last bit or two.
-  const float above = x < -87 ? -87 : x, bounded = above > 88 ? 88 : above;  // what is no number stays so
-  const float n = std::nearbyintf(bounded * 1.44269504f);
-  const float r = (bounded - n * 0.693359375f) - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float whole = p * r * r + r + 1.0f;
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, 4);
-  return whole * power;
-}
 
 inline float tanh_of(float x) {
   const float power = exponential(-2 * std::fabs(x));
@@ -106,16 +88,6 @@ void activate(float* out, const float* x, const float* other, int64_t count, Act
     each(out, x, other, count,
          [](float a) { return 0.5f * a * (1 + tanh_of(0.79788456f * (a + 0.044715f * a * a * a))); });
 }
-
-// Wider vectors than the processor has are taken apart number by number.
-#if defined(__AVX512F__)
-constexpr int64_t WIDE = 16;
-#elif defined(__AVX__)
-constexpr int64_t WIDE = 8;
-#else
-constexpr int64_t WIDE = 4;
-#endif
-using Vector = float __attribute__((vector_size(4 * WIDE), aligned(4)));
 
 // Sums of many numbers are written out, since what a compiler makes of a loop depends on where numbers lie and on what is near it;
 // so is that a product and a sum are rounded once.
@@ -382,7 +354,7 @@ class Worker {
   // What the queries of one key-value head gather.
   void gather(int64_t m, int64_t k, int64_t width) const {
     const int64_t group = block.heads / block.shared, size = block.head, end = positions.place[m] + 1;
-    const int64_t begin = std::max(positions.first[m], block.window > 0 ? end - block.window : 0), count = end - begin;
+    const int64_t begin = block.window > 0 ? std::max<int64_t>(end - block.window, 0) : 0, count = end - begin;
     const float* keys = positions.keys[m] + (k * positions.capacity[m] + begin) * size;
     const float* values = positions.values[m] + (k * positions.capacity[m] + begin) * size;
     float* scores = room.scores + thread * group * room.longest;
