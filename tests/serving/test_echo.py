@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from transept.serving.engine.logprobs import TokenBytes, of_prompt
 from transept.serving.engine.sampler import Chosen
 
 PROMPT = "Once upon a time there was a café by the sea."
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
-        yield made
 
 
 def own(model: Any, ids: list[int]) -> torch.Tensor:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-
-from tests.serving.conftest import Server
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 SCHEMA: dict[str, Any] = {
@@ -18,12 +15,6 @@ SCHEMA: dict[str, Any] = {
     "required": ["kind", "old"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
-        yield made
 
 
 def form(schema: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -18,12 +17,6 @@ from transept.serving.engine.writer import Writer
 
 PROMPT = "Once upon a time"
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
-        yield made
 
 
 def scores(server: Server, ids: list[int]) -> torch.Tensor:

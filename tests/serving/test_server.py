@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,6 @@ from transept.serving.doors import Options
 from .conftest import Server, until
 
 PROMPT = "Once upon a time"
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
-        yield made
 
 
 def wanted(server: Server, prompt: str | list[int], new: int) -> str:

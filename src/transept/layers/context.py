@@ -179,12 +179,6 @@ class Context(Generic[Own]):
         return None if self.cache is None else self.cache.cross_layer(self.layer)
 
 
-def is_plain_call(x: Tensor) -> bool:
-    """Whether a layer computes numbers of float32 on the CPU, and nothing records or traces it."""
-    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    return not watched and type(x) is Tensor and x.dtype == torch.float32 and x.device.type == "cpu"
-
-
 def lower(
     pattern: Pattern,
     padding: Tensor | None,

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transept.layers.tensors import is_plain_call
+
 
 def matrix(layer: nn.Module, weight: Tensor | None = None) -> Tensor:
     """The weight (out, in) of a linear layer, or one that it is to have, as it keeps it; the other way round just as well."""
@@ -66,9 +68,8 @@ class PlainLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        weight, traced = self.weight, torch.is_grad_enabled() or torch.compiler.is_compiling()
-        plain = not traced and x.dtype == weight.dtype == torch.float32 and weight.device.type == "cpu"
-        if not plain or x.numel() < 2 * self.in_features or torch.is_autocast_enabled("cpu"):
+        weight = self.weight
+        if not is_plain_call(x) or weight.dtype != torch.float32 or x.numel() < 2 * self.in_features:
             plainly = F.linear(x, weight, self.bias)
             return plainly if self.act is None else self.act(plainly)
         name, algorithm = self.joined

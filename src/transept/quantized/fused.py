@@ -20,11 +20,12 @@ from transept.environment.compiler import library
 from transept.layers.attention import Attention, FusedAttention
 from transept.layers.attention.kernels import sdpa
 from transept.layers.block import Block, PreNorm, SandwichNorm
-from transept.layers.context import Context, is_plain_call
+from transept.layers.context import Context
 from transept.layers.linear import PlainLinear, shared_product
 from transept.layers.mlp import ACTIVATIONS, MLP, FusedGatedMLP, GatedMLP
 from transept.layers.norm import CenteredRMSNorm, RMSNorm, WideRMSNorm
 from transept.layers.rotary import rotate, rotate_interleaved
+from transept.layers.tensors import is_plain_call
 from transept.quantized.grouped import SOURCE, GroupedLinear, Matrix
 
 BLOCK = SOURCE.with_name("block.cpp")
