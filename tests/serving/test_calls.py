@@ -16,7 +16,7 @@ from tests.serving.test_constraint import SCHEMA, drawn
 from tests.serving.test_writer import TOKENIZERS
 from transept.preprocess.text.answers import AnswerReader, TextDelta
 from transept.serving.engine.calls import _FORMATS, CallReader, calls_of, format_of
-from transept.serving.engine.constraint import Constraint, Grammars
+from transept.serving.engine.constraint import Grammars
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 BRACE, CALLS, THINKS, THOUGHT = "90", "261", "263", "264"  # ids of the tokenizer
@@ -153,9 +153,9 @@ def test_each_spelling_is_read(mark: str) -> None:
     grammars = Grammars(tokenizer, [tokenizer.eos_token_id])
     functions = [each["function"] for each in (*TOOLS, tool("NAME"), tool("ARGUMENTS"))]
     for free in (False, True):
-        matcher = grammars.calls(functions, f"a {mark} b", free=free)
+        constraint = grammars.calls(functions, f"a {mark} b", free=free)
         for seed in range(3):
-            text = drawn(matcher.copy(), seed, tokenizer)
+            text = drawn(constraint.of_row(bool), seed, tokenizer)
             reader = CallReader(AnswerReader())
             deltas = [*(reader.feed(text or "")), *reader.end()]
             calls = calls_of(deltas)
@@ -184,9 +184,8 @@ def test_calls_are_spelled_as_templates_or_else_tokens_say() -> None:
 def test_calls_end_unless_the_model_goes_on_by_itself() -> None:
     tokenizer = TOKENIZERS["byte level"]
     end, more = tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("Ċ")  # a line's end
-    matcher = Grammars(tokenizer, [end]).calls([TOOLS[1]["function"]], "<tool_call>")
+    constraint = Grammars(tokenizer, [end]).calls([TOOLS[1]["function"]], "<tool_call>").of_row(bool)
     scores = torch.zeros(1, len(tokenizer))
-    constraint = Constraint(matcher, lambda: False)
     call = '<tool_call>\n{"name": "go", "arguments": {"on":true}}\n</tool_call>'
     for index in tokenizer(call, add_special_tokens=False).input_ids:
         assert not constraint.accept(index)

@@ -108,7 +108,7 @@ def test_what_was_read_is_not_read_again(client: openai.OpenAI) -> None:
         ({"model": "tiny", "prompt": "a", "temperature": "1"}, 400, "invalid_value", "temperature"),
         ({"model": "tiny", "prompt": "a", "max_tokens": True}, 400, "invalid_value", "max_tokens"),
         ({"model": "tiny", "prompt": "a", "n": 0}, 400, "invalid_value", "n"),
-        ({"model": "tiny", "prompt": "a", "max_tokens": 600}, 400, "context_length_exceeded", None),
+        ({"model": "tiny", "prompt": "a", "max_tokens": 600}, 400, "context_length_exceeded", "prompt"),
         ({"model": "tiny", "prompt": "a", "logit_bias": {"x": 1}}, 400, "invalid_value", None),
         ({"model": "tiny", "prompt": "a", "stop": ["a"] * 17}, 400, "invalid_value", "stop"),
         ({"model": "tiny", "prompt": []}, 400, "invalid_value", None),
@@ -131,6 +131,20 @@ def test_bodies_that_are_no_requests(server: Server, body: Any, status: int, cod
     assert param is None or error["param"].split(".")[0] == param
     assert error["type"] == "invalid_request_error"
     assert "/" not in error["message"]  # no path
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("completions", {"prompt": ["a", "a" * 600]}, "prompt"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "a" * 600}]}, "messages"),
+        ("responses", {"input": "a" * 600}, "input"),
+    ],
+)
+def test_prompts_that_are_too_long_name_their_field(server: Server, route: str, body: dict[str, Any], param: str) -> None:
+    error = httpx.post(f"{server.url}/v1/{route}", json={"model": "tiny"} | body).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    assert "512" in error["message"]
 
 
 def test_doors(server: Server) -> None:

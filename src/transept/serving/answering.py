@@ -12,7 +12,7 @@ from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
 from transept.preprocess.text.answers import AnswerReader, TextDelta
 from transept.serving.engine.calls import CallReader, Delta
-from transept.serving.engine.constraint import Constraint, Matcher
+from transept.serving.engine.constraint import Constraint
 from transept.serving.engine.engine import Request
 from transept.serving.engine.logprobs import Telling, TokenBytes, Told, of_prompt
 from transept.serving.engine.pictures import Pictures
@@ -59,7 +59,7 @@ class Prompt:
     stop: Sequence[str] = ()
     reader: AnswerReader | CallReader | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
-    matcher: Matcher | None = None  # of what the answer must look like
+    constraint: Constraint | None = None  # of the answers
     echo: str | None = None  # what is shown before the answer
     pictures: Pictures | None = None
     writes: bool = True  # else the prompt is read and scored alone
@@ -91,11 +91,9 @@ class _Answer:
         self._telling = Telling(bytes_of, writer, ends=echoes) if tells else None
         self._told: list[Told] = []
         self.echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
-        matcher, reader = prompt.matcher, prompt.reader
-        opens = isinstance(reader, CallReader) and reader.may_reason
-        self.constraint: Constraint | None = None
-        if matcher is not None:
-            self.constraint = Constraint(matcher.copy(), lambda: writer.is_reasoning, may_open=opens)
+        opens = isinstance(prompt.reader, CallReader) and prompt.reader.may_reason
+        form = prompt.constraint
+        self.constraint = None if form is None else form.of_row(lambda: writer.is_reasoning, may_open=opens)
 
     def take(self, chosen: Chosen, finish: str | None) -> bool:
         """Take a token, in the engine's thread; gives whether nothing more is to be written."""
@@ -123,7 +121,7 @@ Chunk = dict[str, Any] | str
 class Answers:
     """The answers to some prompts, ``n`` for each, numbered prompt by prompt.
 
-    Iterate to have their pieces as they come; whoever stops early calls :meth:`close`, so that nothing more is written.
+    :meth:`pieces` gives them as they come; whoever stops early calls :meth:`close`, so that nothing more is written.
 
     Args:
         model: that writes.
@@ -168,11 +166,20 @@ class Answers:
             self.close()
             raise
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
-        """The pieces, until all answers have ended; raises the error that ends one."""
+    async def pieces(self, quiet: float | None = None) -> AsyncIterator[Piece | None]:
+        """The pieces, until all answers have ended, and ``None`` where none has come for so many seconds.
+
+        Raises:
+            TranseptError: what ends an answer.
+        """
         left = len(self.requests)
         while left:
-            piece = await self.queue.get()
+            try:
+                async with asyncio.timeout(quiet):
+                    piece = await self.queue.get()
+            except TimeoutError:
+                yield None
+                continue
             if isinstance(piece, TranseptError):
                 raise piece
             left -= piece.finish is not None

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, and what stands before them."""
+"""The ASGI application: what stands before its routes, those of models, and those of models that write."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from starlette.types import Receive, Scope, Send
 from transept.errors import TranseptError
 from transept.serving.answering import Answers, Chunk
 from transept.serving.doors import Door, Options, Traffic
-from transept.serving.engine.constraint import Matcher
-from transept.serving.errors import FieldError
+from transept.serving.engine.constraint import Constraint
+from transept.serving.errors import ContextLengthError, FieldError
 from transept.serving.leaving import watched
-from transept.serving.listing import add_model_routes
 from transept.serving.metrics import Metrics
 from transept.serving.models import WritingModel
 from transept.serving.page.routes import add_page
 from transept.serving.protocol.base import Writing
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
+from transept.serving.protocol.models import LoadRequest, UnloadRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
 from transept.serving.reading import add_reading_routes
 from transept.serving.replies import reply, reply_to, reply_to_body
@@ -59,7 +59,7 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _refuse_body)
     app.add_exception_handler(HTTPException, _refuse_route)
     _add_routes(app, models, metrics, options)
-    add_model_routes(app, models)
+    _add_model_routes(app, models)
     add_reading_routes(app, models, metrics, options.max_texts)
     if options.page:
         add_page(app)
@@ -115,32 +115,67 @@ def _add_routes(app: FastAPI, models: Models, metrics: Metrics, options: Options
         return await _answer(models, metrics, body.chat, request, ResponseTeller(body))
 
 
+def _add_model_routes(app: FastAPI, models: Models) -> None:
+    @app.get("/v1/models")
+    async def listed() -> Any:
+        """The models that can be asked for."""
+        found = await models.look()
+        for served in found:
+            await models.examine(served)
+        return {"object": "list", "data": [served.told() for served in found]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one(name: str) -> Any:
+        """One of them."""
+        return (await models.find(name)).told()
+
+    @app.post("/v1/models/load")
+    async def load(body: LoadRequest) -> Any:
+        """Load one before it is asked."""
+        served = await models.find(body.model)
+        with ExitStack() as held:
+            await models.hold(served, held, body.keep_alive)
+        return served.told()
+
+    @app.post("/v1/models/unload")
+    async def unload(body: UnloadRequest) -> Any:
+        """Take one away, once its answers are out."""
+        served = await models.find(body.model)
+        await models.unload(served)
+        return served.told()
+
+
 async def _answer(
-    models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request, teller: Teller | None = None
+    models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request, told: Teller | None = None
 ) -> Response:
+    teller = told or body
     served = await models.find(body.model, *WRITING)
     with ExitStack() as held:
         model = await models.hold(served, held, body.keep_alive)
         if (body.n or 1) > (rows := model.engine.scheduler.max_rows):
             what = f"`n` is {body.n}, but this model writes {rows} answers at once at most."
             return reply(400, what, "invalid_value", "n")
-        answers = await _ask(model, body, request)
+        answers = await _ask(model, body, request, teller.reads)
         held.callback(_count, metrics, model.name, answers)
         if not body.stream:
-            return await watched(request, _whole(teller or body, answers))
-        return _Stream(_stream(teller or body, answers), held.pop_all())
+            return await watched(request, _whole(teller, answers))
+        return _Stream(_stream(teller, answers), held.pop_all())
 
 
-async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, request: Request) -> Answers:
-    """The answers to a request, which are being written."""
+async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, request: Request, field: str) -> Answers:
+    """The answers to a request, which are being written; the prompts are made of that field."""
     prompts = await asyncio.to_thread(body.prompts, model)
     if body.is_constrained:
-        matcher = await _matcher(model, body.compiled)
+        constraint = await _compiled(model, body.compiled)
         for prompt in prompts:
-            prompt.matcher = matcher
+            prompt.constraint = constraint
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
     answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
-    answers.submit()
+    try:
+        answers.submit()
+    except ContextLengthError as error:
+        error.param = field
+        raise
     return answers
 
 
@@ -156,7 +191,7 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _matcher(model: WritingModel, compiled: Callable[[WritingModel], Matcher]) -> Matcher:
+async def _compiled(model: WritingModel, compiled: Callable[[WritingModel], Constraint]) -> Constraint:
     """A schema that is compiled, unless that takes too long (``InputError``)."""
     await asyncio.to_thread(lambda: model.grammars)
     try:
@@ -178,8 +213,9 @@ def _count(metrics: Metrics, name: str, answers: Answers) -> None:
 
 async def _whole(teller: Teller, answers: Answers) -> Response:
     pieces: list[list[Any]] = [[] for _ in answers.requests]
-    async for piece in answers:
-        pieces[piece.choice].append(piece)
+    async for piece in answers.pieces():
+        if piece is not None:
+            pieces[piece.choice].append(piece)
     return JSONResponse(teller.whole(pieces, answers.usage))
 
 
@@ -188,7 +224,7 @@ async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
     try:
         for chunk in teller.begins(len(answers.requests)):
             yield _event(chunk)
-        async for piece in _kept_alive(answers):
+        async for piece in answers.pieces(_QUIET):
             if piece is None:
                 yield b": \n\n"
                 continue
@@ -199,25 +235,6 @@ async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
     except TranseptError as error:
         for chunk in teller.fails(parse_json(bytes(reply_to(error).body).decode())):
             yield _event(chunk)
-
-
-async def _kept_alive(answers: Answers) -> AsyncIterator[Any]:
-    """The pieces, and ``None`` where none has come for a while."""
-    pieces = aiter(answers)
-    following = asyncio.ensure_future(anext(pieces, StopAsyncIteration))
-    try:
-        while True:
-            done, _ = await asyncio.wait((following,), timeout=_QUIET)
-            if not done:
-                yield None
-                continue
-            if (piece := following.result()) is StopAsyncIteration:
-                return
-            yield piece
-            following = asyncio.ensure_future(anext(pieces, StopAsyncIteration))
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
 
 
 def _event(chunk: Chunk) -> bytes:

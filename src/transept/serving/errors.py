@@ -45,13 +45,14 @@ class BusyError(TranseptError, RuntimeError):
     """A request cannot be taken now; another server may, or this one later."""
 
     code: ClassVar[str] = "busy"
+    status: ClassVar[int] = 503
     seconds = 1  # after which it may be asked again
 
 
 class QueueFullError(BusyError):
     """So many rows wait that no more are taken."""
 
-    code = "queue_full"
+    code, status = "queue_full", 429
 
     def __init__(self, message: str, seconds: int) -> None:
         super().__init__(message, hint=f"Try again in {seconds} s.")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
@@ -15,32 +13,14 @@ from transept.errors import InputError
 from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.protocol.audio import read_form
+from transept.serving.protocol.base import Reading
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
 from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.ranks import RankRequest, ScoreRequest
 from transept.serving.protocol.tasks import TaskRequest
 from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.store import Models, can
-from transept.serving.tasks import WRITING, TaskModel
-
-
-class Asked(Protocol):
-    """A request with its inputs, and the work of answering them."""
-
-    @property
-    def model(self) -> str | None:
-        """The name that it asks for."""
-
-    @property
-    def keep_alive(self) -> str | float | None:
-        """How long the model stays."""
-
-    @property
-    def items(self) -> Sequence[object]:
-        """What is read."""
-
-    def answer(self, model: TaskModel, task: str) -> tuple[object, int]:
-        """The answer of that task, and how many tokens were read."""
+from transept.serving.tasks import WRITING
 
 
 def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts: int) -> None:
@@ -87,7 +67,7 @@ def add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts
     _add_token_routes(app, models)
 
 
-async def _answer(models: Models, metrics: Metrics, max_texts: int, body: Asked, request: Request, *tasks: str) -> Response:
+async def _answer(models: Models, metrics: Metrics, max_texts: int, body: Reading, request: Request, *tasks: str) -> Response:
     """The answer of the first of some tasks that the model is for, unless its client leaves before."""
 
     async def computed() -> Response:

@@ -8,22 +8,11 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from transept.errors import ConfigError, FormatError, GenerationError, InputError, TranseptError, UnsupportedError
-from transept.serving.errors import (
-    BusyError,
-    ContextLengthError,
-    DrainingError,
-    EngineDeadError,
-    FailedError,
-    FieldError,
-    LoadingError,
-    ModelNotFoundError,
-    QueueFullError,
-)
+from transept.serving.errors import BusyError, ContextLengthError, FailedError, FieldError, ModelNotFoundError
 
-_BUSY = {QueueFullError: 429, LoadingError: 503, DrainingError: 503, EngineDeadError: 503}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 408: "timeout"}
-_CODES |= {413: "body_too_large", 415: "unsupported_media_type"}
+_CODES |= {413: "body_too_large", 415: "unsupported_media_type", 500: "server_error"}
 
 
 def reply(status: int, message: str, code: str | None = None, param: str | None = None) -> JSONResponse:
@@ -38,17 +27,16 @@ def reply_to(error: BaseException) -> JSONResponse:
     """The answer to a request that ends with an error; of one that is not ours, its text stays here."""
     text = f"{error.message} {error.hint or ''}".strip() if isinstance(error, TranseptError) else ""  # without its path
     if isinstance(error, BusyError):
-        found = reply(_BUSY[type(error)], text, error.code)
+        found = reply(error.status, text, error.code)
         found.headers["retry-after"] = str(error.seconds)
         return found
     if isinstance(error, ModelNotFoundError):
         return reply(404, text, error.code, "model")
+    if isinstance(error, ContextLengthError | FieldError):
+        return reply(400, text, error.code, error.param)
     if isinstance(error, InputError | UnsupportedError | FormatError | ConfigError):
-        code = error.code if isinstance(error, ContextLengthError | FieldError) else "invalid_value"
-        return reply(400, text, code, getattr(error, "param", None))
-    if isinstance(error, FailedError | GenerationError):
-        return reply(500, text, "server_error")
-    return reply(500, "the server has failed with this request.", "server_error")
+        return reply(400, text)
+    return reply(500, text if isinstance(error, FailedError | GenerationError) else "the server has failed with this request.")
 
 
 def reply_to_body(errors: Iterable[Mapping[str, Any]], body: Any) -> JSONResponse:

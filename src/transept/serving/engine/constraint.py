@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,11 +49,7 @@ class Grammars:
         self._opens = frozenset(self._marks[mark] for mark in REASONING_TAGS if mark in self._marks)
         self._tokenizer = llguidance.LLTokenizer(tokenizer.backend_tokenizer.to_str(), eos_token=self._ends)
 
-    def json_object(self) -> Matcher:
-        """A JSON object of any form."""
-        return self.json_schema(JSON_OBJECT)
-
-    def json_schema(self, schema: Mapping[str, Any]) -> Matcher:
+    def json_schema(self, schema: Mapping[str, Any]) -> Constraint:
         """JSON of a schema, without free white space; ``InputError`` with the library's reason for schemas that are none."""
         check_schema(schema)
         try:
@@ -61,18 +58,9 @@ class Grammars:
             raise InputError(f"the schema cannot be used: {error!s:.500}") from None
         return self._compiled(grammar, "schema")
 
-    def regex(self, pattern: str) -> Matcher:
-        """A text that a regular expression fits as a whole, in the syntax of Rust's ``regex``."""
-        refuse(len(pattern.encode()) > MAX_BYTES, f"the pattern has more than {MAX_BYTES} bytes.", "Pass a shorter one.")
-        return self._compiled(self._matcher.grammar_from_regex(pattern), "pattern")
-
-    def arguments(self, function: Mapping[str, Any]) -> Matcher:
-        """The arguments of a function."""
-        return self.json_schema(schema_of(function))
-
     def calls(
         self, functions: Sequence[Mapping[str, Any]], template: str, *, parallel: bool = True, free: bool = False
-    ) -> Matcher:
+    ) -> Constraint:
         """One call or more of some functions, as a model spells them.
 
         Args:
@@ -101,23 +89,40 @@ class Grammars:
         tokens = {mark: f"<[{index}]>" for mark, index in self._marks.items()}
         return " ".join(tokens.get(part) or json.dumps(part, ensure_ascii=False) for part in apart.split("\0") if part)
 
-    def _compiled(self, grammar: str, what: str, ends: Sequence[int] = ()) -> Matcher:
+    def _compiled(self, grammar: str, what: str, ends: Sequence[int] = ()) -> Constraint:
         made = self._matcher(self._tokenizer, grammar, log_level=0)
         if made.is_error():
             raise InputError(f"the {what} cannot be used: {made.get_error():.500}")
-        return Matcher(made, self._tokenizer.vocab_size, self._opens, ends)
+        return Constraint(made, self._tokenizer.vocab_size, self._opens, ends)
 
 
-class Matcher:
-    """Where one row stands in its constraint.
+class Constraint:
+    """What the answer of a row must look like, and how far the row is in it; a processor of scores (1, V).
 
-    ``vocabulary`` is the number of ids of the tokenizer; a model may have more, which are never allowed. The tokens
-    ``opens`` begin reasoning. Where there are ``ends``, the answer ends with one of them as soon as it may, unless the
-    model's own likeliest token goes on.
+    Args:
+        matcher: of llguidance.
+        vocabulary: the number of ids of the tokenizer; a model may have more, which are never allowed.
+        opens: tokens that begin reasoning.
+        ends: where there are some, the answer ends with one of them as soon as it may, unless the model's own likeliest
+            token goes on.
     """
 
     def __init__(self, matcher: Any, vocabulary: int, opens: frozenset[int] = frozenset(), ends: Sequence[int] = ()) -> None:
-        self._matcher, self.vocabulary, self.opens, self.ends = matcher, vocabulary, opens, ends
+        self._matcher, self._vocabulary, self._opens, self._ends = matcher, vocabulary, opens, ends
+        self._reasons: Callable[[], bool] = bool
+        self._opened = False  # by a token whose text is not read yet
+
+    def of_row(self, reasons: Callable[[], bool], *, may_open: bool = False) -> Constraint:
+        """The same for one more row, which is as far.
+
+        Args:
+            reasons: whether what comes next is reasoning, which may be anything.
+            may_open: whether the answer may begin with a token that opens reasoning, where that is the likeliest of all.
+        """
+        opens = self._opens if may_open else frozenset[int]()
+        found = Constraint(self._matcher.deep_copy(), self._vocabulary, opens, self._ends)
+        found._reasons = reasons
+        return found
 
     @property
     def is_fulfilled(self) -> bool:
@@ -125,43 +130,17 @@ class Matcher:
         return bool(self._matcher.is_accepting())
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing but an end may come."""
-        return bool(self._matcher.is_stopped())
-
-    def copy(self) -> Matcher:
-        """Another row at the same place."""
-        return Matcher(self._matcher.deep_copy(), self.vocabulary, self.opens, self.ends)
-
-    def accept(self, index: int) -> None:
-        """Take a token that was written; ``InputError`` where it was not allowed."""
-        if not self._matcher.consume_token(index):
-            raise InputError(f"the id {index} is not allowed here: {self._matcher.get_error():.300}")
-
-    def bits(self) -> bytes:
-        """The ids that may come next, a bit for each, the lowest of a byte first."""
-        return bytes(self._matcher.compute_bitmask())
-
-
-class Constraint:
-    """Lets one row write what its matcher allows, behind its reasoning; a processor of scores (1, V).
-
-    Args:
-        matcher: of this row alone.
-        reasons: whether what comes next is reasoning.
-        may_open: whether the answer may begin with a token that opens reasoning, where that is the likeliest of all.
-    """
-
-    def __init__(self, matcher: Matcher, reasons: Callable[[], bool], *, may_open: bool = False) -> None:
-        self._matcher, self._reasons = matcher, reasons
-        self._opens = matcher.opens if may_open else frozenset[int]()
-        self._opened = False  # by a token whose text is not read yet
-
-    @property
     def _waits(self) -> bool:
         reasons = self._reasons()
         self._opened = self._opened and not reasons
         return reasons or self._opened
+
+    def allowed(self, count: int) -> Tensor:
+        """Which of so many ids may come next (V)."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        found = np.zeros(count, bool)
+        found[: self._vocabulary] = np.unpackbits(bits, count=self._vocabulary, bitorder="little")[:count]
+        return torch.from_numpy(found)
 
     def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
         """The scores, with those that are not allowed at ``-inf``."""
@@ -169,37 +148,28 @@ class Constraint:
             return scores
         # A model that does not think has a mark for it in its vocabulary, too, and may give it more than what is allowed;
         # and a weak one would call functions for ever, since all that it may write is unlikely.
-        best, found = int(scores.argmax()), masked(scores, [self._matcher])
+        best, found = int(scores.argmax()), scores.masked_fill(~self.allowed(scores.shape[-1]).to(scores.device), -torch.inf)
         if best in self._opens:
             found[:, best] = scores[:, best]
-        elif self._matcher.ends and self._matcher.is_fulfilled and not bool(found[0, best].isfinite()):
+        elif self._ends and self.is_fulfilled and not bool(found[0, best].isfinite()):
             only = torch.full_like(scores, -torch.inf)
-            only[:, self._matcher.ends] = scores[:, self._matcher.ends]
+            only[:, self._ends] = scores[:, self._ends]
             found = only if bool(only.amax().isfinite()) else found  # settings may allow no end yet
         return found
 
     def accept(self, index: int) -> bool:
-        """Take a token before its text is made; gives whether the answer is complete with it."""
-        if self._waits or self._matcher.is_over:
+        """Take a token before its text is made; gives whether the answer is complete with it.
+
+        Raises:
+            InputError: the token is not allowed.
+        """
+        if self._waits or self._matcher.is_stopped():
             return False
         opens, self._opens = self._opens, frozenset()
         self._opened = index in opens
-        if not self._opened:
-            self._matcher.accept(index)
-        return self._matcher.is_over
-
-
-def masked(scores: Tensor, matchers: Sequence[Matcher | None]) -> Tensor:
-    """Scores (B, V) with ``-inf`` for ids that a row's matcher does not allow; rows without one are left as they are."""
-    found, places = scores.clone(), torch.arange(8, dtype=torch.uint8)
-    for row, matcher in enumerate(matchers):
-        if matcher is not None:
-            taken = torch.frombuffer(bytearray(matcher.bits()), dtype=torch.uint8)
-            allowed = torch.zeros(scores.shape[-1], dtype=torch.bool)
-            size = min(matcher.vocabulary, scores.shape[-1])
-            allowed[:size] = (taken[:, None] >> places & 1).flatten()[:size].bool()
-            found[row].masked_fill_(~allowed.to(scores.device), -torch.inf)
-    return found
+        if not self._opened and not self._matcher.consume_token(index):
+            raise InputError(f"the id {index} is not allowed here: {self._matcher.get_error():.300}")
+        return bool(self._matcher.is_stopped())
 
 
 def schema_of(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,56 +15,21 @@ class StopStrings:
     """Ends a text that comes in pieces before the first of some strings.
 
     The text is over as soon as it ends with one of them; of several that end there, the longest is left out. Text is held
-    back only while its end is a beginning of one of them. Time is linear in the text, for any number of strings (Aho and
-    Corasick 1975).
+    back only while its end is a beginning of one of them.
     """
 
     def __init__(self, strings: Iterable[str] = ()) -> None:
-        self.stopped, self._held, self._state = False, "", 0
-        self._next: list[dict[str, int]] = [{}]
-        self._depth, self._found = [0], [0]  # of each state: the characters of its beginning, and of a string that ends there
-        for string in strings:
-            refuse(not string, "a stop string must not be empty.", "Leave it out.")
-            state = 0
-            for character in string:
-                state = self._next[state].setdefault(character, len(self._next))
-                if state == len(self._next):
-                    self._next.append({})
-                    self._depth.append(0)
-                    self._found.append(0)
-            self._found[state] = len(string)
-        self._back = [0] * len(self._next)
-        self._link()
-
-    def _link(self) -> None:
-        """Find for each state the longest end of it that is another beginning."""
-        waiting = deque([0])
-        while waiting:
-            state = waiting.popleft()
-            for character, after in self._next[state].items():
-                self._depth[after] = self._depth[state] + 1
-                self._back[after] = self._step(self._back[state], character) if state else 0
-                self._found[after] = self._found[after] or self._found[self._back[after]]
-                waiting.append(after)
-
-    def _step(self, state: int, character: str) -> int:
-        while state and character not in self._next[state]:
-            state = self._back[state]
-        return self._next[state].get(character, 0)
+        self.strings, self.stopped, self._held = [*strings], False, ""
+        refuse("" in self.strings, "a stop string must not be empty.", "Leave it out.")
 
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that no string can begin in any more, and whether one was written; nothing is shown after that."""
-        if self.stopped:
-            return "", True
-        before, whole = len(self._held), self._held + text
-        for place, character in enumerate(text, before + 1):
-            self._state = self._step(self._state, character)
-            if found := self._found[self._state]:
-                self.stopped, self._held = True, ""
-                return whole[: place - found], True
-        end = len(whole) - self._depth[self._state]
-        self._held = whole[end:]
-        return whole[:end], False
+        whole = "" if self.stopped else self._held + text
+        ends = [(begin + len(each), begin) for each in self.strings if (begin := whole.find(each)) >= 0]
+        self.stopped = self.stopped or bool(ends)
+        size = min(ends)[1] if ends else len(whole) - max((_shared(whole, each) for each in self.strings), default=0)
+        self._held = "" if ends else whole[size:]
+        return whole[:size], self.stopped
 
     @property
     def is_whole(self) -> bool:
@@ -74,8 +38,14 @@ class StopStrings:
 
     def end(self) -> str:
         """What was held back, now that no more comes."""
-        held, self._held, self._state = self._held, "", 0
+        held, self._held = self._held, ""
         return held
+
+
+def _shared(text: str, string: str) -> int:
+    """How many characters at the end of a text are the beginning of a string."""
+    longest = text[-len(string) :]
+    return next((len(longest) - place for place in range(len(longest)) if string.startswith(longest[place:])), 0)
 
 
 class Writer:
@@ -87,8 +57,8 @@ class Writer:
         max_tokens: how many tokens an answer has at most.
         ends: ids that end the answer; they count as tokens and have no text.
         stop: strings that end the answer and are not shown.
-        reader: tells reasoning and calls from text, by marks that may be special tokens; without, all is text.
-        skip_special_tokens: leave out special tokens, but for the marks that the reader looks for.
+        reader: tells reasoning and calls from text, by marks that may be special tokens; without, all is text. Other special
+            tokens are left out.
 
     Attributes:
         tokens: how many were written, with an end.
@@ -108,15 +78,14 @@ class Writer:
         ends: Collection[int] = (),
         stop: Iterable[str] = (),
         reader: AnswerReader | CallReader | None = None,
-        skip_special_tokens: bool = True,
     ) -> None:
         refuse(max_tokens < 1, f"`max_tokens` must be at least 1, but is {max_tokens}.")
-        keep = mark_ids(tokenizer) if reader is not None and skip_special_tokens else frozenset[int]()
-        self.detokenizer = Detokenizer(tokenizer, skip_special_tokens, prompt, keep)
+        keep = frozenset[int]() if reader is None else mark_ids(tokenizer)
+        self.detokenizer = Detokenizer(tokenizer, prompt=prompt, keep=keep)
         self.stops, self.reader, self.ends, self.max_tokens = StopStrings(stop), reader, frozenset(ends), max_tokens
         self.tokens = self.reasoning_tokens = 0
         self.finish_reason: str | None = None
-        self.skipped = (special_ids(tokenizer) if skip_special_tokens else frozenset[int]()) - keep
+        self.skipped = special_ids(tokenizer) - keep
         self.since_whole = ""
         self._has_calls = False
 

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from transept.errors import InputError
 from transept.pipelines.transcription import TranscriptionPipeline
 from transept.serving.errors import FieldError
-from transept.serving.protocol.base import Name, Using
+from transept.serving.protocol.base import Name, Reading
 from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 
@@ -22,7 +22,7 @@ MAX_FIELDS, MAX_FIELD = 16, 4096
 CHUNK = 30.0  # seconds that a model without windows reads at once
 
 
-class TranscriptionRequest(Using):
+class TranscriptionRequest(Reading):
     """A recording, and how it is to be answered."""
 
     file: Annotated[bytes, Field(min_length=1)]
@@ -33,11 +33,9 @@ class TranscriptionRequest(Using):
 
     @property
     def items(self) -> list[bytes]:
-        """What is read."""
         return [self.file]
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        """The answer; tokens are not counted (``FieldError``: no recording, or a language that cannot be chosen)."""
         pipeline, whole = model.doing(task), self.response_format == "verbose_json"
         sound = Media().sound(self.file, "file", pipeline.feature_extractor.sampling_rate)
         found = pipeline(sound, **self._options(pipeline, whole))

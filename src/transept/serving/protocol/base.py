@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -14,9 +14,10 @@ from transept.environment.units import seconds
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
 from transept.serving.answering import Chunk, Piece, Usage
-from transept.serving.engine.constraint import JSON_OBJECT, Matcher
+from transept.serving.engine.constraint import JSON_OBJECT, Constraint
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
+from transept.serving.tasks import TaskModel
 
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
 
@@ -43,6 +44,25 @@ class Using(Body):
     """A request that uses a model, and may say how long that stays loaded."""
 
     keep_alive: KeepAlive | None = None
+
+
+class Reading(Using, ABC):
+    """Inputs that a model reads; the model may be left out where one alone is for them."""
+
+    model: Name | None = None
+
+    @property
+    @abstractmethod
+    def items(self) -> Collection[Any]:
+        """What is read; texts by their places in the request."""
+
+    @abstractmethod
+    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+        """The answer of that task, and how many tokens were read.
+
+        Raises:
+            InputError, ContextLengthError: what cannot be read.
+        """
 
 
 class StreamOptions(Body):
@@ -99,6 +119,7 @@ class TextRequest(Using):
 class Writing(TextRequest, ABC):
     """What completions and chats have in common; settings that are absent are the model's own."""
 
+    reads: ClassVar[str]  # the field that prompts are made of
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
@@ -119,7 +140,7 @@ class Writing(TextRequest, ABC):
         """Whether the answer must be of a certain form."""
         return self.schema_of_answer is not None
 
-    def compiled(self, model: WritingModel) -> Matcher:
+    def compiled(self, model: WritingModel) -> Constraint:
         """What the answer must look like (``InputError`` where that cannot be)."""
         assert self.schema_of_answer is not None
         return model.grammars.json_schema(self.schema_of_answer)

@@ -14,7 +14,7 @@ from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, joined
-from transept.serving.engine.constraint import Matcher
+from transept.serving.engine.constraint import Constraint, schema_of
 from transept.serving.engine.logprobs import TokenBytes, Told, of_chat
 from transept.serving.engine.pictures import Pictures
 from transept.serving.errors import FieldError
@@ -163,6 +163,8 @@ class NamedTool(Body):
 class ChatRequest(Writing):
     """Messages, and what the model may call."""
 
+    reads = "messages"
+
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
@@ -211,13 +213,13 @@ class ChatRequest(Writing):
         """Whether the answer, or a call in it, must be of a certain form."""
         return super().is_constrained or self.must_call or any(each.strict for each in self._offered)
 
-    def compiled(self, model: WritingModel) -> Matcher:
+    def compiled(self, model: WritingModel) -> Constraint:
         """What the answer must look like (``InputError`` where that cannot be)."""
         if super().is_constrained:
             return super().compiled(model)
         functions = [each.model_dump() for each in self._offered]
         if isinstance(self.tool_choice, NamedTool):
-            return model.grammars.arguments(functions[0])
+            return model.grammars.json_schema(schema_of(functions[0]))
         template, parallel = model.tokenizer.get_chat_template(tools=functions), self.parallel_tool_calls is not False
         return model.grammars.calls(functions, template, parallel=parallel, free=not self.must_call)
 

@@ -23,6 +23,8 @@ Ids = Annotated[list[Token], Field(min_length=1, max_length=2**22)]
 class CompletionRequest(Writing):
     """A prompt, or several: texts or ids."""
 
+    reads = "prompt"
+
     prompt: (
         Text
         | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from transept.pipelines.batching import Sample
 from transept.pipelines.tasks.retrieval import EmbeddingOptions, normalized
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.errors import FieldError
-from transept.serving.protocol.base import Count, Name, Text, Token, Using
+from transept.serving.protocol.base import Count, Name, Reading, Text, Token
 from transept.serving.tasks import TaskModel, check_lengths, compute, rows_of
 
 TASK = "text-embedding"
@@ -36,17 +37,25 @@ def options_of(truncate: bool, **given: Any) -> EmbeddingOptions:
     return EmbeddingOptions(**given) if truncate else WholeTexts(**given)
 
 
-def listed(given: Any) -> list[Any]:
-    """Texts, or lists of ids, of which one may stand alone."""
-    return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+def by_place(field: str, given: Any) -> dict[str, Any]:
+    """Texts or lists of ids, of which one may stand alone, each by its path in the request."""
+    if isinstance(given, list) and not isinstance(given[0], int):
+        return {f"{field}.{number}": each for number, each in enumerate(given)}
+    return {field: given}
 
 
-def places(field: str, given: Any) -> list[str]:
-    """The path of each of them in the request."""
-    return [f"{field}.{number}" for number in range(len(given))] if listed(given) is given else [field]
+def results_of(pipeline: Any, rows: Sequence[list[Sample]], options: Any) -> tuple[list[list[Any]], int]:
+    """What the model makes of the rows of each input, and how many tokens it reads."""
+    return compute(pipeline, rows, options), sum(row.length for each in rows for row in each)
 
 
-class Vectors(Using):
+def listed(model: str, data: list[dict[str, Any]], tokens: int) -> tuple[dict[str, Any], int]:
+    """An answer that lists one thing for each input, and how many tokens were read."""
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}, tokens
+
+
+class Vectors(Reading):
     """What both routes take beside their texts."""
 
     dimensions: Count | None = None
@@ -54,11 +63,10 @@ class Vectors(Using):
     prompt_name: Annotated[str, Field(max_length=256)] | None = None
 
     @property
-    def places(self) -> list[str]:
-        """Where each input stands in the request."""
-        raise NotImplementedError
+    @abstractmethod
+    def items(self) -> dict[str, Any]: ...
 
-    def computed(self, model: TaskModel, items: Sequence[Any], normalize: bool) -> tuple[NDArray[np.float32], int]:
+    def computed(self, model: TaskModel, normalize: bool) -> tuple[NDArray[np.float32], int]:
         """Vectors (N, E), and how many tokens were read.
 
         Raises:
@@ -70,22 +78,20 @@ class Vectors(Using):
             raise FieldError("dimensions", what)
         options = options_of(self.truncate, normalize=normalize, prompt_name=self.prompt_name)
         pipeline.check_options(options)
-        rows = self._rows(model, items, options)
-        vectors = np.stack([results[0] for results in compute(pipeline, rows, options)])
-        if self.dimensions is not None:
-            vectors = normalized(vectors[:, : self.dimensions])
-        return vectors, sum(row.length for each in rows for row in each)
+        results, tokens = results_of(pipeline, self._rows(model, pipeline, options), options)
+        vectors = np.stack([each[0] for each in results])
+        return vectors if self.dimensions is None else normalized(vectors[:, : self.dimensions]), tokens
 
-    def _rows(self, model: TaskModel, items: Sequence[Any], options: EmbeddingOptions) -> list[list[Sample]]:
-        pipeline, most = model.doing(TASK), model.vocabulary - 1
+    def _rows(self, model: TaskModel, pipeline: Any, options: EmbeddingOptions) -> list[list[Sample]]:
+        places, items, most = [*self.items], [*self.items.values()], model.vocabulary - 1
         if isinstance(items[0], str):
-            return rows_of(pipeline, items, options, self.places)
+            return rows_of(pipeline, items, options, places)
         if pipeline.head.prompt(options.prompt_name):
             raise InputError("ids have no prompt in front of them, but this model's texts do.", hint="Pass texts.")
         if (wrong := next((token for ids in items for token in ids if token > most), None)) is not None:
             raise InputError(f"the id {wrong} is no token: there are those from 0 to {most}.")
         rows = [[Sample.of(ids[: pipeline.max_length] if self.truncate else ids)] for ids in items]
-        check_lengths(pipeline, rows, self.places)
+        check_lengths(pipeline, rows, places)
         return rows
 
 
@@ -98,46 +104,29 @@ class EmbeddingsRequest(Vectors):
     user: Annotated[str, Field(max_length=512)] | None = None  # taken, and of no effect
 
     @property
-    def items(self) -> list[Any]:
-        """What is read."""
-        return listed(self.input)
-
-    @property
-    def places(self) -> list[str]:
-        """Where it stands in the request."""
-        return places("input", self.input)
+    def items(self) -> dict[str, Any]:
+        return by_place("input", self.input)
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        """The answer, and how many tokens were read."""
-        vectors, tokens = self.computed(model, self.items, normalize=False)
+        vectors, tokens = self.computed(model, normalize=False)
         data = [{"object": "embedding", "index": i, "embedding": self._told(each)} for i, each in enumerate(vectors)]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {"object": "list", "data": data, "model": self.model, "usage": usage}, tokens
+        return listed(self.model, data, tokens)
 
     def _told(self, vector: NDArray[np.float32]) -> Any:
-        return (
-            base64.b64encode(vector.astype("<f4").tobytes()).decode() if self.encoding_format == "base64" else vector.tolist()
-        )
+        is_float = self.encoding_format != "base64"
+        return vector.tolist() if is_float else base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 class EmbedRequest(Vectors):
     """Texts or ids, as clients of Text Embeddings Inference send them; the model may be left out where one is for them."""
 
-    model: Name | None = None
     inputs: Input
     normalize: bool = True
 
     @property
-    def items(self) -> list[Any]:
-        """What is read."""
-        return listed(self.inputs)
-
-    @property
-    def places(self) -> list[str]:
-        """Where it stands in the request."""
-        return places("inputs", self.inputs)
+    def items(self) -> dict[str, Any]:
+        return by_place("inputs", self.inputs)
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        """The vectors alone, and how many tokens were read."""
-        vectors, tokens = self.computed(model, self.items, normalize=self.normalize)
+        vectors, tokens = self.computed(model, normalize=self.normalize)
         return vectors.tolist(), tokens

@@ -221,6 +221,8 @@ class ResponseTeller:
         body: the request.
     """
 
+    reads = "input"
+
     def __init__(self, body: ResponsesRequest) -> None:
         told = body.model_dump(by_alias=True, exclude={"input", "stream", "include", "cache_salt", "keep_alive"})
         self._chat, self._numbers, self._logprobs = body.chat, count(), list[Any]()

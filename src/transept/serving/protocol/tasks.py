@@ -16,7 +16,7 @@ from transept.errors import InputError, TranseptError, nearest
 from transept.pipelines import ALIASES
 from transept.pipelines.tasks.generation import WritingPipeline
 from transept.serving.errors import FieldError
-from transept.serving.protocol.base import Name, Using
+from transept.serving.protocol.base import Reading
 from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 
@@ -40,24 +40,17 @@ _LARGEST = 2**53  # of numbers
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
 
-class TaskRequest(Using):
+class TaskRequest(Reading):
     """Inputs of a pipeline, and its options."""
 
-    model: Name | None = None
     inputs: Any
     parameters: Annotated[dict[str, Any], Field(max_length=64)] = {}
 
     @property
     def items(self) -> list[Any]:
-        """What is read."""
         return self.inputs if isinstance(self.inputs, list) else [self.inputs]
 
     def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        """The answer; tokens are not counted.
-
-        Raises:
-            InputError: inputs or parameters that the task does not have.
-        """
         task, pipeline = ALIASES.get(task, task), model.doing(task)
         self._check_parameters(task, pipeline)
         inputs = opened(task, self.inputs, getattr(getattr(pipeline, "feature_extractor", None), "sampling_rate", 0))
