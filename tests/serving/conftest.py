@@ -95,7 +95,7 @@ class Stream(threading.Thread):
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__()
-        self.url, self.lines, self.ended = url, list[str](), 0.0
+        self.url, self.lines = url, list[str]()
         self.body = {"model": "tiny", "prompt": "a", "max_tokens": 500, "stream": True} | more
         self.start()
         until(lambda: bool(self.lines) or not self.is_alive())
@@ -107,7 +107,6 @@ class Stream(threading.Thread):
         ):
             for line in answer.iter_lines():
                 self.lines += [line] if line else []
-        self.ended = time.monotonic()
 
     @property
     def error(self) -> Any:

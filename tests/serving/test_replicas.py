@@ -133,7 +133,7 @@ def test_a_client_that_leaves_frees_its_row(replicas: Replicas) -> None:
 
     before = cancelled()
     for streams in (True, False):
-        body = {"model": "tiny", "prompt": "a", "max_tokens": 500, "stream": streams}
+        body = {"model": "tiny", "prompt": ["a"] * 16, "max_tokens": 500, "stream": streams}
         try:
             with httpx.stream("POST", f"{replicas.url}/v1/completions", json=body, timeout=0.2) as answer:
                 next(answer.iter_lines())

@@ -180,7 +180,7 @@ def test_keys(folder: Path) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_client_that_leaves_frees_its_row(server: Server, streams: bool) -> None:
-    body = {"model": "tiny", "prompt": "a", "max_tokens": 500, "stream": streams}
+    body = {"model": "tiny", "prompt": ["a"] * 128, "max_tokens": 500, "stream": streams}  # more than 0.1 s of work anywhere
     with suppress(httpx.ReadTimeout), httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=0.1) as answer:
         next(answer.iter_lines())
         assert streams

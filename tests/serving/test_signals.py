@@ -54,7 +54,7 @@ def test_a_signal_lets_answers_end_and_takes_no_more(process: Process) -> None:
     url = process.told["url"]
     with httpx.Client(base_url=url) as idle:
         assert idle.get("/ready").status_code == 200
-        streams = [Stream(url) for _ in range(3)]
+        streams = [Stream(url, prompt=["a"] * 16) for _ in range(3)]
         process.popen.send_signal(signal.SIGTERM)
         until(lambda: idle.get("/ready").status_code == 503)
         refused = httpx.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": "a"})

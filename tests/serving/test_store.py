@@ -166,11 +166,12 @@ def test_a_model_with_rows_is_not_taken_away(serve: Serve) -> None:
     with httpx.stream("POST", f"{shelf.url}/v1/completions", json=body) as answer:
         lines = answer.iter_lines()
         next(lines)
-        busy = ask(shelf, "b")
-        assert (busy.status_code, busy.json()["error"]["code"]) == (503, "loading")
-        assert int(busy.headers["retry-after"]) >= 1
-        found = httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "a"}).json()
-        assert found["loaded"]
+        with shelf.models.get("a").worker.turn:  # no pass begins meanwhile, so that the row is there
+            busy = ask(shelf, "b")
+            assert (busy.status_code, busy.json()["error"]["code"]) == (503, "loading")
+            assert int(busy.headers["retry-after"]) >= 1
+            found = httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "a"}).json()
+            assert found["loaded"]
         assert any('"finish_reason":"length"' in line for line in lines)
     until(lambda: loaded(shelf) == [])
     text(ask(shelf, "b", keep_alive=-1))
