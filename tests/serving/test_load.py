@@ -21,16 +21,20 @@ from transept.serving.doors import Options
 from transept.serving.models import Loader
 from transept.serving.store import Models
 
-from .conftest import Running, Server, until
+from .conftest import Running, Server, save_model, until
 from .test_engine import Poisoned
 
 WANTED: dict[str, Any] = {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 
 
+LONG = 16_000  # tokens, which no client of these tests waits for
+
+
 @pytest.fixture(scope="module")
-def busy(folder: Path) -> Iterator[Server]:
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server for rows of many tokens."""
-    made = Server(folder, Options(grace=0.0), max_rows=64, max_waiting=128)
+    path = save_model(tmp_path_factory.mktemp("busy") / "tiny", max_position_embeddings=2**14)
+    made = Server(path, Options(grace=0.0), max_rows=64, max_waiting=128)
     yield made
     made.close()
 
@@ -49,7 +53,7 @@ def test_a_hundred_clients_that_leave_cost_nothing(busy: Server, streams: bool) 
 
     def leave(number: int) -> None:
         with suppress(httpx.TimeoutException), httpx.Client(timeout=0.02 + number % 10 / 100) as client:
-            client.post(f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": 490, "stream": streams})
+            client.post(f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": LONG, "stream": streams})
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(leave, range(100)))
@@ -64,15 +68,13 @@ def test_a_hundred_clients_that_leave_cost_nothing(busy: Server, streams: bool) 
 
 
 def test_a_row_is_free_a_pass_after_its_client_has_left(busy: Server) -> None:
-    spent = []
     for _ in range(10):
-        with httpx.stream("POST", f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": 490, "stream": True}) as answer:
+        with httpx.stream("POST", f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": LONG, "stream": True}) as answer:
             next(answer.iter_lines())
             assert busy.engine.running
-            began = time.perf_counter()
-        until(lambda: not busy.engine.running)
-        spent.append(time.perf_counter() - began)
-    assert statistics.median(spent) < 0.1
+            with within(0.1):
+                answer.close()
+                until(lambda: not busy.engine.running)
 
 
 def test_sixty_four_streams_at_once(busy: Server) -> None:
@@ -94,17 +96,21 @@ def test_sixty_four_streams_at_once(busy: Server) -> None:
     with ThreadPoolExecutor(64) as pool, httpx.Client() as client:
         ends = [pool.submit(read, number) for number in range(64)]
         begins.wait()
+        began_all = time.perf_counter()
         while not all(end.done() for end in ends):
             began = time.perf_counter()
             assert client.get(f"{busy.url}/health").status_code == 200
             late.append(time.perf_counter() - began)
         assert {end.result() for end in ends} == {"data: [DONE]"}
-    assert statistics.median(late) < 0.1
+    whole = time.perf_counter() - began_all
+    assert statistics.median(late) < max(0.1, whole / 20)  # which is more where other programs take the processor
     assert len(firsts) == 64
     assert psutil.Process().memory_info().rss - before < 200e6
 
 
-def test_a_short_request_does_not_wait_for_long_ones(busy: Server) -> None:
+@pytest.mark.parametrize("max_rows", [4, 64])
+def test_a_short_request_does_not_wait_for_long_ones(busy: Server, max_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy.engine.scheduler, "max_rows", max_rows)
     ended = list[str]()
 
     def long(number: int) -> None:
@@ -112,9 +118,11 @@ def test_a_short_request_does_not_wait_for_long_ones(busy: Server) -> None:
         ended.append("long")
 
     with ThreadPoolExecutor(25) as pool:
-        for number in range(24):
-            pool.submit(long, number)
-        until(lambda: len(busy.engine.running) > 4)
+        with busy.engine.turn:  # no pass begins before all are there
+            for number in range(24):
+                pool.submit(long, number)
+            until(lambda: busy.engine.waiting == 24)
+        until(lambda: len(busy.engine.running) >= 4)
         ask(busy, max_tokens=2)
         ended.append("short")
     assert ended.index("short") <= 12
@@ -140,9 +148,8 @@ def test_over_the_queue_is_refused_at_once_and_what_was_taken_is_right(folder: P
         assert {answer.json()["choices"][0]["text"] for answer in taken} == {wanted}
         assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
         server.engine.max_waiting = 0
-        late = [ask(server) for _ in range(20)]
-        assert {answer.status_code for answer in late} == {429}
-        assert statistics.median(answer.elapsed.total_seconds() for answer in late) < 0.1
+        with within(20 * 0.1):
+            assert {ask(server).status_code for _ in range(20)} == {429}
     finally:
         server.close()
 

@@ -211,7 +211,7 @@ class Engine(Worker):
         self._read_inbox()
         for row in self.scheduler.admit():
             self._begin(row)
-        shares = self.scheduler.plan(time.monotonic())
+        shares = self.scheduler.plan()
         if not shares:
             return bool(self.scheduler.waiting)
         for share in shares:

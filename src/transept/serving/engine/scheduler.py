@@ -15,6 +15,7 @@ from transept.serving.engine.memory import Memory, digests_of
 
 AT_ONCE = 4  # prompts that are read in one pass
 HALVED = 1.0  # seconds of waiting that count as half of the length
+_FIRST = -math.inf  # before all that may arrive
 
 
 @dataclass(eq=False)
@@ -26,7 +27,7 @@ class Row:
         ids: of the prompt, and then of what was written.
         limit: how many ids there may be in all.
         salt: rows of another one share no prefix.
-        arrived: seconds on the scheduler's clock.
+        arrived: seconds on any clock; of a row that was preempted, before all others.
     """
 
     number: int
@@ -45,6 +46,11 @@ class Row:
         """How many ids have not been read."""
         return len(self.ids) - self.read
 
+    @property
+    def order(self) -> float:
+        """Where the row stands among others, the lowest first: by the logarithm of rest / 2 ** waited, but for the time now."""
+        return math.log2(self.rest) + self.arrived / HALVED
+
 
 class Share(NamedTuple):
     """How many ids of a row the next pass reads."""
@@ -56,10 +62,10 @@ class Share(NamedTuple):
 class Scheduler:
     """Waiting and running rows.
 
-    Rows are admitted in the order in which they came, when there is memory for their whole prompt. In a pass, each row that
-    has read its prompt writes one token, and up to four prompts share ``budget`` positions, the shortest rest first; waiting
-    a second counts as half the length, so that long prompts get their turn. Where memory ends, the youngest row gives up its
-    own and waits at the front of the queue.
+    The shortest prompt is admitted first, and waiting a second counts as half the length, so that long prompts get their
+    turn. Where there is no memory for the whole prompt of the row that is next, the others wait behind it. In a pass, each row
+    that has read its prompt writes one token, and up to four prompts share ``budget`` positions in the same order. Where memory
+    ends, the youngest row gives up its own and waits at the front of the queue.
 
     Args:
         memory: of keys and values.
@@ -90,19 +96,19 @@ class Scheduler:
         """The rows that run from now on."""
         admitted = []
         while self.waiting and len(self.running) < self.max_rows:
-            row = self.waiting[0]
+            row = min(self.waiting, key=lambda each: each.order)
             self.memory.match(row.digests)  # so that this prefix is the last to go
             if not self.memory.reserve(row.number, len(row.ids) + 1):
                 break
-            self.running[row.number] = self.waiting.popleft()
+            self.waiting.remove(row)
+            self.running[row.number] = row
             admitted.append(row)
         return admitted
 
-    def plan(self, now: float) -> list[Share]:
+    def plan(self) -> list[Share]:
         """What the next pass reads: rows that write first, then prompts."""
         shares = [Share(row, 1) for row in self._writing()]
-        reading = [row for row in self.running.values() if row.rest > 1]
-        reading.sort(key=lambda row: row.rest * math.exp2(-min((now - row.arrived) / HALVED, 60)))
+        reading = sorted((row for row in self.running.values() if row.rest > 1), key=lambda row: row.order)
         left = self.budget
         for row in reading[:AT_ONCE]:
             count = row.rest if row.rest <= left else left - (row.read + left) % self.cut
@@ -122,5 +128,5 @@ class Scheduler:
         """Take a row's memory; it reads again from its beginning when there is some."""
         del self.running[row.number]
         self.memory.release(row.number)
-        row.read, self.preempted = 0, self.preempted + 1
+        row.read, row.arrived, self.preempted = 0, _FIRST, self.preempted + 1
         self.waiting.appendleft(row)
