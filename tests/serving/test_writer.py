@@ -14,7 +14,8 @@ from tests.pace import within
 from transept import PreTrainedTokenizerFast
 from transept.errors import InputError
 from transept.generation.detokenizer import Detokenizer
-from transept.preprocess.text.answers import AnswerReader, ReasoningDelta, TextDelta, ToolCall
+from transept.preprocess.text.answers import AnswerReader, ReasoningDelta, TextDelta
+from transept.serving.engine.calls import CallBegin, CallReader
 from transept.serving.engine.writer import StopStrings, Writer
 
 WORDS = ["a", "b", "Hello", "world", ".", ",", "n", "'", "t", "s", "é", "東", "x"]
@@ -171,7 +172,7 @@ def told(writer: Writer, ids: list[int]) -> tuple[str, str, list[str], str | Non
     events = [event for index in ids for event in writer.feed([index])] + writer.end()
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-    calls = [event.call["function"]["name"] for event in events if isinstance(event, ToolCall)]
+    calls = [event.name for event in events if isinstance(event, CallBegin)]
     return text, reasoning, calls, writer.finish_reason
 
 
@@ -204,13 +205,13 @@ def test_reasoning_and_calls_are_told_by_marks_that_are_special_tokens() -> None
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     ids = [*encode(f"<think>ab</think>Hi<s> {call}"), tokenizer.eos_token_id]
     settings: dict[str, Any] = {"max_tokens": 200, "ends": [tokenizer.eos_token_id]}
-    writer = Writer(tokenizer, [], **settings, reader=AnswerReader())
+    writer = Writer(tokenizer, [], **settings, reader=CallReader(AnswerReader()))
     assert told(writer, ids) == ("Hi", "ab", ["f"], "tool_calls")
     assert (writer.tokens, writer.reasoning_tokens) == (len(ids), 4)
-    assert told(Writer(tokenizer, [], **settings, reader=AnswerReader(calls=False)), ids)[0] == f"Hi {call}"
+    assert told(Writer(tokenizer, [], **settings, reader=CallReader(AnswerReader(calls=False))), ids)[0] == f"Hi {call}"
     plain = Writer(tokenizer, [], **settings)
     assert told(plain, ids)[:2] == ('abHi {"name": "f", "arguments": {}}', "")
-    short = Writer(tokenizer, [], max_tokens=len(ids) - 3, reader=AnswerReader())
+    short = Writer(tokenizer, [], max_tokens=len(ids) - 3, reader=CallReader(AnswerReader()))
     text, _, calls, reason = told(short, ids)
     assert (calls, reason) == ([], "length")
     assert text == 'Hi <tool_call>{"name": "f", "arguments": {}'  # a call that was cut off stays text
@@ -222,7 +223,7 @@ def test_reasoning_and_calls_are_told_by_marks_that_are_special_tokens() -> None
 def test_no_text_is_lost(text: str) -> None:
     tokenizer = TOKENIZERS["byte level"]
     ids = list(tokenizer.encode(text, add_special_tokens=False))
-    for reader in (None, AnswerReader(), AnswerReader(calls=False)):
+    for reader in (None, CallReader(AnswerReader()), CallReader(AnswerReader(calls=False))):
         assert told(Writer(tokenizer, [], max_tokens=99, reader=reader), ids)[0] == text
 
 

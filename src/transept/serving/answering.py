@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
-from transept.preprocess.text.answers import AnswerReader, TextDelta
+from transept.preprocess.text.answers import TextDelta
 from transept.serving.engine.calls import CallReader, Delta
 from transept.serving.engine.constraint import Constraint
 from transept.serving.engine.engine import Request
@@ -57,7 +57,7 @@ class Prompt:
     ids: list[int]
     settings: GenerationConfig
     stop: Sequence[str] = ()
-    reader: AnswerReader | CallReader | None = None
+    reader: CallReader | None = None
     logprobs: int | None = None  # how many of the likeliest tokens are told with each token
     constraint: Constraint | None = None  # of the answers
     echo: str | None = None  # what is shown before the answer
@@ -91,7 +91,7 @@ class _Answer:
         self._telling = Telling(bytes_of, writer, ends=echoes) if tells else None
         self._told: list[Told] = []
         self.echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
-        opens = isinstance(prompt.reader, CallReader) and prompt.reader.may_reason
+        opens = prompt.reader is not None and prompt.reader.may_reason
         form = prompt.constraint
         self.constraint = None if form is None else form.of_row(lambda: writer.is_reasoning, may_open=opens)
 

@@ -28,7 +28,7 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = Event | CallBegin | ArgumentsDelta
+Delta = TextDelta | ReasoningDelta | CallBegin | ArgumentsDelta
 
 
 class CallFormat(NamedTuple):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from transept.parallel.processes import join, world_size
 from transept.serving.engine.engine import Engine
-from transept.serving.engine.runner import Part, Runner
+from transept.serving.engine.runner import Runner
 from transept.serving.errors import EngineDeadError
 
 CPU = torch.device("cpu")
@@ -33,7 +32,7 @@ def is_first(engine: Engine) -> bool:
     if world_size() == 1:
         return True
     if dist.get_rank() == 0:
-        engine.runner = LeadingRunner(engine.model)
+        engine.runner = cast(Runner, LeadingRunner(engine.runner))
         return True
     for number in (signal.SIGINT, signal.SIGTERM):  # which the first one gets too, and lets answers end
         signal.signal(number, signal.SIG_IGN)
@@ -41,44 +40,27 @@ def is_first(engine: Engine) -> bool:
     return False
 
 
-class LeadingRunner(Runner):
-    """A runner of the first process, whose calls the runners of the others repeat."""
+class LeadingRunner:
+    """The runner of the first process: what is called is told to those of the others, with the next pass or the end."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
         self._calls: list[tuple[str, tuple[Any, ...]]] = []  # since the last pass
 
-    def begin(self, number: int, room: int, prefix: tuple[int, int] | None = None) -> None:
-        self._calls.append(("begin", (number, room, prefix)))
-        super().begin(number, room, prefix)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._runner, name)
+        return partial(self._call, found) if callable(found) else found
 
-    def reserve(self, number: int, room: int) -> None:
-        self._calls.append(("reserve", (number, room)))
-        super().reserve(number, room)
-
-    def forget(self, number: int) -> None:
-        self._calls.append(("forget", (number,)))
-        super().forget(number)
-
-    def go_back(self, number: int, positions: int) -> int:
-        self._calls.append(("go_back", (number, positions)))
-        return super().go_back(number, positions)
-
-    def run(self, parts: Sequence[Part]) -> Tensor:
-        self._tell("run", list(parts))
-        return super().run(parts)
-
-    def close(self) -> None:
-        with suppress(EngineDeadError):
-            self._tell("close")
-        super().close()
-
-    def _tell(self, name: str, *arguments: Any) -> None:
-        calls, self._calls = self._calls, []
-        try:
-            dist.broadcast_object_list([[*calls, (name, arguments)]], src=0, device=CPU)
-        except RuntimeError as error:
-            raise EngineDeadError("another process of the model has ended.", hint="Start all of them again.") from error
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        self._calls.append((method.__name__, arguments))
+        if method.__name__ in ("run", "close"):
+            calls, self._calls = self._calls, []
+            try:
+                dist.broadcast_object_list([calls], src=0, device=CPU)
+            except RuntimeError as error:
+                if method.__name__ == "run":
+                    raise EngineDeadError("another process of the model has ended.", hint="Start all of them again.") from error
+        return method(*arguments)
 
 
 def follow(runner: Runner) -> None:

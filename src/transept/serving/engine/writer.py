@@ -7,7 +7,7 @@ from typing import Any
 
 from transept.errors import refuse
 from transept.generation.detokenizer import Detokenizer, special_ids
-from transept.preprocess.text.answers import MARKS, AnswerReader, TextDelta, ToolCall
+from transept.preprocess.text.answers import MARKS, TextDelta
 from transept.serving.engine.calls import CallBegin, CallReader, Delta
 
 
@@ -77,7 +77,7 @@ class Writer:
         max_tokens: int,
         ends: Collection[int] = (),
         stop: Iterable[str] = (),
-        reader: AnswerReader | CallReader | None = None,
+        reader: CallReader | None = None,
     ) -> None:
         refuse(max_tokens < 1, f"`max_tokens` must be at least 1, but is {max_tokens}.")
         keep = frozenset[int]() if reader is None else mark_ids(tokenizer)
@@ -141,7 +141,7 @@ class Writer:
         return [TextDelta(text)] if self.reader is None else self._kept(self.reader.feed(text))
 
     def _kept(self, events: Sequence[Delta]) -> list[Delta]:
-        self._has_calls |= any(isinstance(event, ToolCall | CallBegin) for event in events)
+        self._has_calls |= any(isinstance(event, CallBegin) for event in events)
         return [*events]
 
 

@@ -306,7 +306,6 @@ class ChatRequest(Writing):
             return {"tool_calls": [{"index": self._calls[choice], **_call_of(event.number, event.name, "")}]}
         if isinstance(event, ArgumentsDelta):
             return {"tool_calls": [{"index": self._calls[choice], "function": {"arguments": event.text}}]}
-        assert isinstance(event, TextDelta | ReasoningDelta)
         return {"content" if isinstance(event, TextDelta) else "reasoning_content": event.text}
 
     _bytes: TokenBytes = PrivateAttr()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Discriminator, Field, PrivateAttr, Tag, ValidationError, model_validator
 
 from transept.errors import InputError
-from transept.preprocess.text.answers import ReasoningDelta, TextDelta, ToolCall
+from transept.preprocess.text.answers import ReasoningDelta, TextDelta
 from transept.serving.answering import Piece, Usage
 from transept.serving.engine.calls import CallBegin, Delta
 from transept.serving.protocol.base import AnyObject, AnyText, Body, Count, Name, Schema, Text, TextRequest
@@ -245,7 +245,7 @@ class ResponseTeller:
             if self._item is None or isinstance(delta, CallBegin) or self._item.item["type"] != _kind_of(delta):
                 yield from self._close("completed")
                 yield from self._open(_Item.of(delta, logprobs=told is not None))
-            if not isinstance(delta, CallBegin | ToolCall):
+            if not isinstance(delta, CallBegin):
                 yield from self._grow(delta.text)
         if piece.finish is not None:
             self._finish = piece.finish

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
-import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from torch import Tensor
+from starlette.responses import Response
 
+from transept.batch.encode import encode
 from transept.errors import InputError, TranseptError, nearest
 from transept.pipelines import ALIASES
 from transept.pipelines.tasks.generation import WritingPipeline
@@ -61,7 +59,7 @@ class TaskRequest(Reading):
                 raise InputError(f"input {position}: {answer.message}", hint=answer.hint)
             if isinstance(answer, TranseptError):
                 raise answer
-        return told(found), 0
+        return Response(encode(found), media_type="application/json"), 0
 
     def _check_parameters(self, task: str, pipeline: Any) -> None:
         types = get_type_hints(pipeline.options_class)
@@ -122,20 +120,3 @@ def _opened(task: str, item: Any, media: Media, param: str, rate: int) -> Any:
     if not isinstance(item, Mapping) or item.keys() != {"table", "query"} or isinstance(item["table"], str):
         raise FieldError(param, f"an input of {task} must be an object with `query` and `table`, which holds the cells.")
     return item
-
-
-def told(value: Any) -> Any:
-    """An answer as JSON has it: arrays as lists, pictures as ``data:`` URLs."""
-    if isinstance(value, Mapping):
-        return {str(key): told(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [told(each) for each in value]
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        return value.tolist()
-    if is_dataclass(value) and not isinstance(value, type):
-        return told(asdict(value))
-    if hasattr(value, "save") and hasattr(value, "mode"):
-        buffer = io.BytesIO()
-        value.save(buffer, format="PNG")
-        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-    return value
