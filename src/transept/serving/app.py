@@ -1,12 +1,13 @@
-"""The ASGI application: what stands before its routes, those of models, and those of models that write."""
+"""The ASGI application: its routes, and what stands before them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,23 +16,27 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from transept.errors import TranseptError
+from transept.errors import InputError, TranseptError
 from transept.serving.answering import Answers, Chunk
 from transept.serving.doors import Door, Options, Traffic
 from transept.serving.engine.constraint import Constraint
 from transept.serving.errors import ContextLengthError, FieldError
-from transept.serving.leaving import watched
 from transept.serving.metrics import Metrics
 from transept.serving.models import WritingModel
 from transept.serving.page.routes import add_page
-from transept.serving.protocol.base import Writing
+from transept.serving.protocol.audio import read_form
+from transept.serving.protocol.base import Reading, Writing
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
+from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
+from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.models import LoadRequest, UnloadRequest
+from transept.serving.protocol.ranks import RankRequest, ScoreRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
-from transept.serving.reading import add_reading_routes
+from transept.serving.protocol.tasks import TaskRequest
+from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.replies import reply, reply_to, reply_to_body
-from transept.serving.store import Models
+from transept.serving.store import Models, can
 from transept.serving.tasks import WRITING
 from transept.storage.files import parse_json
 
@@ -60,7 +65,7 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
     app.add_exception_handler(HTTPException, _refuse_route)
     _add_routes(app, models, metrics, options)
     _add_model_routes(app, models)
-    add_reading_routes(app, models, metrics, options.max_texts)
+    _add_reading_routes(app, models, metrics, options.max_texts)
     if options.page:
         add_page(app)
     return app
@@ -145,6 +150,85 @@ def _add_model_routes(app: FastAPI, models: Models) -> None:
         return served.told()
 
 
+def _add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_texts: int) -> None:
+    answer = partial(_read, models, metrics, max_texts)
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+        """Vectors of texts."""
+        return await answer(body, request, "text-embedding")
+
+    @app.post("/embed")
+    async def embed(body: EmbedRequest, request: Request) -> Response:
+        """Vectors of texts, and nothing around them."""
+        return await answer(body, request, "text-embedding")
+
+    @app.post("/v1/rerank")
+    @app.post("/v2/rerank")
+    @app.post("/rerank")
+    async def rank(body: RankRequest, request: Request) -> Response:
+        """Documents by how well they answer a query."""
+        return await answer(body, request, "text-ranking")
+
+    @app.post("/v1/score")
+    async def score(body: ScoreRequest, request: Request) -> Response:
+        """How near pairs of texts are."""
+        return await answer(body, request, "text-ranking", "text-similarity")
+
+    @app.post("/v1/classify")
+    async def classify(body: ClassifyRequest, request: Request) -> Response:
+        """Classes of texts."""
+        return await answer(body, request, "text-classification")
+
+    @app.post("/v1/audio/transcriptions")
+    async def transcribe(request: Request) -> Response:
+        """What is said in a recording, which a form holds."""
+        return await answer(await read_form(request), request, "automatic-speech-recognition")
+
+    @app.post("/v1/tasks/{task}")
+    async def do(task: str, body: TaskRequest, request: Request) -> Response:
+        """What the pipeline of that name answers."""
+        return await answer(body, request, task)
+
+    _add_token_routes(app, models)
+
+
+def _add_token_routes(app: FastAPI, models: Models) -> None:
+    async def answer(body: TokenizeRequest | DetokenizeRequest) -> Response:
+        with ExitStack() as held:
+            model = await models.hold(await models.find(body.model), held, body.keep_alive)
+            return JSONResponse(await asyncio.to_thread(body.answer, model))
+
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        """Tokens of a text or of messages."""
+        return await answer(body)
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        """The text of tokens."""
+        return await answer(body)
+
+
+async def _read(models: Models, metrics: Metrics, max_texts: int, body: Reading, request: Request, *tasks: str) -> Response:
+    """The answer of the first of some tasks that the model is for, unless its client leaves before."""
+
+    async def computed() -> Response:
+        served = await models.find(body.model, *tasks)
+        if served.task in WRITING:
+            raise InputError(f"the model {served.name!r} writes.", hint="Ask /v1/chat/completions or /v1/completions.")
+        task = next(each for each in tasks if can(served, each))
+        if (count := len(body.items)) > max_texts:
+            raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
+        with ExitStack() as held:
+            model = await models.hold(served, held, body.keep_alive)
+            found, tokens = await model.ask(lambda: body.answer(model, task), count)
+            metrics.prompt_tokens.labels(model.name).inc(tokens)
+            return found if isinstance(found, Response) else JSONResponse(found)
+
+    return await _watched(request, computed())
+
+
 async def _answer(
     models: Models, metrics: Metrics, body: CompletionRequest | ChatRequest, request: Request, told: Teller | None = None
 ) -> Response:
@@ -158,7 +242,7 @@ async def _answer(
         answers = await _ask(model, body, request, teller.reads)
         held.callback(_count, metrics, model.name, answers)
         if not body.stream:
-            return await watched(request, _whole(teller, answers))
+            return await _watched(request, _whole(teller, answers))
         return _Stream(_stream(teller, answers), held.pop_all())
 
 
@@ -209,6 +293,25 @@ def _count(metrics: Metrics, name: str, answers: Answers) -> None:
     metrics.prompt_tokens.labels(name).inc(usage.prompt)
     metrics.cached_tokens.labels(name).inc(usage.cached)
     metrics.new_tokens.labels(name).inc(usage.written)
+
+
+async def _watched(request: Request, answer: Awaitable[Response]) -> Response:
+    """An answer that is not streamed, unless its client leaves before it is there."""
+    work, left = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        return Response(status_code=499)  # nobody reads it
+    finally:
+        for task in (work, left):
+            task.cancel()
+        await asyncio.gather(work, left, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _whole(teller: Teller, answers: Answers) -> Response:
