@@ -249,8 +249,8 @@ async def _answer(
 async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, request: Request, field: str) -> Answers:
     """The answers to a request, which are being written; the prompts are made of that field."""
     prompts = await asyncio.to_thread(body.prompts, model)
-    if body.is_constrained:
-        constraint = await _compiled(model, body.compiled)
+    if (form := body.form) is not None:
+        constraint = await _compiled(model, form)
         for prompt in prompts:
             prompt.constraint = constraint
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
@@ -275,11 +275,11 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _compiled(model: WritingModel, compiled: Callable[[WritingModel], Constraint]) -> Constraint:
+async def _compiled(model: WritingModel, form: Callable[[WritingModel], Constraint]) -> Constraint:
     """A schema that is compiled, unless that takes too long (``InputError``)."""
     await asyncio.to_thread(lambda: model.grammars)
     try:
-        return await asyncio.wait_for(asyncio.to_thread(compiled, model), _COMPILES)
+        return await asyncio.wait_for(asyncio.to_thread(form, model), _COMPILES)
     except TimeoutError:
         raise FieldError("response_format", "the schema takes too long to compile.", hint="Use a simpler one.") from None
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from transept.environment.units import seconds
 from transept.generation.config import GenerationConfig
@@ -120,6 +121,7 @@ class Writing(TextRequest, ABC):
     """What completions and chats have in common; settings that are absent are the model's own."""
 
     reads: ClassVar[str]  # the field that prompts are made of
+    names: ClassVar[tuple[str, str, str]]  # of an answer, of a chunk of one, and what its id begins with
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
@@ -136,14 +138,10 @@ class Writing(TextRequest, ABC):
     stream_options: StreamOptions | None = None
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether the answer must be of a certain form."""
-        return self.schema_of_answer is not None
-
-    def compiled(self, model: WritingModel) -> Constraint:
-        """What the answer must look like (``InputError`` where that cannot be)."""
-        assert self.schema_of_answer is not None
-        return model.grammars.json_schema(self.schema_of_answer)
+    def form(self) -> Callable[[WritingModel], Constraint] | None:
+        """What compiles what the answer must look like, where that matters (``InputError`` where that cannot be)."""
+        schema = self.schema_of_answer
+        return None if schema is None else lambda model: model.grammars.json_schema(schema)
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
@@ -188,22 +186,21 @@ class Writing(TextRequest, ABC):
             raise FieldError("stream_options", "`stream_options` is for streams alone; set `stream`.")
         return self
 
-    @property
-    def wants_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
-    @abstractmethod
+    @cached_property
     def head(self) -> dict[str, Any]:
         """What the answer and every chunk of it begins with."""
+        whole, chunk, prefix = self.names
+        about: dict[str, Any] = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": chunk if self.stream else whole}
+        about |= {"created": int(time.time()), "model": self.model}
+        return about | ({"usage": None} if self.stream_options is not None and self.stream_options.include_usage else {})
 
     def opening(self, answers: int) -> list[dict[str, Any]]:
         """The choices that begin a stream."""
         return []
 
-    @abstractmethod
     def choices(self, piece: Piece) -> list[dict[str, Any]]:
         """The choices that chunks tell of a piece."""
+        return [self.choice(piece.choice, [piece])]
 
     @abstractmethod
     def choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
@@ -211,17 +208,16 @@ class Writing(TextRequest, ABC):
 
     def begins(self, answers: int) -> Iterator[Chunk]:
         """The chunks before the first piece."""
-        self._head = self.head() | ({"usage": None} if self.wants_usage else {})
-        return ({**self._head, "choices": [choice]} for choice in self.opening(answers))
+        return ({**self.head, "choices": [choice]} for choice in self.opening(answers))
 
     def tells(self, piece: Piece) -> Iterator[Chunk]:
         """The chunks of a piece."""
-        return ({**self._head, "choices": [choice]} for choice in self.choices(piece))
+        return ({**self.head, "choices": [choice]} for choice in self.choices(piece))
 
     def ends(self, usage: Usage) -> Iterator[Chunk]:
         """The last chunks."""
-        if self.wants_usage:
-            yield {**self._head, "choices": [], "usage": usage.told()}
+        if "usage" in self.head:
+            yield {**self.head, "choices": [], "usage": usage.told()}
         yield "[DONE]"
 
     def fails(self, error: dict[str, Any]) -> Iterator[Chunk]:
@@ -231,11 +227,4 @@ class Writing(TextRequest, ABC):
     def whole(self, pieces: list[list[Piece]], usage: Usage) -> dict[str, Any]:
         """An answer that is not streamed."""
         choices = [self.choice(index, own) for index, own in enumerate(pieces)]
-        return {**self.head(), "choices": choices, "usage": usage.told()}
-
-    _head: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-
-def head(kind: str, prefix: str, model: str) -> dict[str, Any]:
-    """What every answer and every chunk of it begins with."""
-    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+        return {**self.head, "choices": choices, "usage": usage.told()}

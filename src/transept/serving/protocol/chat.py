@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
@@ -19,7 +19,7 @@ from transept.serving.engine.logprobs import TokenBytes, Told, of_chat
 from transept.serving.engine.pictures import Pictures
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
-from transept.serving.protocol.base import Body, Count, Name, Text, Writing, head
+from transept.serving.protocol.base import Body, Count, Name, Text, Writing
 from transept.serving.protocol.media import Media
 from transept.serving.tasks import TaskModel
 from transept.storage.files import parse_json
@@ -128,7 +128,7 @@ def _call(call: Called) -> dict[str, Any]:
         arguments = parse_json(call.function.arguments)
     except FormatError:
         arguments = call.function.arguments  # as the model wrote it
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return call_of(call.id, call.function.name, arguments)
 
 
 class Function(Body):
@@ -163,7 +163,7 @@ class NamedTool(Body):
 class ChatRequest(Writing):
     """Messages, and what the model may call."""
 
-    reads = "messages"
+    reads, names = "messages", ("chat.completion", "chat.completion.chunk", "chatcmpl")
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
     max_tokens: Count | None = None
@@ -209,14 +209,11 @@ class ChatRequest(Writing):
         return [each for each in functions if not isinstance(choice, NamedTool) or each.name == choice.function.name]
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether the answer, or a call in it, must be of a certain form."""
-        return super().is_constrained or self.must_call or any(each.strict for each in self._offered)
+    def form(self) -> Callable[[WritingModel], Constraint] | None:
+        """As of all, or what compiles what a call in the answer must look like."""
+        return self._form_of_calls if self.must_call or any(each.strict for each in self._offered) else super().form
 
-    def compiled(self, model: WritingModel) -> Constraint:
-        """What the answer must look like (``InputError`` where that cannot be)."""
-        if super().is_constrained:
-            return super().compiled(model)
+    def _form_of_calls(self, model: WritingModel) -> Constraint:
         functions = [each.model_dump() for each in self._offered]
         if isinstance(self.tool_choice, NamedTool):
             return model.grammars.json_schema(schema_of(functions[0]))
@@ -268,10 +265,6 @@ class ChatRequest(Writing):
                 )
         return found
 
-    def head(self) -> dict[str, Any]:
-        """What the answer begins with."""
-        return head("chat.completion.chunk" if self.stream else "chat.completion", "chatcmpl", self.model)
-
     def opening(self, answers: int) -> list[dict[str, Any]]:
         """The choices that begin a stream: who speaks, in each."""
         return [_delta(index, {"role": "assistant", "content": ""}) for index in range(answers)]
@@ -289,7 +282,7 @@ class ChatRequest(Writing):
         """An answer that is not streamed."""
         events = [event for piece in pieces for event in piece.events]
         content, reasoning = (joined(events, kind) for kind in (TextDelta, ReasoningDelta))
-        calls = [_call_of(begin.number, begin.name, arguments) for begin, arguments in calls_of(events)]
+        calls = [call_of(begin.number, begin.name, arguments) for begin, arguments in calls_of(events)]
         message: dict[str, Any] = {"role": "assistant", "content": None if calls and not content else content, "refusal": None}
         message |= {"reasoning_content": reasoning} if reasoning else {}
         message |= {"tool_calls": calls} if calls else {}
@@ -303,7 +296,7 @@ class ChatRequest(Writing):
     def _told(self, event: Delta, choice: int) -> dict[str, Any]:
         if isinstance(event, CallBegin):
             self._calls[choice] = self._calls.get(choice, -1) + 1
-            return {"tool_calls": [{"index": self._calls[choice], **_call_of(event.number, event.name, "")}]}
+            return {"tool_calls": [{"index": self._calls[choice], **call_of(event.number, event.name, "")}]}
         if isinstance(event, ArgumentsDelta):
             return {"tool_calls": [{"index": self._calls[choice], "function": {"arguments": event.text}}]}
         return {"content" if isinstance(event, TextDelta) else "reasoning_content": event.text}
@@ -316,5 +309,6 @@ def _delta(index: int, delta: dict[str, Any], finish: str | None = None) -> dict
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-def _call_of(number: str, name: str, arguments: str) -> dict[str, Any]:
+def call_of(number: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call as clients and templates know it."""
     return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}

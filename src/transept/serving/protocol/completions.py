@@ -12,7 +12,7 @@ from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
-from transept.serving.protocol.base import Text, Token, Writing, head
+from transept.serving.protocol.base import Text, Token, Writing
 
 DEFAULT_TOKENS = 16  # as the API has it
 MAX_PROMPTS = 128
@@ -23,7 +23,7 @@ Ids = Annotated[list[Token], Field(min_length=1, max_length=2**22)]
 class CompletionRequest(Writing):
     """A prompt, or several: texts or ids."""
 
-    reads = "prompt"
+    reads, names = "prompt", ("text_completion", "text_completion", "cmpl")
 
     prompt: (
         Text
@@ -62,19 +62,8 @@ class CompletionRequest(Writing):
                 prompt.echo = each if isinstance(each, str) else model.tokenizer.decode(each, skip_special_tokens=True)
         return found
 
-    def head(self) -> dict[str, Any]:
-        """What the answer begins with."""
-        return head("text_completion", "cmpl", self.model)
-
-    def choices(self, piece: Piece) -> list[dict[str, Any]]:
-        """What a chunk tells of a piece."""
-        return [self._told(piece.choice, [piece])]
-
     def choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
-        """An answer that is not streamed."""
-        return self._told(index, pieces)
-
-    def _told(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+        """What is told of an answer, or of a piece of it."""
         text = "".join(event.text for piece in pieces for event in piece.events if isinstance(event, TextDelta))
         told = None
         if self.logprobs is not None:

@@ -15,7 +15,7 @@ from transept.preprocess.text.answers import ReasoningDelta, TextDelta
 from transept.serving.answering import Piece, Usage
 from transept.serving.engine.calls import CallBegin, Delta
 from transept.serving.protocol.base import AnyObject, AnyText, Body, Count, Name, Schema, Text, TextRequest
-from transept.serving.protocol.chat import ChatRequest, Effort, Function, Named
+from transept.serving.protocol.chat import ChatRequest, Effort, Function, Named, call_of
 
 
 class Part(Body):
@@ -84,8 +84,7 @@ def _messages(items: Iterable[MessageItem | CallItem | OutputItem | ReasoningIte
             if not found or found[-1]["role"] != "assistant" or found[-1].keys() & later:
                 found.append({"role": "assistant"})
             if isinstance(item, CallItem):
-                call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
-                found[-1].setdefault("tool_calls", []).append(call)
+                found[-1].setdefault("tool_calls", []).append(call_of(item.call_id, item.name, item.arguments))
             elif isinstance(item, MessageItem):
                 found[-1]["content"] = _joined(item.content)
             else:
