@@ -15,7 +15,8 @@ from tests.serving.conftest import Server
 from tests.serving.test_constraint import SCHEMA, drawn
 from tests.serving.test_writer import TOKENIZERS
 from transept.preprocess.text.answers import AnswerReader, TextDelta
-from transept.serving.engine.calls import _FORMATS, CallReader, calls_of, format_of
+from transept.preprocess.text.call_formats import CALL_FORMATS, format_of
+from transept.serving.engine.calls import CallReader, calls_of
 from transept.serving.engine.constraint import Grammars
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
@@ -147,7 +148,7 @@ def test_choices_that_cannot_be_are_refused(server: Server, body: Any, message: 
         client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body=body)
 
 
-@pytest.mark.parametrize("mark", [*_FORMATS, ""])
+@pytest.mark.parametrize("mark", [*CALL_FORMATS, ""])
 def test_each_spelling_is_read(mark: str) -> None:
     tokenizer = TOKENIZERS["byte level"]
     grammars = Grammars(tokenizer, [tokenizer.eos_token_id])
@@ -176,8 +177,8 @@ def test_one_call_ends_an_answer_that_may_have_no_more() -> None:
 
 
 def test_calls_are_spelled_as_templates_or_else_tokens_say() -> None:
-    assert format_of("a <tool_call> b", {"[TOOL_CALLS]"}) == _FORMATS["<tool_call>"]
-    assert format_of("nothing", {"<|tool_call_start|>", "<s>"}) == _FORMATS["<|tool_call_start|>"]
+    assert format_of("a <tool_call> b", {"[TOOL_CALLS]"}) == CALL_FORMATS["<tool_call>"]
+    assert format_of("nothing", {"<|tool_call_start|>", "<s>"}) == CALL_FORMATS["<|tool_call_start|>"]
     assert format_of("nothing", set()).call.startswith('{"name"')
 
 

@@ -40,7 +40,7 @@ class Pet(pydantic.BaseModel):
 
 def events_of(url: str, **body: Any) -> list[dict[str, Any]]:
     """The events of a stream, whose names are those of their types, and whose numbers have no gaps."""
-    text = httpx.post(f"{url}/v1/responses", json={"model": "tiny", "input": "Hi", "stream": True, **body}).text
+    text = httpx.post(f"{url}/v1/responses", json={"model": "tiny", "input": "Hi", "stream": True, **body}, timeout=60).text
     found = []
     for event in text.strip().split("\n\n"):
         name, data = event.split("\n")

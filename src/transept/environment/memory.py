@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +48,15 @@ def memory_left(device: torch.device) -> int | None:
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     return max(0, min(_main_memory())) if device.type == "cpu" and Path("/proc/meminfo").exists() else None
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system and to the device; some allocators keep it otherwise."""
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _main_memory() -> Iterator[int]:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
 from transept.preprocess.text.answers import TextDelta
+from transept.preprocess.text.token_bytes import TokenBytes
 from transept.serving.engine.calls import CallReader, Delta
 from transept.serving.engine.constraint import Constraint
 from transept.serving.engine.engine import Request
-from transept.serving.engine.logprobs import Telling, TokenBytes, Told, of_prompt
+from transept.serving.engine.logprobs import Telling, Told, of_prompt
 from transept.serving.engine.pictures import Pictures
 from transept.serving.engine.sampler import Chosen
 from transept.serving.engine.writer import Writer

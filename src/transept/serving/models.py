@@ -14,9 +14,9 @@ from transept.errors import TranseptWarning
 from transept.generation.prompt import end_tokens
 from transept.pipelines import pipeline, task_names
 from transept.pipelines.components import Components
+from transept.preprocess.text.token_bytes import TokenBytes
 from transept.serving.engine.constraint import Grammars
 from transept.serving.engine.engine import Engine
-from transept.serving.engine.logprobs import TokenBytes
 from transept.serving.tasks import WRITES, WRITING, TaskModel, components
 from transept.storage.source import GGUF_ENDING
 

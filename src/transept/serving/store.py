@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 import logging
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from transept.environment.memory import memory_left
+from transept.environment.memory import give_back, memory_left
 from transept.environment.units import seconds, size
 from transept.errors import InputError, TranseptError
 from transept.pipelines.components import device_of
@@ -362,12 +359,3 @@ def _told(tell: Callable[[str], T], source: str) -> T | None:
 def can(served: Served, task: str) -> bool:
     """Whether a model is for a task."""
     return served.task is not None and is_for(served.task, task)
-
-
-def give_back() -> None:
-    """Give memory that is free back to the system; some allocators keep it otherwise."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
-        library.malloc_trim(0)

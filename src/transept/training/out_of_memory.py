@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 
+from transept.environment.memory import give_back
 from transept.errors import TrainingError, TranseptWarning
 from transept.training.checkpoint.generators import Generators
 from transept.training.loss import LESS_MEMORY
@@ -58,9 +58,7 @@ class Halving:
             # Outside, where the error no longer holds what the update had made.
             clear()
             generators.restore()
-            gc.collect()
-            if torch.accelerator.is_available():
-                torch.accelerator.empty_cache()
+            give_back()
             largest = max(parts, key=_size)
             if isinstance(reason := self.divide(largest), str):
                 what = f"there is too little memory for a micro-batch of {self.rows(largest)} rows"

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from transept.errors import InputError, MissingExtraError, refuse
 from transept.preprocess.text.answers import FORMATS, MARKS, REASONING_TAGS
-from transept.serving.engine.calls import MAX_CALLS, format_of
+from transept.preprocess.text.call_formats import format_of
 
-MAX_BYTES, MAX_DEPTH = 2**18, 64
+MAX_BYTES, MAX_DEPTH = 2**18, 64  # of a schema
+MAX_CALLS = 16  # of an answer that must call something
 # A weak model fills an object with line ends and never comes to its end where white space is free.
 _OPTIONS = {"whitespace_flexible": False}
 JSON_OBJECT = {"type": "object"}

@@ -11,11 +11,12 @@ from transept.errors import FormatError, InputError
 from transept.preprocess.chats import encode_chat
 from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
 from transept.preprocess.text.sandbox import words_of
+from transept.preprocess.text.token_bytes import TokenBytes
 from transept.preprocess.text.tools import properties_of
 from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, joined
 from transept.serving.engine.constraint import Constraint, schema_of
-from transept.serving.engine.logprobs import TokenBytes, Told, of_chat
+from transept.serving.engine.logprobs import Told, of_chat
 from transept.serving.engine.pictures import Pictures
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel

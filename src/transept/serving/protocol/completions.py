@@ -8,8 +8,9 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
+from transept.preprocess.text.token_bytes import TokenBytes
 from transept.serving.answering import Piece, Prompt
-from transept.serving.engine.logprobs import Offsets, TokenBytes, of_completion
+from transept.serving.engine.logprobs import Offsets, of_completion
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
 from transept.serving.protocol.base import Text, Token, Writing
