@@ -287,6 +287,38 @@ def embeddings(clients: int = 16, each: int = 20) -> dict[str, float]:
     return found
 
 
+_STUB = """
+import os, socket, sys, torch
+from transept.serving.app import make_app
+from transept.serving.models import WritingModel
+from transept.serving.server import Server
+from transept.serving.store import Models
+
+os.sched_setaffinity(0, {0})
+torch.set_num_threads(1)
+models, listener = Models(), socket.create_server(("127.0.0.1", int(sys.argv[2])))
+models.add(WritingModel("model", sys.argv[1], {}, {"max_rows": 64, "keeps_prefixes": False}))
+runner, vocabulary = models.get("model").engine.runner, models.get("model").vocabulary
+logits = torch.zeros(64, vocabulary)
+logits[:, 1000] = 1.0
+runner.run = lambda parts: logits[: sum(part.scored for part in parts)]
+Server(make_app(models)).run([listener])
+"""
+
+
+def http(path: Path, streams: int = 64, new: int = 400) -> dict[str, float]:
+    """What the server costs where the model costs nothing, on one core: pieces a second, and the first byte of one token."""
+    with server([sys.executable, "-c", _STUB, str(path), str(port := free_port())], port, "/ready"):
+        body = {"model": "model", "prompt": "a", "temperature": 0, "stream": True}
+        bodies = [body | {"max_tokens": new}] * streams
+        at_once(port, "/v1/completions", bodies)
+        seconds, answers = at_once(port, "/v1/completions", bodies)
+        pieces = sum(len(answer.pieces) for answer in answers) / seconds
+        firsts = sorted(at_once(port, "/v1/completions", [body | {"max_tokens": 1}])[1][0].pieces[0] for _ in range(200))
+    print(f"{pieces:.0f} pieces a second over {streams} streams; one token after {1e3 * statistics.median(firsts):.1f} ms\n")
+    return {"pieces": pieces, "first": statistics.median(firsts), "p99": firsts[-2]}
+
+
 def start(path: Path) -> dict[str, float]:
     """The seconds until a server with the model is ready, beside those of importing PyTorch and loading the model."""
     code = f"import torch, transept; transept.pipeline('text-generation', {str(path)!r})"
@@ -299,7 +331,7 @@ def start(path: Path) -> dict[str, float]:
     return {"ready": seconds, "alone": alone}
 
 
-CASES = ("float32", "int8", "int4", "prefixes", "embeddings", "start")
+CASES = ("float32", "int8", "int4", "http", "prefixes", "embeddings", "start")
 
 
 def main() -> None:
@@ -317,7 +349,7 @@ def main() -> None:
             elif name == "embeddings":
                 document[name] = embeddings()
             else:
-                document[name] = {"prefixes": prefixes, "start": start}[name](path)
+                document[name] = {"http": http, "prefixes": prefixes, "start": start}[name](path)
     print("written to", write("serve", document))
 
 

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,22 @@ def serve(path: str) -> None:
     server = Server(make_app(models, Options(write_timeout=2.0, header_timeout=2.0)))
     threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
     engine, process = models.get("tiny").engine, psutil.Process()
+    while not server.started:
+        time.sleep(0.1)
+    asyncio.run_coroutine_threadsafe(fill(), models._loop).result()
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     for _ in sys.stdin:
         told = {"rows": len(engine.running), "blocks": engine.memory.row_blocks, "requests": server.traffic.requests}
         told |= {"connections": len(server.server_state.connections), "tasks": len(asyncio.all_tasks(models._loop))}
         told |= {"threads": process.num_threads(), "files": process.num_fds(), "rss": process.memory_info().rss / 1e6}
         print(json.dumps(told), flush=True)
+
+
+async def fill() -> None:
+    """Let the event loop's pool make all its threads; by itself it makes one whenever none is idle, which may be late."""
+    size = ThreadPoolExecutor()._max_workers
+    met = threading.Barrier(size)
+    await asyncio.gather(*(asyncio.to_thread(met.wait) for _ in range(size)))
 
 
 class Load:
@@ -94,6 +105,7 @@ class Load:
             text = ""
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
+                    assert "error" not in line, line
                     text += json.loads(line[6:])["choices"][0]["text"]
                     await asyncio.sleep(wait)
         assert line == "data: [DONE]" or not line

@@ -18,6 +18,7 @@ from transept.serving.doors import Options
 from .conftest import Server, until
 
 PROMPT = "Once upon a time"
+LETTER_Z = str(ord("z") - ord("!"))  # ids of printable letters follow each other
 
 
 def wanted(server: Server, prompt: str | list[int], new: int) -> str:
@@ -52,6 +53,18 @@ def test_streams_join_to_the_whole(server: Server, client: openai.OpenAI) -> Non
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_clients_of_whole_answers_are_not_woken_by_tokens(
+    server: Server, streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox, woken = server.models.get("tiny").mailbox, list[object]()
+    put = mailbox.put
+    monkeypatch.setattr(mailbox, "put", lambda event: (woken.append(event), put(event)))
+    body = {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 20, "logit_bias": {LETTER_Z: 100}, "stream": streams}
+    assert httpx.post(f"{server.url}/v1/completions", json=body).text.count("z") == 40
+    assert len(woken) == (40 if streams else 2)
+
+
 def test_chats(server: Server, client: openai.OpenAI) -> None:
     messages: Any = [
         {"role": "developer", "content": "Be brief."},
@@ -80,8 +93,7 @@ def test_seeds_stops_and_biases(server: Server, client: openai.OpenAI) -> None:
     stopped = client.completions.create(**options, temperature=0, stop=whole[5:7])
     assert stopped.choices[0].text == whole[: whole.index(whole[5:7])]
     assert stopped.choices[0].finish_reason == "stop"
-    letter = str(ord("z") - ord("!"))  # ids of printable letters follow each other
-    biased = client.completions.create(**options, temperature=0, logit_bias={letter: 100})
+    biased = client.completions.create(**options, temperature=0, logit_bias={LETTER_Z: 100})
     assert biased.choices[0].text == "z" * 24
 
 

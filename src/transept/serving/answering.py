@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -127,15 +128,23 @@ class Answers:
     Args:
         model: that writes.
         prompts: what it goes on from.
+        streams: whether pieces are wanted one by one; without, nobody is woken before an answer is whole.
         n: answers for each.
         seed: of the drawing; the answers of a prompt have this one and those that follow it.
         salt: answers of another one share no prefix.
     """
 
     def __init__(
-        self, model: WritingModel, prompts: Sequence[Prompt], *, n: int = 1, seed: int | None = None, salt: bytes = b""
+        self,
+        model: WritingModel,
+        prompts: Sequence[Prompt],
+        *,
+        streams: bool,
+        n: int = 1,
+        seed: int | None = None,
+        salt: bytes = b"",
     ) -> None:
-        self.model, self.queue = model, asyncio.Queue[Piece | TranseptError]()
+        self.model, self.streams, self._arrived, self._event = model, streams, deque[Piece | TranseptError](), asyncio.Event()
         self.writers: list[Writer] = []
         self.requests: list[Request] = []
         self.prompts = [len(prompt.ids) for prompt in prompts]
@@ -145,7 +154,7 @@ class Answers:
 
     def _add(self, prompt: Prompt, seed: int | None, salt: bytes) -> None:
         index, model = len(self.requests), self.model
-        answer = _Answer(index, prompt, model.tokenizer, model.token_bytes, lambda item: model.mailbox.put(self.queue, item))
+        answer = _Answer(index, prompt, model.tokenizer, model.token_bytes, self._put)
         held = () if answer.constraint is None else (answer.constraint,)
         salt += b"" if prompt.pictures is None else prompt.pictures.digest
         request = Request(prompt.ids, prompt.settings, answer.take, answer.put, seed, prompt.logprobs, held, salt)
@@ -167,24 +176,34 @@ class Answers:
             self.close()
             raise
 
-    async def pieces(self, quiet: float | None = None) -> AsyncIterator[Piece | None]:
-        """The pieces, until all answers have ended, and ``None`` where none has come for so many seconds.
+    def _put(self, item: Piece | TranseptError) -> None:
+        """Take a piece, or what ends an answer, in the engine's thread."""
+        self._arrived.append(item)
+        if self.streams or isinstance(item, TranseptError) or item.finish is not None:
+            self.model.mailbox.put(self._event)
+
+    async def pieces(self, quiet: float) -> AsyncIterator[list[Piece]]:
+        """The pieces that have come each time, until all answers have ended, and none where none came for so many seconds.
 
         Raises:
             TranseptError: what ends an answer.
         """
-        left = len(self.requests)
+        left, loop = len(self.requests), asyncio.get_running_loop()
         while left:
+            timer = loop.call_later(quiet, self._event.set)  # a fifth of what a timeout costs
             try:
-                async with asyncio.timeout(quiet):
-                    piece = await self.queue.get()
-            except TimeoutError:
-                yield None
-                continue
-            if isinstance(piece, TranseptError):
-                raise piece
-            left -= piece.finish is not None
-            yield piece
+                await self._event.wait()
+            finally:
+                timer.cancel()
+            self._event.clear()
+            arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
+            found = [each for each in arrived if isinstance(each, Piece)]
+            left -= sum(piece.finish is not None for piece in found)
+            if found or not arrived:
+                yield found
+            for error in arrived:
+                if isinstance(error, TranseptError):
+                    raise error
 
     def close(self) -> None:
         """Write nothing more."""

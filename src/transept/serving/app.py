@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from transept.serving.metrics import Metrics
 from transept.serving.models import WritingModel
 from transept.serving.page.routes import add_page
 from transept.serving.protocol.audio import read_form
-from transept.serving.protocol.base import Reading, Writing
+from transept.serving.protocol.base import Reading, Writing, to_json
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
 from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
@@ -254,7 +253,7 @@ async def _ask(model: WritingModel, body: CompletionRequest | ChatRequest, reque
         for prompt in prompts:
             prompt.constraint = constraint
     salt = "\0".join((body.cache_salt or "", request.headers.get("authorization", ""))).encode()
-    answers = Answers(model, prompts, n=body.n or 1, seed=body.seed, salt=salt)
+    answers = Answers(model, prompts, streams=bool(body.stream), n=body.n or 1, seed=body.seed, salt=salt)
     try:
         answers.submit()
     except ContextLengthError as error:
@@ -316,8 +315,8 @@ async def _left(request: Request) -> None:
 
 async def _whole(teller: Teller, answers: Answers) -> Response:
     pieces: list[list[Any]] = [[] for _ in answers.requests]
-    async for piece in answers.pieces():
-        if piece is not None:
+    async for arrived in answers.pieces(_QUIET):
+        for piece in arrived:
             pieces[piece.choice].append(piece)
     return JSONResponse(teller.whole(pieces, answers.usage))
 
@@ -325,23 +324,21 @@ async def _whole(teller: Teller, answers: Answers) -> Response:
 async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
     """Chunks as events of a server; an error in the middle is the last of them."""
     try:
-        for chunk in teller.begins(len(answers.requests)):
-            yield _event(chunk)
-        async for piece in answers.pieces(_QUIET):
-            if piece is None:
-                yield b": \n\n"
-                continue
-            for chunk in teller.tells(piece):
-                yield _event(chunk)
-        for chunk in teller.ends(answers.usage):
-            yield _event(chunk)
+        if begins := _events(teller.begins(len(answers.requests))):
+            yield begins
+        async for pieces in answers.pieces(_QUIET):
+            yield _events(chunk for piece in pieces for chunk in teller.tells(piece)) or b": \n\n"
+        yield _events(teller.ends(answers.usage))
     except TranseptError as error:
-        for chunk in teller.fails(parse_json(bytes(reply_to(error).body).decode())):
-            yield _event(chunk)
+        yield _events(teller.fails(parse_json(bytes(reply_to(error).body).decode())))
 
 
-def _event(chunk: Chunk) -> bytes:
+def _events(chunks: Iterable[Chunk]) -> bytes:
+    return "".join(map(_event, chunks)).encode()
+
+
+def _event(chunk: Chunk) -> str:
     if isinstance(chunk, str):
-        return f"data: {chunk}\n\n".encode()
+        return f"data: {chunk}\n\n"
     name = f"event: {chunk['type']}\n" if "type" in chunk else ""
-    return f"{name}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return f"{name}data: {to_json(chunk)}\n\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,30 +22,30 @@ from transept.storage.source import GGUF_ENDING
 
 
 class Mailbox:
-    """Gathers what a pass makes, and hands it to the queues of an event loop at once.
+    """Gathers for whom a pass has made something, and wakes all of them in an event loop at once.
 
     Args:
-        loop: where the queues are read.
+        loop: where they wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._items: list[tuple[asyncio.Queue[Any], Any]] = []
+        self._events: dict[asyncio.Event, None] = {}
 
-    def put(self, queue: asyncio.Queue[Any], item: Any) -> None:
+    def put(self, event: asyncio.Event) -> None:
         """Gather, in the engine's thread."""
-        self._items.append((queue, item))
+        self._events[event] = None
 
     def flush(self) -> None:
-        """Hand over, in the engine's thread; after the loop has ended there is nobody to tell."""
-        items, self._items = self._items, []
-        if items and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(_deliver, items)
+        """Wake them, in the engine's thread; after the loop has ended there is nobody to tell."""
+        events, self._events = self._events, {}
+        if events and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(_set, events)
 
 
-def _deliver(items: list[tuple[asyncio.Queue[Any], Any]]) -> None:
-    for queue, item in items:
-        queue.put_nowait(item)
+def _set(events: Iterable[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
 
 
 class WritingModel:

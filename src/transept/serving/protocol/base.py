@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -9,17 +10,20 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from transept.environment.units import seconds
 from transept.generation.config import GenerationConfig
 from transept.generation.prompt import end_tokens
+from transept.preprocess.text.answers import TextDelta
 from transept.serving.answering import Chunk, Piece, Usage
 from transept.serving.engine.constraint import JSON_OBJECT, Constraint
 from transept.serving.errors import FieldError
 from transept.serving.models import WritingModel
 from transept.serving.tasks import TaskModel
 
+to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_MARK = "\0"  # in the place of text
 MAX_STOPS, MAX_STOP_IDS, MAX_BIASES = 16, 64, 1024
 
 Text = Annotated[str, Field(max_length=2**22)]
@@ -211,7 +215,15 @@ class Writing(TextRequest, ABC):
         return ({**self.head, "choices": [choice]} for choice in self.opening(answers))
 
     def tells(self, piece: Piece) -> Iterator[Chunk]:
-        """The chunks of a piece."""
+        """The chunks of a piece; of plain text, all but the text is written once for the whole stream."""
+        events, finish, tokens = piece.events, piece.finish, piece.tokens
+        if finish is None and not tokens and len(events) == 1 and isinstance(events[0], TextDelta):
+            if piece.choice not in self._around:
+                (example,) = self.choices(piece._replace(events=[TextDelta(_MARK)]))
+                before, _, after = to_json({**self.head, "choices": [example]}).partition(to_json(_MARK))
+                self._around[piece.choice] = before, after
+            before, after = self._around[piece.choice]
+            return iter((f"{before}{to_json(events[0].text)}{after}",))
         return ({**self.head, "choices": [choice]} for choice in self.choices(piece))
 
     def ends(self, usage: Usage) -> Iterator[Chunk]:
@@ -228,3 +240,5 @@ class Writing(TextRequest, ABC):
         """An answer that is not streamed."""
         choices = [self.choice(index, own) for index, own in enumerate(pieces)]
         return {**self.head, "choices": choices, "usage": usage.told()}
+
+    _around: dict[int, tuple[str, str]] = PrivateAttr(default_factory=dict)  # the JSON around the text, for each choice
