@@ -144,7 +144,12 @@ class Answers:
         seed: int | None = None,
         salt: bytes = b"",
     ) -> None:
-        self.model, self.streams, self._arrived, self._event = model, streams, deque[Piece | TranseptError](), asyncio.Event()
+        self.model, self.streams, self._arrived, self._event = (
+            model,
+            streams,
+            deque[Piece | TranseptError | None](),
+            asyncio.Event(),
+        )
         self.writers: list[Writer] = []
         self.requests: list[Request] = []
         self.prompts = [len(prompt.ids) for prompt in prompts]
@@ -190,7 +195,7 @@ class Answers:
         """
         left, loop = len(self.requests), asyncio.get_running_loop()
         while left:
-            timer = loop.call_later(quiet, self._event.set)  # a fifth of what a timeout costs
+            timer = loop.call_later(quiet, self._tick)  # a fifth of what a timeout costs
             try:
                 await self._event.wait()
             finally:
@@ -199,11 +204,16 @@ class Answers:
             arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
             found = [each for each in arrived if isinstance(each, Piece)]
             left -= sum(piece.finish is not None for piece in found)
-            if found or not arrived:
+            if found or None in arrived:  # else what it was woken for had come before
                 yield found
             for error in arrived:
                 if isinstance(error, TranseptError):
                     raise error
+
+    def _tick(self) -> None:
+        """Say that nothing has come for a while."""
+        self._arrived.append(None)
+        self._event.set()
 
     def close(self) -> None:
         """Write nothing more."""

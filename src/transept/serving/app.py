@@ -327,7 +327,9 @@ async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
         if begins := _events(teller.begins(len(answers.requests))):
             yield begins
         async for pieces in answers.pieces(_QUIET):
-            yield _events(chunk for piece in pieces for chunk in teller.tells(piece)) or b": \n\n"
+            events = _events(chunk for piece in pieces for chunk in teller.tells(piece))
+            if events or not pieces:
+                yield events or b": \n\n"
         yield _events(teller.ends(answers.usage))
     except TranseptError as error:
         yield _events(teller.fails(parse_json(bytes(reply_to(error).body).decode())))
