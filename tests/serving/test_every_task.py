@@ -259,6 +259,16 @@ def test_values_that_cannot_be(server: Server, ready: Callable[[str], Path], cas
     assert post(server, task, model=name, inputs=inputs, parameters=parameters).status_code == 400
 
 
+def test_a_package_that_this_server_lacks(
+    server: Server, ready: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready("pages")
+    monkeypatch.setitem(sys.modules, "pytesseract", None)
+    found = post(server, "document-question-answering", model="pages", inputs={"image": PICTURE, "question": "Total?"})
+    assert found.status_code == 400
+    assert "needs the package 'pytesseract'" in found.json()["error"]["message"]
+
+
 def test_arguments_of_what_writes_speech(server: Server, ready: Callable[[str], Path]) -> None:
     name = "speaks"
     SAVED[name] = save_writer

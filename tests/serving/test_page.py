@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import shutil
@@ -21,8 +22,9 @@ import pytest
 
 import transept.serving.page
 from tests.pace import within
+from tests.pipelines.media_models import picture, png, sound, wav
 from tests.pipelines.text_models import SavedModel, text_model
-from transept import ViTConfig, ViTForImageClassification, ViTImageProcessor
+from tests.thorough import in_turn
 from transept.serving.doors import Options
 from transept.serving.models import Loader
 from transept.serving.store import Models
@@ -30,6 +32,8 @@ from transept.serving.tasks import TaskModel
 
 from . import conftest
 from .conftest import Running, Server
+from .test_every_task import MOVIES, SAVED, TOLD, WORDS
+from .test_seeing import save_seeing
 
 __all__ = ["text_model"]
 until = partial(conftest.until, seconds=60)  # a browser takes its time where others compute
@@ -37,7 +41,7 @@ FILES = {
     path.name: path.read_text(encoding="utf-8") for path in Path(transept.serving.page.__path__[0]).iterdir() if path.is_file()
 }
 SCRIPTS = {name: text for name, text in FILES.items() if name.endswith(".js")}
-WORDS: dict[str, dict[str, str]] = json.loads(FILES["words.json"])
+TEXTS: dict[str, dict[str, str]] = json.loads(FILES["words.json"])
 PROGRAMS = shutil.which("chromium"), shutil.which("chromedriver")
 LETTER_Z = str(ord("z") - ord("!"))  # ids of printable letters follow each other
 PICTURE = "<img src=x onerror=document.title='broken'>"
@@ -89,7 +93,7 @@ def test_texts_can_become_nothing_but_texts() -> None:
 
 
 def test_every_word_is_there_in_three_languages() -> None:
-    for name, texts in WORDS.items():
+    for name, texts in TEXTS.items():
         assert list(texts) == ["en", "es", "ar"], name
         assert all(text.strip() for text in texts.values()), name
         assert len({tuple(sorted(re.findall(r"\{\w+\}", text))) for text in texts.values()}) == 1, name
@@ -100,18 +104,11 @@ def test_every_word_is_there_in_three_languages() -> None:
         re.findall(r'\bword\("([\w-]+)"', source)
     )
     used |= {f"field-{name.replace('_', '-')}" for name in re.findall(r'(?:field|parameter)\("\w+", "([\w-]+)"', source)}
-    assert used <= WORDS.keys()
-    assert not [name for name in WORDS.keys() - used if f'"{name}"' not in source]
+    assert used <= TEXTS.keys()
+    assert not [name for name in TEXTS.keys() - used if f'"{name}"' not in source]
 
 
 # --- in the browser ----------------------------------------------------------------------------------------------------
-
-
-def picture_model(path: Path) -> Path:
-    sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, num_labels=3, **sizes)).save_pretrained(path)
-    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +127,48 @@ def served(folder: Path, text_model: SavedModel, tmp_path_factory: pytest.TempPa
         TaskModel("nli", str(text_model("BertForSequenceClassification", **nli)), "zero-shot-classification"),
         TaskModel("masks", str(text_model("BertForMaskedLM"))),
         TaskModel("answers", str(text_model("BertForQuestionAnswering"))),
-        TaskModel("pictures", str(picture_model(tmp_path_factory.mktemp("pictures")))),
+        Loader(engine={"cache_bytes": 2**24}).load("sees", str(save_seeing(tmp_path_factory.mktemp("sees"), "qwen2_vl"))),
     ]
     made = Server(folder, beside=models)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def ready(served: Server, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
+    """Serves a model by its name, made when it is needed first."""
+    made = {"encoder"}
+
+    def serve(name: str) -> None:
+        if name not in made:
+            made.add(name)
+            SAVED[name](path := tmp_path_factory.mktemp(name))
+            served.models.add(model := TaskModel(name, str(path), TOLD.get(name)))
+            model.start(None)  # type: ignore[arg-type]  # which a batch does not need
+
+    return serve
+
+
+# A picture that is pasted or dropped on a node.
+GIVEN = """
+const [node, kind, name] = arguments;
+const canvas = document.createElement("canvas");
+const bytes = Uint8Array.from(atob(canvas.toDataURL().split(",")[1]), (letter) => letter.charCodeAt(0));
+const data = new DataTransfer();
+data.items.add(new File([bytes], name, { type: "image/png" }));
+const more = { bubbles: true, cancelable: true };
+node.dispatchEvent(kind === "paste" ? new ClipboardEvent(kind, { clipboardData: data, ...more }) : new DragEvent(kind, { dataTransfer: data, ...more }));
+"""
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A picture and a sound for forms, by their paths, and the picture as a ``data:`` URL."""
+    path = tmp_path_factory.mktemp("media")
+    (path / "small.png").write_bytes(png(picture(0, 40, 60)))
+    (path / "sound.wav").write_bytes(wav(sound()))
+    url = "data:image/png;base64," + base64.b64encode((path / "small.png").read_bytes()).decode()
+    return {"picture": str(path / "small.png"), "sound": str(path / "sound.wav"), "url": url}
 
 
 class Page:
@@ -192,6 +226,22 @@ class Page:
             self.one(selector),
             value,
         )
+
+    def ask(self, model: str, task: str | None = None, **fields: str) -> None:
+        """Fill in the form of a model, whose fields are found by the names of their words, and wait for the answer."""
+        self.choose("#form .model", model)
+        if task:
+            self.choose("#form .task", task)
+        for name, value in fields.items():
+            place = f"#asked label:has([data-word='field-{name.replace('_', '-')}']) :is(input, textarea)"
+            self.one(place).send_keys(value) if name in ("picture", "sound") else self.set(place, value)
+        self.js("document.querySelector('.answer').replaceChildren()")
+        self.one("#asked [type=submit]").click()
+        until(lambda: bool(self.all(".answer summary, .answer .trouble")))
+
+    def give(self, selector: str, kind: str, name: str) -> None:
+        """Paste or drop a small picture."""
+        self.js(GIVEN, self.one(selector), kind, name)
 
     def answers(self, *chunks: dict[str, Any] | str) -> None:
         """Let the next streams be these deltas."""
@@ -400,17 +450,17 @@ def test_reasoning_calls_and_errors(page: Page, served: Server) -> None:
     assert turns(page)[2] == {"role": "tool", "tool_call_id": "c1", "content": "30 degrees"}
     page.answers({"content": "It is"})  # and then nothing
     page.one("[role=alert] button").click()
-    until(lambda: page.text("[role=alert] p") == WORDS["cut-off"]["en"])
+    until(lambda: page.text("[role=alert] p") == TEXTS["cut-off"]["en"])
     page.answers({"content": "It is warm."}, "[DONE]")
     page.one("[role=alert] button").click()
     until(lambda: page.text(".turn:last-child > .text") == "It is warm.")
     assert len(page.all(".turn")) == 4
     page.js("window.fetch = () => Promise.reject(new TypeError('gone'))")
     page.send("Are you there?")
-    until(lambda: page.text("[role=alert] p") == WORDS["unreachable"]["en"])
+    until(lambda: page.text("[role=alert] p") == TEXTS["unreachable"]["en"])
     page.set("#setting [name=tools]", "[")
     page.send("And now?")
-    until(lambda: WORDS["tools"]["en"] in page.text("[role=alert]"))
+    until(lambda: TEXTS["tools"]["en"] in page.text("[role=alert]"))
 
 
 def test_whole_sentences_are_said(page: Page, served: Server) -> None:
@@ -473,18 +523,7 @@ def test_forms(page: Page, served: Server) -> None:
     )
 
 
-def test_other_tasks(page: Page, served: Server, tmp_path: Path) -> None:
-    def run(model: str, view: str = "tasks", **fields: str) -> list[str]:
-        """What is shown for a model, whose fields are found by the names of their words."""
-        page.view(view)
-        page.choose("#form .model", model)
-        for name, value in fields.items():
-            place = f"#asked label:has([data-word='field-{name.replace('_', '-')}']) :is(input, textarea)"
-            page.one(place).send_keys(value) if name == "picture" else page.set(place, value)
-        page.one("#asked [type=submit]").click()
-        until(lambda: bool(page.all(".answer summary")))
-        return page.texts(".answer .name, .answer mark")
-
+def test_other_tasks(page: Page, served: Server) -> None:
     def answer(model: str, task: str, inputs: Any, **parameters: Any) -> Any:
         body = {"model": model, "inputs": inputs, "parameters": parameters}
         return httpx.post(f"{served.url}/v1/tasks/{task}", json=body).raise_for_status().json()
@@ -492,15 +531,142 @@ def test_other_tasks(page: Page, served: Server, tmp_path: Path) -> None:
     page.open(served, "tasks")
     masked, context = "Anna [MASK] in [MASK].", "Anna lives in Berlin."
     found = answer("masks", "fill-mask", masked, top_k=2)
-    assert run("masks", text_mask=masked, top_k="2") == [token["token_str"] for mask in found for token in mask]
+    page.ask("masks", text_mask=masked, top_k="2")
+    assert page.texts(".answer .name") == [token["token_str"] for mask in found for token in mask]
     span = answer("answers", "question-answering", {"question": "Who?", "context": context})
-    assert [mark.rpartition(" ")[0] for mark in run("answers", question="Who?", context=context)] == [span["answer"]]
-    ranked = answer("nli", "zero-shot-classification", context, candidate_labels="work, maps")["labels"]
-    assert run("nli", view="classify", text=context, candidate_labels="work, maps") == ranked
-    PIL.Image.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
-    url = "data:image/png;base64," + base64.b64encode((tmp_path / "red.png").read_bytes()).decode()
-    labels = [each["label"] for each in answer("pictures", "image-classification", url)]
-    assert run("pictures", picture=str(tmp_path / "red.png")) == labels
+    page.ask("answers", question="Who?", context=context)
+    assert [mark.rpartition(" ")[0] for mark in page.texts(".answer mark")] == [span["answer"]]
+    page.choose("#language", "ar")  # which has a comma of its own
+    ranked = answer("nli", "zero-shot-classification", context, candidate_labels=["عمل", "خرائط"])["labels"]
+    page.view("classify")
+    page.ask("nli", text=context, candidate_labels="عمل، خرائط")
+    assert page.texts(".answer .name") == ranked
+
+
+# Of each task that no other test asks: its model, what its form is filled with, and what is shown.
+FORMS: dict[str, tuple[str, dict[str, str], str]] = {
+    "audio-classification": ("sounds", {"sound": ""}, ".bars li"),
+    "audio-embedding": ("ear", {"sound": ""}, "[data-word=shape]"),
+    "automatic-speech-recognition": ("letters", {"sound": ""}, ".written p"),
+    "depth-estimation": ("depth", {"picture": ""}, ".pair img[src^='data:']"),
+    "document-question-answering": ("pages", {"picture": "", "question": "Total?", "words": json.dumps(WORDS[1])}, ".mark.box"),
+    "feature-extraction": ("encoder", {"text": "Anna"}, "[data-word=shape]"),
+    "image-classification": ("pictures", {"picture": ""}, ".bars li"),
+    "image-embedding": ("eye", {"picture": ""}, "[data-word=shape]"),
+    "image-feature-extraction": ("eye", {"picture": ""}, "[data-word=shape]"),
+    "image-segmentation": ("segments", {"picture": ""}, ".mark.mask"),
+    "image-to-text": ("describes", {"picture": ""}, ".written p"),
+    "summarization": ("writer", {"text": "Anna"}, ".written p"),
+    "table-question-answering": ("tables", {"question": "How many?", "table": json.dumps(MOVIES)}, ".answer td"),
+    "text2text-generation": ("writer", {"text": "Anna"}, ".written p"),
+    "translation": ("writer", {"text": "Anna"}, ".written p"),
+    "visual-question-answering": ("asked", {"picture": "", "question": "what?"}, ".written p"),
+    "zero-shot-image-classification": ("both", {"picture": ""}, ".bars li"),
+}
+
+
+@pytest.mark.parametrize("task", in_turn(sorted(FORMS), 6))
+@pytest.mark.filterwarnings("ignore")
+def test_the_form_of_a_task(page: Page, served: Server, ready: Callable[[str], None], task: str, media: dict[str, str]) -> None:
+    model, fields, shown = FORMS[task]
+    ready(model)
+    page.open(served, "tasks")
+    page.ask(model, task, **{name: value or media[name] for name, value in fields.items()})
+    assert page.one("#form .task").get_property("value") == task
+    assert page.all(shown)
+    assert page.js("return Array.from(document.querySelectorAll('.answer img')).every((each) => each.naturalWidth)")
+    assert not page.all(".trouble")
+
+
+def test_boxes_over_a_picture(page: Page, served: Server, ready: Callable[[str], None], media: dict[str, str]) -> None:
+    ready("boxes")
+    page.open(served, "tasks")
+    page.ask("boxes", picture=media["picture"])
+    body = {"model": "boxes", "inputs": media["url"]}
+    found = httpx.post(f"{served.url}/v1/tasks/object-detection", json=body).json()
+    found = sorted(found, key=lambda each: -each["score"])
+    assert len(found) > 2
+    assert page.texts(".found .name") == [each["label"] for each in found]
+    assert page.texts(".found .score") == [f"{each['score']:.3f}" for each in found]
+    places = "const {left, top, width, height} = arguments[0].getBoundingClientRect(); return [left, top, left + width, top + height]"
+    left, top, right, bottom = page.js(places, page.one(".frame img"))
+    for each, mark in zip(found, reversed(page.all(".mark")), strict=True):  # the best lies above
+        sides = np.clip(np.array([*each["box"].values()]) / ([60, 40] * 2), 0, 1)
+        wanted = np.array([left, top] * 2) + sides * ([right - left, bottom - top] * 2)
+        np.testing.assert_allclose(page.js(places, mark), wanted, atol=0.6)
+    page.one(".found li:nth-child(2) button").send_keys(" ")
+    assert page.texts(".mark.alone") == ["2"]
+    assert (
+        len(
+            page.js(
+                "return Array.from(document.querySelectorAll('.mark')).filter((e) => e.checkVisibility({visibilityProperty: true}))"
+            )
+        )
+        == 1
+    )
+    page.ask("boxes", threshold="1")
+    assert page.texts(".answer > p") == [TEXTS["nothing"]["en"]]
+    page.one("#asked [type=file]").send_keys(__file__)
+    until(lambda: page.texts("#asked .trouble p") == [TEXTS["no-picture"]["en"].replace("{name}", Path(__file__).name)])
+
+
+def test_pictures_in_a_chat(page: Page, served: Server, media: dict[str, str], tmp_path: Path) -> None:
+    def asked(messages: list[dict[str, Any]]) -> str:
+        own = [{name: value for name, value in each.items() if name in ("role", "content")} for each in messages]
+        body = {"model": "sees", "messages": own, "temperature": 0, "max_tokens": 8}
+        answer = httpx.post(f"{served.url}/v1/chat/completions", json=body).raise_for_status().json()
+        return str(answer["choices"][0]["message"]["content"])
+
+    page.open(served, "chat")
+    page.give("#message", "paste", "a.png")
+    until(lambda: page.texts(".tray .trouble p") == [TEXTS["sees-nothing"]["en"]])
+    assert not page.all("#attach:not([hidden])")
+    page.choose("#chat .model", "sees")
+    page.set("#setting [name=temperature]", "0")
+    page.set("#setting [name=max_tokens]", "8")
+    assert page.all("#attach:not([hidden])")
+    assert not page.all(".tray .trouble")
+    page.give("#message", "paste", "only.png")
+    page.one("[aria-label='Remove only.png']").send_keys("\n")
+    assert page.js("return document.activeElement.id") == "message"
+    large = tmp_path / "large.png"
+    PIL.Image.effect_noise((2000, 1000), 90).save(large)
+    page.one("#picked").send_keys(f"{media['picture']}\n{large}\n{__file__}")
+    page.give("#message", "paste", "pasted.png")
+    page.give("#chat", "drop", "dropped.png")
+    until(lambda: len(page.all("#composer .thumbs li")) == 4)
+    assert page.texts("#composer .thumbs .name") == ["small.png", "large.png", "pasted.png", "dropped.png"]
+    page.one("[aria-label='Remove pasted.png']").send_keys("\n")
+    assert page.js("return document.activeElement.ariaLabel") == "Remove dropped.png"
+    page.one("[aria-label='Remove dropped.png']").send_keys("\n")
+    assert page.js("return document.activeElement.ariaLabel") == "Remove large.png"
+    assert page.texts("#voice p")[-2:] == ["Removed: pasted.png", "Removed: dropped.png"]
+    page.set("#message", "What is it?")
+    page.one("#chat .as-code").click()
+    assert page.text("#code").count('"image_url": {') == 4
+    assert page.text("#code").count("…") == 2  # of the large one
+    page.one("#code [type=submit]").click()
+    page.send("")
+    until(lambda: page.is_done() and len(turns(page)) == 2)
+    first, answer = turns(page)
+    assert first["content"][0] == {"type": "image_url", "image_url": {"url": media["url"]}}
+    kind, content = first["content"][1]["image_url"]["url"].split(";base64,")
+    assert kind == "data:image/jpeg"
+    assert PIL.Image.open(io.BytesIO(base64.b64decode(content))).size == (1536, 768)
+    assert first["content"][2] == {"type": "text", "text": "What is it?"}
+    assert answer["content"] == asked([first])
+    page.one(".assistant [aria-label='Write again']").click()
+    until(lambda: page.is_done() and len(turns(page)) == 2)
+    assert turns(page)[1]["content"] == answer["content"]
+    page.one(".user [aria-label='Edit the message']").click()
+    page.one(".editing [aria-label='Remove large.png']").click()
+    page.give(".editing textarea", "paste", "later.png")
+    page.one(".editing [type=submit]").click()
+    until(lambda: page.is_done() and page.texts(".user .thumbs .name") == ["small.png", "later.png"])
+    until(lambda: len(turns(page)) == 2 and turns(page)[1]["content"] == asked(turns(page)[:1]))
+    page.driver.refresh()
+    until(lambda: page.texts(".user .thumbs .name") == ["small.png", "later.png"])
+    assert page.text(".user > .text") == "What is it?"
 
 
 def test_requests_as_code_do_what_the_page_does(page: Page, served: Server) -> None:
@@ -621,7 +787,10 @@ NAMED = {
 @pytest.mark.parametrize(
     ("scheme", "language", "width"), [("light", "en", 1280), ("dark", "ar", 360), ("dark", "es", 900), ("light", "ar", 360)]
 )
-def test_everyone_can_use_it(page: Page, served: Server, scheme: str, language: str, width: int) -> None:
+def test_everyone_can_use_it(
+    page: Page, served: Server, ready: Callable[[str], None], media: dict[str, str], scheme: str, language: str, width: int
+) -> None:
+    ready("boxes")
     page.open(served, "chat")
     page.emulate(width, color_scheme=scheme)
     page.choose("#language", language)
@@ -632,15 +801,25 @@ def test_everyone_can_use_it(page: Page, served: Server, scheme: str, language: 
     )
     if not page.all("#settings:not([hidden])"):
         page.one("#show-settings").click()
+    page.choose("#chat .model", "sees")
+    for name in (f"{'long ' * 30}.png", "b.png"):
+        page.give("#message", "paste", name)
+        until(lambda: bool(page.all("#composer .thumbs img")))
     page.send("Hi")
     until(lambda: page.is_done() and bool(page.all(".call")))
     page.js("document.querySelector('.assistant .reasoning').open = true; window.fetch = window.real")
+    page.give("#message", "paste", "c.png")
+    until(lambda: len(page.all("#composer .thumbs, #turns .thumbs")) == 2)
     check(page, width)
     page.one("#show-settings").click()
     check(page, width)
     page.one("#chat .as-code").click()
     check(page, width)
     page.one("#code [type=submit]").click()
+    page.view("tasks")
+    page.ask("boxes", picture=media["picture"])
+    page.one(".found button").click()
+    check(page, width)
     for view in ("embeddings", "rerank", "tasks", "models"):
         page.view(view)
         if view in ("embeddings", "rerank"):

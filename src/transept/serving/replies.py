@@ -7,7 +7,15 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from transept.errors import ConfigError, FormatError, GenerationError, InputError, TranseptError, UnsupportedError
+from transept.errors import (
+    ConfigError,
+    FormatError,
+    GenerationError,
+    InputError,
+    MissingExtraError,
+    TranseptError,
+    UnsupportedError,
+)
 from transept.serving.errors import BusyError, ContextLengthError, FailedError, FieldError, ModelNotFoundError
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
@@ -34,7 +42,7 @@ def reply_to(error: BaseException) -> JSONResponse:
         return reply(404, text, error.code, "model")
     if isinstance(error, ContextLengthError | FieldError):
         return reply(400, text, error.code, error.param)
-    if isinstance(error, InputError | UnsupportedError | FormatError | ConfigError):
+    if isinstance(error, InputError | UnsupportedError | MissingExtraError | FormatError | ConfigError):
         return reply(400, text)
     return reply(500, text if isinstance(error, FailedError | GenerationError) else "the server has failed with this request.")
 

@@ -16,7 +16,7 @@ export function parsed(text, field) {
 }
 
 /** The answer to a request as JSON; without a body it is a GET. */
-export const ask = async (route, body) => (await send(route, body)).json();
+export const ask = async (route, body, signal) => (await send(route, body, signal)).json();
 
 /** The chunks of a streamed answer, as they come. */
 export async function* stream(route, body, signal) {

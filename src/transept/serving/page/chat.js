@@ -1,20 +1,21 @@
 // A conversation, streamed.
 
 import { Failure, parsed, stream, trouble } from "./api.js";
+import { onFiles, thumbs, Tray } from "./files.js";
 import { $, copyButton, el, icon, iconButton, keep, kept, number, say, Voice, word } from "./dom.js";
 import { code, show } from "./markdown.js";
 import { showAsCode } from "./snippets.js";
 
 const settings = $("setting");
 const ROUTE = "v1/chat/completions";
-let turns = kept("sessionStorage", "turns") ?? []; // messages as the API has them; `facts` and `stopped` are the page's
+let turns = kept("sessionStorage", "turns") ?? []; // messages as the API has them; `facts`, `stopped` and `names` are the page's
 
 /** The request that the conversation and the settings make; what is empty is the model's own. */
 function body() {
   const fields = settings.elements;
   if (!settings.reportValidity()) throw new Failure(word("wrong-setting"));
   const model = document.querySelector("#chat .model").value;
-  const messages = turns.map(({ facts, stopped, ...own }) => own);
+  const messages = turns.map(({ facts, stopped, names, ...own }) => own);
   if (fields.system.value.trim()) messages.unshift({ role: "system", content: fields.system.value.trim() });
   const numbers = ["temperature", "top_p", "max_tokens", "seed"].filter((name) => fields[name].value !== "");
   const found = { model, messages, ...Object.fromEntries(numbers.map((name) => [name, fields[name].valueAsNumber])) };
@@ -42,29 +43,48 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && abort(
 const list = $("turns");
 const scroll = document.querySelector(".scroll");
 
+/** A message of a person: a text, and pictures before it where there are some. */
+function said(text, pictures) {
+  if (!pictures.length) return { role: "user", content: text };
+  const parts = pictures.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  if (text.trim()) parts.push({ type: "text", text });
+  return { role: "user", content: parts, names: pictures.map(({ name }) => name) };
+}
+
+const parts = ({ content }) => (typeof content === "string" ? [{ type: "text", text: content }] : content);
+const textOf = (message) => parts(message).map(({ text }) => text ?? "").join("");
+
+function picturesOf(message) {
+  const shown = parts(message).filter(({ image_url }) => image_url);
+  return shown.map(({ image_url: { url } }, place) => ({ url, name: message.names[place] }));
+}
+
 /** Show a message; `update` shows what has come since. */
 class Turn {
   constructor(message, place) {
     Object.assign(this, { message, place });
     const who = { user: "you", assistant: "assistant", tool: "result" }[message.role];
     this.text = el("div", { class: "text", dir: "auto" });
+    this.pictures = el("div", { class: "pictures" });
     this.reasoning = el("div", { class: "text" });
     this.thought = el("details", { class: "reasoning" }, el("summary", { word: "reasoning" }), this.reasoning);
     this.calls = el("div", { class: "calls" });
     this.facts = el("p", { class: "facts quiet" });
     this.actions = el("div", { class: "actions" });
     const head = el("h3", { class: "who", word: who });
-    this.node = el("li", { class: `turn ${message.role}` }, head, this.thought, this.text, this.calls, this.facts, this.actions);
+    this.node = el("li", { class: `turn ${message.role}` }, head, this.thought, this.pictures, this.text, this.calls, this.facts, this.actions);
     this.update();
     this.end();
   }
 
   update() {
-    const { role, content, reasoning_content: reasoning, tool_calls: calls = [] } = this.message;
+    const { role, reasoning_content: reasoning, tool_calls: calls = [] } = this.message;
+    const [text, pictures] = [textOf(this.message), picturesOf(this.message)];
     this.thought.hidden = !reasoning;
     if (reasoning) show(this.reasoning, reasoning);
-    if (role !== "assistant") this.text.textContent = content;
-    else show(this.text, content);
+    if (role !== "assistant") this.text.textContent = text;
+    else show(this.text, text);
+    this.pictures.replaceChildren(...(pictures.length ? [thumbs(pictures)] : []));
     this.calls.replaceChildren(...calls.map(card));
   }
 
@@ -73,19 +93,27 @@ class Turn {
     const { role, facts, stopped } = this.message;
     if (stopped) this.facts.replaceChildren(el("span", { word: "stopped" }));
     if (facts) this.facts.replaceChildren(el("span", { word: "facts", places: facts }));
-    this.actions.replaceChildren(copyButton(() => this.message.content ?? ""));
+    this.actions.replaceChildren(copyButton(() => textOf(this.message)));
     if (role === "user") this.actions.append(iconButton("edit", "edit", () => this.edit()));
     if (role === "assistant") this.actions.append(iconButton("again", "again", () => goOn(this.place)));
   }
 
   edit() {
     const field = el("textarea", { label: "edit", dir: "auto", rows: 3 });
-    field.value = this.message.content;
+    field.value = textOf(this.message);
+    const tray = new Tray(field, picturesOf(this.message));
     const save = el("button", { type: "submit", class: "main", word: "send" });
-    const back = el("button", { type: "button", word: "cancel", onclick: () => (form.replaceWith(this.text), this.end()) });
-    const form = el("form", { class: "editing" }, field, el("div", { class: "row" }, save, back));
-    onSubmit(form, () => field.value.trim() && goOn(this.place, { role: "user", content: field.value }));
+    const goBack = () => (form.replaceWith(this.text), (this.pictures.hidden = false), this.end());
+    const back = el("button", { type: "button", word: "cancel", onclick: goBack });
+    const more = $("attach").hidden ? "" : iconButton("attach", "attach", () => pick(tray));
+    const form = el("form", { class: "editing" }, tray.node, field, el("div", { class: "row" }, save, back, more));
+    onSubmit(form, async () => {
+      await tray.ready;
+      if (isSaid(field, tray)) goOn(this.place, said(field.value, tray.pictures));
+    });
+    field.addEventListener("focus", () => (current = tray)); // what is pasted or dropped now goes here
     this.actions.replaceChildren();
+    this.pictures.hidden = true;
     this.text.replaceWith(form);
     field.focus();
   }
@@ -215,13 +243,41 @@ function grow(message, { content, reasoning_content: reasoning, tool_calls: call
 }
 
 const message = $("message");
+const composed = new Tray(message);
+$("composer").prepend(composed.node);
+let current = composed; // the tray to which pictures are added
 
-onSubmit($("composer"), () => {
-  if (running || !message.value.trim()) return;
-  add({ role: "user", content: message.value });
+const isSaid = (field, { pictures }) => field.value.trim() || pictures.length;
+
+onSubmit($("composer"), async () => {
+  await composed.ready;
+  if (running || !isSaid(message, composed)) return;
+  add(said(message.value, composed.take()));
   message.value = "";
   answer();
 });
+
+message.addEventListener("focus", () => (current = composed));
+
+/** Let pictures be chosen for a tray. */
+function pick(tray) {
+  current = tray;
+  $("picked").click();
+}
+
+$("attach").addEventListener("click", () => pick(composed));
+$("picked").addEventListener("change", ({ target }) => {
+  current.add(target.files);
+  target.value = ""; // so that the same one can be chosen again
+  current.home.focus();
+});
+
+onFiles($("chat"), (files) => {
+  if (!current.node.isConnected) current = composed;
+  if ($("attach").hidden) current.draw(trouble(new Failure(word("sees-nothing"))));
+  else current.add(files);
+});
+document.querySelector("#chat .model").addEventListener("change", () => composed.draw()); // without what was wrong with another
 
 message.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -243,7 +299,7 @@ document.querySelector(".ideas").addEventListener("click", ({ target }) => {
 
 document.querySelector("#chat .as-code").addEventListener("click", () => {
   const asked = body();
-  if (message.value) asked.messages.push({ role: "user", content: message.value });
+  if (isSaid(message, composed)) asked.messages.push(said(message.value, composed.pictures));
   showAsCode(ROUTE, { ...asked, stream: true });
 });
 

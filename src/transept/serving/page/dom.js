@@ -29,16 +29,17 @@ export function translate(root) {
 }
 
 function worded(node) {
-  const { word: text, label, hint, places } = node.dataset;
-  if (text) node.textContent = word(text, places && JSON.parse(places));
-  if (label) node.setAttribute("aria-label", word(label));
-  if (label && node.matches("button")) node.title = word(label);
+  const { word: text, label, hint, places: given } = node.dataset;
+  const places = given && JSON.parse(given);
+  if (text) node.textContent = word(text, places);
+  if (label) node.setAttribute("aria-label", word(label, places));
+  if (label && node.matches("button")) node.title = word(label, places);
   if (hint) node.placeholder = word(hint);
 }
 
 /**
  * A new element with its children, texts among them. Of the attributes, `word`, `label` and `hint` name words, `places`
- * fills the word, `on…` are listeners, and those that are false or undefined are left out.
+ * fills them, `on…` are listeners, and those that are false or undefined are left out.
  */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -61,7 +62,7 @@ export function icon(name) {
 }
 
 /** A button that shows an icon and says a word. */
-export const iconButton = (name, label, onclick) => el("button", { type: "button", label, onclick }, icon(name));
+export const iconButton = (name, label, onclick, places) => el("button", { type: "button", label, places, onclick }, icon(name));
 
 /** A button that copies what `text` gives, and says so. */
 export function copyButton(text) {
@@ -118,6 +119,7 @@ export function kept(storage, name) {
 
 export function keep(storage, name, value) {
   try {
+    window[storage].removeItem(`transept.${name}`); // where the new value has no place, no older one comes back
     window[storage].setItem(`transept.${name}`, JSON.stringify(value));
   } catch {
     // Without a storage, or where it is full, the page works until it is closed.

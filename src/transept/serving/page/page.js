@@ -41,6 +41,7 @@ function navigate() {
   for (const link of $("views").children) link.ariaCurrent = link.hash === `#${view.name}` ? "page" : null;
   const picker = section.querySelector(".model");
   if (picker) fill(picker, modelsFor(view).map(({ id }) => id), chosen[view.name]);
+  $("attach").hidden = models.find(({ id }) => id === chosenIn(section))?.task !== "image-text-to-text";
   if (view.form) {
     Object.assign($("form-title").dataset, { word: view.name });
     chooseTask(view);
@@ -51,9 +52,11 @@ function navigate() {
   document.title = `${word(view.name)} · transept`;
 }
 
+const chosenIn = (section) => section.querySelector(".model")?.value;
+
 /** Offer what the chosen model can do in a view. */
 function chooseTask(view) {
-  const model = models.find(({ id }) => id === $("form").querySelector(".model").value);
+  const model = models.find(({ id }) => id === chosenIn($("form")));
   const tasks = model ? tasksIn(view, model) : [];
   const picker = $("form").querySelector(".task");
   fill(picker, tasks, doing[model?.id]);
@@ -68,7 +71,7 @@ function fill(picker, choices, old) {
 
 $("main").addEventListener("change", ({ target }) => {
   if (target.matches(".model")) chosen[current().name] = target.value;
-  if (target.matches(".task")) doing[$("form").querySelector(".model").value] = target.value;
+  if (target.matches(".task")) doing[chosenIn($("form"))] = target.value;
   if (target.matches(".model, .task")) navigate();
 });
 window.addEventListener("hashchange", () => {

@@ -1,20 +1,23 @@
 // A request as it is made from a shell and from Python.
 
-import { $, kept } from "./dom.js";
+import { $, el, kept } from "./dom.js";
 import { code } from "./markdown.js";
 
 // Fields of a chat that the client's own method knows; all others go through `extra_body`.
 const KNOWN = ["model", "messages", "temperature", "top_p", "max_tokens", "seed", "stop", "tools", "stream"];
 const KEY = "TRANSEPT_API_KEY"; // where code finds the key, which it does not show
-const LONG = 4000; // characters of a picture or a sound that code shows
+const LONG = 2000; // characters of a picture or a sound that code shows
 
 export function showAsCode(route, body) {
   const dialog = $("code");
   const isLong = (value) => typeof value === "string" && value.startsWith("data:") && value.length > LONG;
-  const short = JSON.parse(JSON.stringify(body, (_, value) => (isLong(value) ? `${value.slice(0, 60)}…` : value)));
+  const whole = JSON.stringify(body);
+  const cut = JSON.stringify(body, (_, value) => (isLong(value) ? `${value.slice(0, 60)}…` : value));
+  const short = JSON.parse(cut);
   const keyed = kept("sessionStorage", "key") !== null;
   const snippets = [code(curl(route, short, keyed).split("\n"), "curl"), code(python(route, short, keyed).split("\n"), "Python")];
-  dialog.querySelector(".blocks").replaceChildren(...snippets);
+  const note = cut === whole ? [] : [el("p", { class: "quiet", word: "shortened" })];
+  dialog.querySelector(".blocks").replaceChildren(...note, ...snippets);
   dialog.showModal();
 }
 
