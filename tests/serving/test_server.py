@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,25 @@ def test_streams_join_to_the_whole(server: Server, client: openai.OpenAI) -> Non
 def test_clients_of_whole_answers_are_not_woken_by_tokens(
     server: Server, streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert httpx.get(f"{server.url}/ready").status_code == 200
     mailbox, woken = server.models.get("tiny").mailbox, list[object]()
     put = mailbox.put
     monkeypatch.setattr(mailbox, "put", lambda event: (woken.append(event), put(event)))
     body = {"model": "tiny", "prompt": ["a", "b"], "max_tokens": 20, "logit_bias": {LETTER_Z: 100}, "stream": streams}
     assert httpx.post(f"{server.url}/v1/completions", json=body).text.count("z") == 40
     assert len(woken) == (40 if streams else 2)
+
+
+def test_a_stream_that_waits_says_that_it_lives(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transept.serving.app._QUIET", 0.02)
+    body = {"model": "tiny", "prompt": "a", "stream": True}
+    with ExitStack() as held:
+        held.enter_context(server.engine.turn)  # no pass begins meanwhile
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            assert [next(lines) for _ in range(4)] == [": ", ""] * 2
+            held.close()
+            assert "data: [DONE]" in lines
 
 
 def test_chats(server: Server, client: openai.OpenAI) -> None:
