@@ -86,7 +86,7 @@ def test_bytes_join_to_the_text(name: str, stop: tuple[str, ...]) -> None:
     writer = Writer(tokenizer, ids[:2], max_tokens=len(ids) - 2, stop=stop)
     telling, told, text = Telling(TokenBytes(tokenizer), writer), [], ""
     for index in ids[2:]:
-        text += "".join(event.text for event in writer.feed([index]))  # type: ignore[union-attr]
+        text += "".join(event.text for event in writer.feed(index))  # type: ignore[union-attr]
         told += telling.feed(Chosen(index, -1.0))
         if writer.finish_reason:
             break

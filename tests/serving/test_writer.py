@@ -169,7 +169,7 @@ def test_stop_strings_cost_linear_time() -> None:
 
 
 def told(writer: Writer, ids: list[int]) -> tuple[str, str, list[str], str | None]:
-    events = [event for index in ids for event in writer.feed([index])] + writer.end()
+    events = [event for index in ids for event in writer.feed(index)] + writer.end()
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
     calls = [event.name for event in events if isinstance(event, CallBegin)]

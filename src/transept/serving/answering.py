@@ -7,12 +7,13 @@ import copy
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 from transept.errors import TranseptError
 from transept.generation.config import GenerationConfig
+from transept.generation.prompt import end_tokens
 from transept.preprocess.text.answers import TextDelta
-from transept.preprocess.text.token_bytes import TokenBytes
 from transept.serving.engine.calls import CallReader, Delta
 from transept.serving.engine.constraint import Constraint
 from transept.serving.engine.engine import Request
@@ -67,57 +68,57 @@ class Prompt:
     writes: bool = True  # else the prompt is read and scored alone
 
 
+Put = Callable[[Piece | TranseptError], object]
+Chunk = dict[str, Any] | str
+
+
 class _Answer:
-    """Makes pieces of the tokens of one row.
+    """One answer: a row of the engine, whose tokens become pieces.
 
     Args:
         index: of the answer, in its request.
-        prompt, tokenizer, bytes_of: what the text depends on.
-        put: takes the pieces.
+        prompt, model: what is written on from, and who writes.
+        put: takes the pieces, or the error that ends the answer.
+        seed, salt: of the row.
     """
 
-    def __init__(
-        self, index: int, prompt: Prompt, tokenizer: Any, bytes_of: TokenBytes, put: Callable[[Piece | TranseptError], object]
-    ) -> None:
-        self._index, self._prompt, self._bytes, self.put = index, prompt, bytes_of, put
-        ends = prompt.settings.eos_token_id or []
+    def __init__(self, index: int, prompt: Prompt, model: WritingModel, put: Put, seed: int | None, salt: bytes) -> None:
+        self._index, self._prompt, self._bytes, self._put = index, prompt, model.token_bytes, put
         self.writer = writer = Writer(
-            tokenizer,
+            model.tokenizer,
             prompt.ids,
             max_tokens=prompt.settings.max_new_tokens or 1,
-            ends=[ends] if isinstance(ends, int) else ends,
+            ends=end_tokens(prompt.settings),
             stop=prompt.stop,
             reader=copy.deepcopy(prompt.reader),
         )
-        tells, echoes = prompt.logprobs is not None, prompt.echo is not None
-        self._telling = Telling(bytes_of, writer, ends=echoes) if tells else None
+        self._telling = None if prompt.logprobs is None else Telling(self._bytes, writer, ends=prompt.echo is not None)
         self._told: list[Told] = []
-        self.echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
-        opens = prompt.reader is not None and prompt.reader.may_reason
-        form = prompt.constraint
-        self.constraint = None if form is None else form.of_row(lambda: writer.is_reasoning, may_open=opens)
+        self._echoed = [Chosen(index) for index in prompt.ids[:1]]  # the tokens of the prompt with their scores
+        opens, form = prompt.reader is not None and prompt.reader.may_reason, prompt.constraint
+        self._constraint = None if form is None else form.of_row(lambda: writer.is_reasoning, may_open=opens)
+        held = () if self._constraint is None else (self._constraint,)
+        salt += b"" if prompt.pictures is None else prompt.pictures.digest
+        self.request = Request(prompt.ids, prompt.settings, self._take, put, seed, prompt.logprobs, held, salt)
+        self.request.echo = None if prompt.echo is None or self._telling is None else self._echoed.extend
+        self.request.pictures = prompt.pictures
 
-    def take(self, chosen: Chosen, finish: str | None) -> bool:
+    def _take(self, chosen: Chosen, finish: str | None) -> bool:
         """Take a token, in the engine's thread; gives whether nothing more is to be written."""
         prompt, writer, events = self._prompt, self.writer, list[Delta]()
         if prompt.echo is not None and not writer.tokens:
             events.append(TextDelta(prompt.echo))
-            self._told += [] if self._telling is None else of_prompt(prompt.echo, self.echoed, self._bytes)
-        events += self._write(chosen) if prompt.writes else writer.end("length")
+            self._told += [] if self._telling is None else of_prompt(prompt.echo, self._echoed, self._bytes)
+        if prompt.writes:
+            complete = self._constraint is not None and self._constraint.accept(chosen.token)
+            events += writer.feed(chosen.token, complete=complete)
+            self._told += [] if self._telling is None else self._telling.feed(chosen)
+        else:
+            events += writer.end("length")
         if events or writer.finish_reason is not None:
-            self.put(Piece(self._index, events, writer.finish_reason, tuple(self._told)))
+            self._put(Piece(self._index, events, writer.finish_reason, tuple(self._told)))
             self._told.clear()
         return writer.finish_reason is not None
-
-    def _write(self, chosen: Chosen) -> list[Delta]:
-        complete = self.constraint is not None and self.constraint.accept(chosen.token)
-        events = self.writer.feed([chosen.token], complete=complete)
-        if self._telling is not None:
-            self._told += self._telling.feed(chosen)
-        return events
-
-
-Chunk = dict[str, Any] | str
 
 
 class Answers:
@@ -135,38 +136,22 @@ class Answers:
     """
 
     def __init__(
-        self,
-        model: WritingModel,
-        prompts: Sequence[Prompt],
-        *,
-        streams: bool,
-        n: int = 1,
-        seed: int | None = None,
-        salt: bytes = b"",
+        self, model: WritingModel, prompts: Sequence[Prompt], *, streams: bool, n: int, seed: int | None, salt: bytes
     ) -> None:
-        self.model, self.streams, self._arrived, self._event = (
-            model,
-            streams,
-            deque[Piece | TranseptError | None](),
-            asyncio.Event(),
-        )
-        self.writers: list[Writer] = []
-        self.requests: list[Request] = []
-        self.prompts = [len(prompt.ids) for prompt in prompts]
-        for prompt in prompts:
-            for number in range(n):
-                self._add(prompt, None if seed is None else (seed + number) % 2**63, salt)
+        self._model, self._streams, self._n = model, streams, n
+        self._arrived, self._event = deque[Piece | TranseptError | None](), asyncio.Event()
+        seeds = [None if seed is None else (seed + number) % 2**63 for number in range(n)]
+        rows = enumerate(product(prompts, seeds))
+        self._answers = [_Answer(index, prompt, model, self._put, own, salt) for index, (prompt, own) in rows]
 
-    def _add(self, prompt: Prompt, seed: int | None, salt: bytes) -> None:
-        index, model = len(self.requests), self.model
-        answer = _Answer(index, prompt, model.tokenizer, model.token_bytes, self._put)
-        held = () if answer.constraint is None else (answer.constraint,)
-        salt += b"" if prompt.pictures is None else prompt.pictures.digest
-        request = Request(prompt.ids, prompt.settings, answer.take, answer.put, seed, prompt.logprobs, held, salt)
-        request.echo = answer.echoed.extend if prompt.echo is not None and prompt.logprobs is not None else None
-        request.pictures = prompt.pictures
-        self.writers.append(answer.writer)
-        self.requests.append(request)
+    def _put(self, item: Piece | TranseptError) -> None:
+        """Take a piece, or what ends an answer, in the engine's thread."""
+        self._arrived.append(item)
+        if self._streams or isinstance(item, TranseptError) or item.finish is not None:
+            self._model.mailbox.put(self._event)
+
+    def __len__(self) -> int:
+        return len(self._answers)
 
     def submit(self) -> None:
         """Give all to the engine, or none.
@@ -175,17 +160,11 @@ class Answers:
             InputError, BusyError: the engine refuses one.
         """
         try:
-            for request in self.requests:
-                self.model.engine.submit(request)
+            for answer in self._answers:
+                self._model.engine.submit(answer.request)
         except TranseptError:
             self.close()
             raise
-
-    def _put(self, item: Piece | TranseptError) -> None:
-        """Take a piece, or what ends an answer, in the engine's thread."""
-        self._arrived.append(item)
-        if self.streams or isinstance(item, TranseptError) or item.finish is not None:
-            self.model.mailbox.put(self._event)
 
     async def pieces(self, quiet: float) -> AsyncIterator[list[Piece]]:
         """The pieces that have come each time, until all answers have ended, and none where none came for so many seconds.
@@ -193,7 +172,7 @@ class Answers:
         Raises:
             TranseptError: what ends an answer.
         """
-        left, loop = len(self.requests), asyncio.get_running_loop()
+        left, loop = len(self), asyncio.get_running_loop()
         while left:
             timer = loop.call_later(quiet, self._tick)  # a fifth of what a timeout costs
             try:
@@ -215,15 +194,18 @@ class Answers:
         self._arrived.append(None)
         self._event.set()
 
-    def close(self) -> None:
-        """Write nothing more."""
-        for request, writer in zip(self.requests, self.writers, strict=True):
-            if request.number >= 0 and writer.finish_reason is None:
-                self.model.engine.cancel(request.number)
+    def close(self) -> bool:
+        """Write nothing more; gives whether there was more to write."""
+        left = [answer.request for answer in self._answers if answer.writer.finish_reason is None]
+        for request in left:
+            if request.number >= 0:
+                self._model.engine.cancel(request.number)
+        return bool(left)
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far."""
-        written, reasoning = (sum(getattr(each, name) for each in self.writers) for name in ("tokens", "reasoning_tokens"))
-        first = self.requests[:: max(len(self.requests) // len(self.prompts), 1)]
-        return Usage(sum(self.prompts), written, sum(request.cached for request in first), reasoning)
+        """Tokens so far; those of a prompt count once."""
+        firsts, writers = [each.request for each in self._answers[:: self._n]], [each.writer for each in self._answers]
+        read, cached = sum(len(request.ids) for request in firsts), sum(request.cached for request in firsts)
+        written, reasoning = sum(each.tokens for each in writers), sum(each.reasoning_tokens for each in writers)
+        return Usage(read, written, cached, reasoning)

@@ -285,9 +285,8 @@ async def _compiled(model: WritingModel, form: Callable[[WritingModel], Constrai
 
 def _count(metrics: Metrics, name: str, answers: Answers) -> None:
     """Count the tokens of a request that is over, and cancel what is left of it."""
-    if any(writer.finish_reason is None for writer in answers.writers):
+    if answers.close():
         metrics.cancelled.labels(name).inc()
-    answers.close()
     usage = answers.usage
     metrics.prompt_tokens.labels(name).inc(usage.prompt)
     metrics.cached_tokens.labels(name).inc(usage.cached)
@@ -314,7 +313,7 @@ async def _left(request: Request) -> None:
 
 
 async def _whole(teller: Teller, answers: Answers) -> Response:
-    pieces: list[list[Any]] = [[] for _ in answers.requests]
+    pieces: list[list[Any]] = [[] for _ in range(len(answers))]
     async for arrived in answers.pieces(_QUIET):
         for piece in arrived:
             pieces[piece.choice].append(piece)
@@ -324,7 +323,7 @@ async def _whole(teller: Teller, answers: Answers) -> Response:
 async def _stream(teller: Teller, answers: Answers) -> AsyncIterator[bytes]:
     """Chunks as events of a server; an error in the middle is the last of them."""
     try:
-        if begins := _events(teller.begins(len(answers.requests))):
+        if begins := _events(teller.begins(len(answers))):
             yield begins
         async for pieces in answers.pieces(_QUIET):
             events = _events(chunk for piece in pieces for chunk in teller.tells(piece))

@@ -89,25 +89,23 @@ class Writer:
         self.since_whole = ""
         self._has_calls = False
 
-    def feed(self, ids: Iterable[int], *, complete: bool = False) -> list[Delta]:
-        """What new tokens make certain; those behind the answer's end are left out, and ``complete`` ends it with them."""
-        events: list[Delta] = []
-        for index in ids:
-            if self.finish_reason is not None:
-                break
-            self.tokens += 1
-            before = self.is_reasoning
-            if self.is_whole:
-                self.since_whole = ""
-            if index in self.ends:
+    def feed(self, index: int, *, complete: bool = False) -> list[Delta]:
+        """What a new token makes certain, nothing behind the answer's end; ``complete`` ends it with this one."""
+        if self.finish_reason is not None:
+            return []
+        self.tokens += 1
+        before = self.is_reasoning
+        if self.is_whole:
+            self.since_whole = ""
+        if index in self.ends:
+            events = self.end("stop")
+        else:
+            events = self._read(self.detokenizer.add([index]))
+            if complete or self.stops.stopped or (self.reader is not None and self.reader.is_over):
                 events += self.end("stop")
-            else:
-                events += self._read(self.detokenizer.add([index]))
-                if complete or self.stops.stopped or (self.reader is not None and self.reader.is_over):
-                    events += self.end("stop")
-                elif self.tokens == self.max_tokens:
-                    events += self.end("length")
-            self.reasoning_tokens += before or self.is_reasoning
+            elif self.tokens == self.max_tokens:
+                events += self.end("length")
+        self.reasoning_tokens += before or self.is_reasoning
         return events
 
     def end(self, reason: str = "stop") -> list[Delta]:
