@@ -47,9 +47,9 @@ def model_of(name: str = "llama", bits: int = 32) -> Any:
     return model if bits == 32 else quantize(model, bits)
 
 
-def blocks(model: Any) -> list[Any]:
-    """What the kernel knows of the model's blocks so far."""
-    return [fused._FUSED.get(block) for block in model.model.layers]
+def chains(model: Any) -> list[tuple[int, int]]:
+    """Which of the model's blocks have been computed by the kernel so far."""
+    return [(chain.start, chain.stop) for chain in fused._CHAINS.get(model.model, [])]
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def test_a_step_is_what_the_block_makes_by_itself(name: str, bits: int) -> None:
     wanted, by_itself = steps(model, DynamicCache()), steps(model, StaticCache(max_cache_len=12))
     fuse(model)
     assert_alike(steps(model, DynamicCache()), wanted, bits)
-    assert all(blocks(model))
+    assert chains(model) == [(0, 2)]
     assert_alike(steps(model, StaticCache(max_cache_len=12)), by_itself, bits)
 
 
@@ -89,7 +89,7 @@ def test_a_row_in_company_has_the_bits_of_the_row_alone(bits: int) -> None:
             own = copy.deepcopy(cache)
             alone.append(model(input_ids=row[None, :1], past_key_values=RowCaches([own]), lengths=[1]).logits)
         together = model(input_ids=IDS[:, 0][None], past_key_values=RowCaches(caches), lengths=[1, 1, 1]).logits
-    assert all(blocks(model))
+    assert chains(model) == [(0, 2)]
     assert torch.equal(together, torch.cat(alone, dim=1))
 
 
@@ -133,7 +133,7 @@ def test_kinds_of_weights(kind: str) -> None:
     wanted = steps(model, DynamicCache())
     fuse(model)
     found = steps(model, DynamicCache())
-    assert all(block is not None for block in blocks(model)) == (kind != "order")
+    assert chains(model) == ([] if kind == "order" else [(0, 2)])
     for one, other in zip(found, wanted, strict=True):
         assert (one - other).abs().max() < 0.05 * other.abs().max()
 
@@ -152,7 +152,7 @@ def test_every_set_of_instructions_gives_the_same(name: str, tmp_path: Path, mon
             with monkeypatch.context() as patch:
                 patch.setattr(fused, "_kernel", lambda: fused.declared(built))
                 assert_alike(steps(model, DynamicCache()), wanted, bits)
-            assert all(blocks(model))
+            assert chains(model) == [(0, 2)]
 
 
 CHANGES: dict[str, Callable[[Any], None]] = {
@@ -174,8 +174,7 @@ def test_changed_parts_are_seen(change: str) -> None:
     CHANGES[change](model.model.layers[1])
     after = steps(model, DynamicCache())
     assert not torch.allclose(after[1], before[1], atol=1e-3)
-    for block in model.model.layers:
-        del block.step
+    del model.model.layers_step
     assert_alike(after, steps(model, DynamicCache()))
 
 
@@ -214,12 +213,12 @@ def test_a_model_that_is_gone_leaves_nothing() -> None:
     model = model_of()
     fuse(model)
     gc.collect()
-    before = len(fused._FUSED)
+    before = len(fused._CHAINS)
     steps(model, DynamicCache())
-    assert len(fused._FUSED) == before + 2
+    assert len(fused._CHAINS) == before + 1
     del model
     gc.collect()
-    assert len(fused._FUSED) == before
+    assert len(fused._CHAINS) == before
 
 
 def test_a_packed_model_that_writes_keeps_its_weights() -> None:

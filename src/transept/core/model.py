@@ -6,7 +6,7 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
@@ -238,6 +238,9 @@ class Backbone(Model):
     scales_residual: ClassVar[bool] = False  # whether what adds to the stream begins smaller the deeper (Radford et al. 2019)
     layers: nn.ModuleList
     embed_tokens: nn.Embedding
+    # What computes one more position of each row by several layers in one call: of the network, (B, T, D), the context, the
+    # first layer and the one to stop before it makes (B, T, D) and the number of the next layer, or ``None`` where it cannot.
+    layers_step: Callable[[Backbone, Tensor, Context, int, int], tuple[Tensor, int] | None] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -359,13 +362,22 @@ class Backbone(Model):
 
     def run(self, x: Tensor, ctx: Context, start: int = 0, stop: int | None = None) -> Tensor:
         """Pass (B, T, D) through the layers from ``start`` to before ``stop``, keeping what was asked for."""
-        for index, layer in enumerate(self.layers[start:stop], start):
+        layers, done = list(self.layers), start
+        for index, layer in enumerate(layers[start:stop], start):
+            if index < done:
+                continue  # computed with those before it
             ctx.layer = index
             if ctx.hidden_states is not None:
                 ctx.hidden_states.append(x)
-            elif index == len(self.layers) - 1 and self.pools_alone and ctx.attentions is None:
+            elif index == len(layers) - 1 and self.pools_alone and ctx.attentions is None:
                 ctx.pooled = self.pooled_places(x, ctx)
-            x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {}) if self.recomputes else layer(x, ctx)
+            if self.recomputes:
+                x = checkpoint(_alone, layer, x, ctx, index, **self.recompute or {})
+            elif self.layers_step is not None and ctx.step is not False:
+                made = self.layers_step(self, x, ctx, index, len(layers) if stop is None else stop)
+                x, done = (layer(x, ctx), index + 1) if made is None else made
+            else:
+                x = layer(x, ctx)
         return x
 
     @property

@@ -39,8 +39,6 @@ class Block(Layer):
     is_prepared: ClassVar[bool] = False
     # Whether processes share its parts, and bring results together by hooks on these.
     is_split = False
-    # What computes one more position of each row in one call, (block, x, ctx) -> (B, T, D), or ``None`` where it cannot.
-    step: Callable[[Block, Tensor, Context], Tensor | None] | None = None
 
     def __init__(
         self,
@@ -71,8 +69,6 @@ class Block(Layer):
             what = f"{type(self).__name__} needs what its model prepares, and cannot be called alone."
             refuse(self.is_prepared, what, "Call the model, with hooks on the layer.", UnsupportedError)
             ctx = self.self_attn.alone(x, ctx, given)
-        elif self.step is not None and ctx.step is not False and (made := self.step(self, x, ctx)) is not None:
-            return made
         out = self._left_out_at_times(x, ctx) if self.training and self.layerdrop > 0.0 else self.whole(x, ctx)
         return clamp_half(out) if self.bounds else out
 

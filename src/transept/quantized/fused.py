@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,7 @@ from transept.environment.compiler import library
 from transept.layers.attention import Attention, FusedAttention
 from transept.layers.attention.kernels import sdpa
 from transept.layers.block import Block, PreNorm, SandwichNorm
+from transept.layers.caches.layer import KeyValues
 from transept.layers.context import Context
 from transept.layers.linear import PlainLinear, shared_product
 from transept.layers.mlp import ACTIVATIONS, MLP, FusedGatedMLP, GatedMLP
@@ -35,6 +37,7 @@ _NORMS: dict[type[nn.Module], float] = {RMSNorm: 0.0, WideRMSNorm: 0.0, Centered
 _ACTIVATIONS: tuple[Any, ...] = tuple(ACTIVATIONS[name] for name in ("silu", "gelu", "gelu_new", "relu"))
 _PLAIN = (nn.Linear, PlainLinear)
 _ALIGNED = 64  # bytes
+_OTHERWISE = ("forward", "by_steps")  # attributes by which a part computes in another way than its class
 _FEW = 64  # rows of a plain weight, more than which are as many as products of matrices are for
 
 
@@ -54,18 +57,21 @@ class _Block(ctypes.Structure):
     _fields_ = (
         *((name, _Norm) for name in ("attention_norm", "attention_after", "query_norm", "key_norm", "mlp_norm", "mlp_after")),
         *(("projections", _Linear * 3), ("out", _Linear), ("wide", _Linear * 2), ("down", _Linear)),
-        *((name, ctypes.c_int64) for name in ("size", "hidden", "heads", "shared", "head", "turned", "window")),
+        *((name, ctypes.c_int64) for name in ("size", "hidden", "heads", "shared", "head", "window")),
         ("scale", ctypes.c_float),
-        *((name, ctypes.c_int32) for name in ("projected", "widened", "gated", "neighbours", "activation")),
+        *((name, ctypes.c_int32) for name in ("table", "projected", "widened", "gated", "neighbours", "activation")),
+    )
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("cosines", "sines")),
+        *((name, ctypes.c_int64) for name in ("turned", "apart")),
     )
 
 
 class _Positions(ctypes.Structure):
-    _fields_ = (
-        ("count", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("keys", "values", "capacity", "place", "cosines", "sines")),
-        ("apart", ctypes.c_int64),
-    )
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("keys", "values", "capacity", "place"))
 
 
 class _Room(ctypes.Structure):
@@ -83,19 +89,20 @@ class FusedBlock:
     """One block as the kernel reads it.
 
     Args:
-        block: what it computes.
+        layers: where it stands.
+        index: its number there.
 
     Raises:
-        _Refused: the kernel cannot.
+        _Refused: the kernel cannot compute it.
     """
 
-    def __init__(self, block: Block) -> None:
-        # Parts, where they were found, and what they compute by; a part may be given another `forward`.
-        self.parts: list[tuple[dict[str, Any], str, nn.Module, dict[str, Any], Any, Any]] = []
-        self.tensors: list[tuple[dict[str, Any], str, Tensor, int]] = []  # and where they lie, too
+    def __init__(self, layers: nn.ModuleList, index: int) -> None:
+        self.held: list[tuple[dict[str, Any], str, Any]] = []  # parts and tensors, where they were found, and what is absent
+        self.tensors: list[tuple[Tensor, int]] = []  # and where they lie
+        self.forwards: dict[type[nn.Module], Any] = {}
         self.hooks: list[dict[int, Any]] = []  # those of the parts, which the kernel would pass over
-        attention, mlp = block.self_attn, block.mlp
-        self.check(block)
+        block: Any = self.part(layers, str(index))
+        attention, mlp = self.check(block)
         self.kind: str | None = attention.kind
         for name in ("self_attn", "self_attn_norm", "mlp", "mlp_norm", "dropout", "mlp_dropout"):
             self.part(block, name)
@@ -122,8 +129,10 @@ class FusedBlock:
         matrices = [linear.matrix for linear in (*projections, *widened, found.out, found.down)]
         self.rounded = max(matrix.inputs + 12 * (matrix.inputs // matrix.group) for matrix in matrices)
 
-    def check(self, block: Block) -> None:
-        """Refuse what computes in another way, or something besides."""
+    def check(self, block: Any) -> tuple[Any, Any]:
+        """The attention and the feed-forward layer of a block; refuse what computes in another way, or something besides."""
+        if not isinstance(block, Block):
+            raise _Refused
         attention, mlp = block.self_attn, block.mlp
         own = type(attention)
         methods = ("whole", "gathered", "placed", "turned", "attend", "by_row", "by_cached_row", "self_keys", "forward")
@@ -133,10 +142,11 @@ class FusedBlock:
         usual &= type(mlp) in (MLP, GatedMLP, FusedGatedMLP) and not block.is_split and not block.is_prepared
         usual &= not own.is_prepared and not attention.cross and block.cross_attn is None and not block.bounds
         usual &= attention.pattern.causal and not attention.pattern.chunked and attention.head_dim % 2 == 0
-        usual &= not attention.by_steps and not getattr(mlp, "by_steps", False)
+        usual &= not any(getattr(part, "by_steps", False) for part in (block, attention, mlp))
         usual &= all(type(part) in (nn.Dropout, nn.Identity) for part in (block.dropout, block.mlp_dropout))
         if not usual:
             raise _Refused
+        return attention, mlp
 
     def part(self, owner: nn.Module, name: str) -> nn.Module:
         """A part of a module, which is noted."""
@@ -144,7 +154,8 @@ class FusedBlock:
         if "forward" in found.__dict__:
             raise _Refused
         holder, key = owner.__dict__.get("_links", {}).get(name, (owner, name))
-        self.parts.append((holder._modules, key, found, found.__dict__, type(found), type(found).forward))
+        self.held += (holder._modules, key, found), *((found.__dict__, each, None) for each in _OTHERWISE)
+        self.forwards[type(found)] = type(found).forward
         self.hooks += found._forward_hooks, found._forward_pre_hooks
         return found
 
@@ -155,9 +166,13 @@ class FusedBlock:
             return None
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.is_sparse:
             raise _Refused
-        held = owner._parameters if name in owner._parameters else owner._buffers
-        self.tensors.append((held, name, tensor, tensor.data_ptr()))
-        return tensor.data_ptr()
+        return self.place(owner, name, tensor)
+
+    def place(self, owner: nn.Module, name: str, tensor: Tensor) -> int:
+        """Where a tensor lies, which is noted."""
+        self.held.append((owner._parameters if name in owner._parameters else owner._buffers, name, tensor))
+        self.tensors.append((tensor, place := tensor.data_ptr()))
+        return place
 
     def norm(self, owner: nn.Module, name: str, size: int) -> _Norm:
         """A norm of so many numbers; nothing where there is none."""
@@ -185,106 +200,99 @@ class FusedBlock:
             return _Linear(Matrix(codes=weight, outputs=sizes[0], inputs=sizes[1], group=sizes[1], bits=32), bias)
         if not isinstance(layer, GroupedLinear) or layer.order is not None or layer.width != layer.in_features:
             raise _Refused
-        self.tensors.append((layer._buffers, "codes", layer.codes, layer.codes.data_ptr()))
+        self.place(layer, "codes", layer.codes)
         return _Linear(layer.matrix(), bias)
+
+
+class Chain:
+    """Blocks that follow each other, which the kernel computes in one call.
+
+    Args:
+        start: the number of the first one.
+        blocks: one or more.
+    """
+
+    def __init__(self, start: int, blocks: Sequence[FusedBlock]) -> None:
+        self.start, self.stop = start, start + len(blocks)
+        self.kinds = tuple(dict.fromkeys(block.kind for block in blocks))
+        for block in blocks:
+            block.block.table = self.kinds.index(block.kind)
+        self.blocks = [block.block for block in blocks]
+        self.addresses = (ctypes.c_void_p * len(blocks))(*(ctypes.addressof(block) for block in self.blocks))
+        self.least = min(block.head for block in self.blocks)
+        self.floats = [max(sizes) for sizes in zip(*(block.floats for block in blocks), strict=True)]
+        self.rounded = max(block.rounded for block in blocks)
+        self.group = max(block.heads // block.shared for block in self.blocks)
+        held = [each for block in blocks for each in block.held]
+        self.owners, self.names, self.held = zip(*held, strict=True)
+        self.tensors, self.places = zip(*(each for block in blocks for each in block.tensors), strict=True)
+        self.hooks = [hooks for block in blocks for hooks in block.hooks]
+        self.forwards = {kind: forward for block in blocks for kind, forward in block.forwards.items()}
 
     def is_unchanged(self) -> bool:
         """Whether all parts are where they were, and compute what they did."""
-        for owner, name, part, own, kind, forward in self.parts:
-            if owner.get(name) is not part or "forward" in own or kind.forward is not forward:
-                return False
-        for owner, name, tensor, place in self.tensors:
-            if owner.get(name) is not tensor or tensor.data_ptr() != place:
-                return False
-        return True
+        return (
+            all(map(is_, map(dict.get, self.owners, self.names), self.held))
+            and tuple(map(Tensor.data_ptr, self.tensors)) == self.places
+            and all(kind.forward is forward for kind, forward in self.forwards.items())
+        )
 
-    def __call__(self, x: Tensor, step: _Step) -> Tensor:
-        """(B, T, D) -> (B, T, D) of as many positions as there are rows."""
-        out = x.clone(memory_format=torch.contiguous_format)
-        self.block.turned = step.turn(self.kind)
-        room = step.room(self.floats, self.rounded, self.block.heads // self.block.shared)
-        _kernel().transept_block(self.address, step.address, ctypes.addressof(room), out.data_ptr(), step.threads)
-        return out
+    def tables(self, ctx: Context, count: int) -> Any:
+        """What heads turn by, kind by kind; ``None`` where the kernel cannot read it."""
+        tables = (_Table * len(self.kinds))()
+        for place, kind in enumerate(self.kinds):
+            if kind is None or (table := ctx.rotary.get(kind)) is None:
+                continue
+            cos, sin = table
+            rows, turned = cos.shape[0] * cos.shape[2], cos.shape[3]
+            plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in table)
+            if not plain or rows not in (1, count) or turned % 2 or turned > self.least:
+                return None
+            tables[place] = _Table(cos.data_ptr(), sin.data_ptr(), turned, 0 if rows == 1 else turned)
+        return tables
 
-
-class _Step:
-    """One more position of each row: what is the same for all blocks, and where the block that runs finds keys and values.
-
-    Args:
-        ctx: the pass.
-        x: its states.
-    """
-
-    def __init__(self, ctx: Context, x: Tensor) -> None:
-        self.ctx, self.count, self.threads = ctx, x.shape[0] * x.shape[1], torch.get_num_threads()
-        numbers, pointers = ctypes.c_int64 * self.count, ctypes.c_void_p * self.count
-        self.keys, self.values = pointers(), pointers()
-        self.capacity, self.place = numbers(), numbers()
-        arrays = (ctypes.addressof(each) for each in (self.keys, self.values, self.capacity, self.place))
-        self.positions = _Positions(self.count, *arrays)
-        self.address = ctypes.addressof(self.positions)
-        self.rooms = dict[Any, tuple[_Room, Tensor]]()
-
-    @classmethod
-    def of(cls, ctx: Context, x: Tensor) -> _Step | bool:
-        """What a pass needs; ``False`` where it is not for one more position of each row in float32 on the CPU alone."""
-        told = (ctx.padding, ctx.full_mask, ctx.position_bias, ctx.texts, ctx.blocks, ctx.pooled, ctx.attentions)
-        one = ctx.cache is not None and ctx.queries == 1 and (ctx.rows is None or bool(ctx.alone))
-        fits = one and ctx.kernel is sdpa and is_plain_call(x) and all(each is None for each in told)
-        return cls(ctx, x) if fits else False
-
-    def turn(self, kind: str | None) -> int:
-        """Have the tables of a kind of layer at hand; how many elements of a head turn."""
-        table = None if kind is None else self.ctx.rotary.get(kind)
-        if table is None:
-            return 0
-        cos, sin = table
-        self.positions.cosines, self.positions.sines = cos.data_ptr(), sin.data_ptr()
-        size = int(cos.shape[-1])
-        self.positions.apart = 0 if cos.shape[0] * cos.shape[2] == 1 else size
-        return size
-
-    def can_turn(self, kind: str | None, size: int) -> bool:
-        """Whether the kernel can read the tables, for heads of so many numbers."""
-        table = None if kind is None else self.ctx.rotary.get(kind)
-        if table is None:
-            return True
-        rows, turned = table[0].shape[0] * table[0].shape[2], table[0].shape[-1]
-        plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in table)
-        return plain and rows in (1, self.count) and turned % 2 == 0 and turned <= size
-
-    def extend(self, heads: int, size: int) -> bool:
-        """Make room for the keys and values of the layer that runs, of so many heads; whether that could be done."""
-        ctx = self.ctx
-        for own in ctx.alone:
-            own.layer = ctx.layer
-        kept = [own.key_values() for own in ctx.alone] or [ctx.key_values()]
-        if not all(each is not None and each.can_extend() for each in kept):
-            return False
-        at, like = 0, torch.empty(self.count // len(kept), heads, 0, size)
-        for each in kept:
-            assert each is not None
-            place, (keys, values) = each.extend(1, like)
-            rows, (_, heads, capacity, size) = keys.shape[0], keys.shape
-            start, other, apart = keys.data_ptr(), values.data_ptr(), 4 * heads * capacity * size
-            for row in range(rows):
-                self.keys[at], self.values[at] = start + row * apart, other + row * apart
-                self.capacity[at], self.place[at] = capacity, place
-                at += 1
-        return True
-
-    def room(self, floats: tuple[int, ...], rounded: int, group: int) -> _Room:
-        """Memory for what stands between the products, the same for all blocks of one size."""
-        longest = max(self.place) + 1
-        if (form := (floats, rounded, group)) in self.rooms and self.rooms[form][0].longest >= longest:
-            return self.rooms[form][0]
-        sizes = [4 * self.count * each for each in floats]
-        sizes += [4 * self.threads * group * longest, (self.threads if self.count == 1 else self.count) * rounded]
+    def room(self, count: int, longest: int, threads: int) -> tuple[_Room, Tensor]:
+        """Memory for what stands between the products, the same for all blocks."""
+        sizes = [4 * count * each for each in self.floats]
+        sizes += [4 * threads * self.group * longest, (threads if count == 1 else count) * self.rounded]
         memory = torch.empty(sum(sizes) + _ALIGNED * len(sizes), dtype=torch.uint8)
         ends = accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=memory.data_ptr())
-        room = _Room(*list(ends)[: len(sizes)], longest)
-        self.rooms[form] = room, memory
-        return room
+        return _Room(*list(ends)[: len(sizes)], longest), memory
+
+    def extended(self, blocks: Sequence[_Block], kept: Sequence[Sequence[KeyValues]], x: Tensor) -> list[Any]:
+        """Where each block finds the keys and values of each row, in which there is room for one position more."""
+        keys, values, capacity, place, like = list[int](), list[int](), list[int](), list[int](), x
+        for block, parts in zip(blocks, kept, strict=True):
+            form = x.shape[0] * x.shape[1] // len(parts), block.shared, 0, block.head
+            if like.shape != form:
+                like = x.new_empty(form)
+            for part in parts:
+                at, (own_keys, own_values) = part.extend(1, like)
+                rows, heads, room, size = own_keys.shape
+                apart = 4 * heads * room * size
+                keys += range(begin := own_keys.data_ptr(), begin + rows * apart, apart)
+                values += range(begin := own_values.data_ptr(), begin + rows * apart, apart)
+                capacity += [room] * rows
+                place += [at] * rows
+        pointers, numbers = ctypes.c_void_p * len(keys), ctypes.c_int64 * len(keys)
+        return [pointers(*keys), pointers(*values), numbers(*capacity), numbers(*place)]
+
+    def __call__(self, x: Tensor, ctx: Context, first: int, stop: int) -> Tensor | None:
+        """(B, T, D) -> (B, T, D) of as many positions as there are rows, by the blocks of these numbers."""
+        count, threads, begin = x.shape[0] * x.shape[1], torch.get_num_threads(), first - self.start
+        caches: list[Any] = [own.cache for own in ctx.alone] or [ctx.cache]
+        kept = [[cache.part(index, KeyValues) for cache in caches] for index in range(first, stop)]
+        tables = self.tables(ctx, count)
+        if tables is None or any(self.hooks) or not all(part.can_extend() for parts in kept for part in parts):
+            return None
+        arrays = self.extended(self.blocks[begin : begin + len(kept)], kept, x)
+        positions = _Positions(*(ctypes.addressof(array) for array in arrays))
+        room, _memory = self.room(count, max(arrays[-1]) + 1, threads)
+        out = x.clone(memory_format=torch.contiguous_format)
+        blocks = ctypes.addressof(self.addresses) + begin * ctypes.sizeof(ctypes.c_void_p)
+        told = (blocks, len(kept), ctypes.byref(positions), tables, ctypes.byref(room), out.data_ptr(), count, threads)
+        _kernel().transept_blocks(*told)
+        return out
 
 
 @cache
@@ -296,9 +304,10 @@ def _kernel() -> Any:
 
 def declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     """The library with the types of its functions."""
-    kernels.transept_block.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int32]
-    kernels.transept_plain.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int32]
-    kernels.transept_block.restype = kernels.transept_plain.restype = None
+    place, number = ctypes.c_void_p, ctypes.c_int64
+    kernels.transept_blocks.argtypes = [place, number, *[place] * 4, number, ctypes.c_int32]
+    kernels.transept_plain.argtypes = [*[place] * 3, number, ctypes.c_int32]
+    kernels.transept_blocks.restype = kernels.transept_plain.restype = None
     return kernels
 
 
@@ -313,36 +322,56 @@ def _activation(mlp: Any) -> int:
     raise _Refused
 
 
-# What the kernel knows of blocks; ``None`` for those that it cannot compute.
-_FUSED: WeakKeyDictionary[Block, FusedBlock | None] = WeakKeyDictionary()
-_UNKNOWN: Any = object()
+# What the kernel can compute of networks.
+_CHAINS: WeakKeyDictionary[nn.Module, list[Chain]] = WeakKeyDictionary()
 
 
-def fused_step(block: Block, x: Tensor, ctx: Context) -> Tensor | None:
-    """What a block makes of one position of each row, (B, 1, D) or (1, N, D); ``None`` where it has to compute it itself."""
-    if torch.compiler.is_compiling() or block.training:
+def fused_step(network: Any, x: Tensor, ctx: Context, first: int, stop: int) -> tuple[Tensor, int] | None:
+    """What layers make of one position of each row, (B, 1, D) or (1, N, D), and the number of the layer that follows them.
+
+    ``None`` where the layer of the first number has to compute by itself.
+    """
+    if torch.compiler.is_compiling() or network.training:
         return None
     if ctx.step is None:
-        ctx.step = _Step.of(ctx, x)
-    step: _Step | bool = ctx.step
-    if isinstance(step, bool):
+        ctx.step = _is_step(ctx, x)
+    if not ctx.step:
         return None
-    fused: FusedBlock | None = _FUSED.get(block, _UNKNOWN)
-    if fused is _UNKNOWN or (fused is not None and not fused.is_unchanged()):
-        _FUSED[block] = fused = _made(block)
-    if (
-        fused is None
-        or any(fused.hooks)
-        or not step.can_turn(fused.kind, fused.block.head)
-        or not step.extend(fused.block.shared, fused.block.head)
-    ):
-        return None
-    return fused(x, step)
+    chains = _CHAINS.get(network)
+    if chains is None or not all(chain.is_unchanged() for chain in chains):
+        _CHAINS[network] = chains = _made(network)
+    for chain in chains:
+        if chain.start <= first < chain.stop:
+            last = first + 1 if ctx.hidden_states is not None else min(stop, chain.stop)
+            made = chain(x, ctx, first, last)
+            return None if made is None else (made, last)
+    return None
 
 
-def _made(block: Block) -> FusedBlock | None:
+def _is_step(ctx: Context, x: Tensor) -> bool:
+    """Whether a pass is for one more position of each row in float32 on the CPU alone."""
+    told = (ctx.padding, ctx.full_mask, ctx.position_bias, ctx.texts, ctx.blocks, ctx.pooled, ctx.attentions)
+    one = ctx.cache is not None and ctx.queries == 1 and (ctx.rows is None or bool(ctx.alone))
+    return one and ctx.kernel is sdpa and is_plain_call(x) and all(each is None for each in told)
+
+
+def _made(network: Any) -> list[Chain]:
+    """The longest runs of layers that the kernel knows."""
+    if _kernel() is None:
+        return []
+    known = [_block(network.layers, index) for index in range(len(network.layers))]
+    chains, start = list[Chain](), 0
+    for is_known, some in groupby(known, lambda block: block is not None):
+        blocks = list(some)
+        if is_known:
+            chains.append(Chain(start, [block for block in blocks if block is not None]))
+        start += len(blocks)
+    return chains
+
+
+def _block(layers: nn.ModuleList, index: int) -> FusedBlock | None:
     try:
-        return None if _kernel() is None else FusedBlock(block)
+        return FusedBlock(layers, index)
     except _Refused:
         return None
 
@@ -364,14 +393,18 @@ def fused_product(layer: Any, x: Tensor) -> Tensor | None:
 
 def can_fuse(model: nn.Module) -> bool:
     """Whether the kernel knows all blocks of a model."""
-    blocks = [module for module in model.modules() if isinstance(module, Block)]
-    return bool(blocks) and all(_made(block) is not None for block in blocks)
+    blocks = sum(isinstance(module, Block) for module in model.modules())
+    known = sum(chain.stop - chain.start for network in _networks(model) for chain in _made(network))
+    return 0 < blocks == known
 
 
 def fuse(model: Any) -> None:
     """Let the blocks of a decoder, and its output layer, compute steps by the kernel, where it knows them."""
-    for module in model.modules():
-        if isinstance(module, Block):
-            module.step = fused_step
+    for network in _networks(model):
+        network.layers_step = fused_step
     if hasattr(model, "head_step"):
         model.head_step = fused_product
+
+
+def _networks(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if hasattr(module, "layers_step") and hasattr(module, "layers")]

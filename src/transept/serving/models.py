@@ -6,6 +6,8 @@ import asyncio
 import functools
 import warnings
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +144,12 @@ class Loader:
 
     def load(self, name: str, source: str, task: str | None = None, *, fetch: bool = False) -> WritingModel | TaskModel:
         """Load a folder, a ``.gguf`` file or a repository; what the cache lacks of it is fetched where that is asked for."""
+        # OpenMP keeps threads for each thread that has computed in parallel, until that one ends. Where there are more of them
+        # than processors, they sleep whenever they wait for each other, and a prompt takes twice as long.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(copy_context().run, self._load, name, source, task, fetch).result()
+
+    def _load(self, name: str, source: str, task: str | None, fetch: bool) -> WritingModel | TaskModel:
         task = task or self.task(source, fetch=fetch)
         loading = {**self.loading, "local_files_only": not fetch}
         if task in WRITING:

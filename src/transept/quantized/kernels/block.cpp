@@ -1,6 +1,6 @@
-// A whole block of a decoder for a few positions, each of which goes on from keys and values of its own: norm, queries, keys
-// and values, attention, output, norm, feed-forward layer. What stands between the products is so little that to start each
-// operation by itself would take longer than to compute it.
+// Blocks of a decoder, one after the other, for a few positions, each of which goes on from keys and values of its own: norm,
+// queries, keys and values, attention, output, norm, feed-forward layer. What stands between the products is so little that to
+// start each operation by itself would take longer than to compute it.
 //
 // A position is computed in the same way in any company. M positions, D numbers each; H heads of E numbers, K of them with keys
 // and values; F numbers within the feed-forward layer.
@@ -36,21 +36,24 @@ struct Block {
   Linear out;
   Linear wide[2];  // of the gate, and of what it is multiplied by, or one of both; without a gate one
   Linear down;
-  int64_t size, hidden, heads, shared, head, turned, window;
+  int64_t size, hidden, heads, shared, head, window;
   float scale;
+  int32_t table;  // by which of the tables heads turn
   int32_t projected, widened, gated, neighbours;  // neighbours: whether elements turn with their neighbours
   Activation activation;
 };
 
-struct Positions {
-  int64_t count;
+struct Table {  // what heads turn by
+  const float* cosines;  // (M, turned), or one row for all
+  const float* sines;
+  int64_t turned, apart;  // how many elements of a head turn; from one row to the next
+};
+
+struct Positions {  // those of each block after those of the block before
   float* const* keys;  // (K, capacity, E) each
   float* const* values;
   const int64_t* capacity;
   const int64_t* place;  // of each position, where its keys are written
-  const float* cosines;  // (M, turned), or one row for all
-  const float* sines;
-  int64_t apart;
 };
 
 // Room for what stands between the products; `rounded` for rows of inputs.
@@ -209,10 +212,10 @@ inline Span part_of(int64_t count, int64_t thread, int64_t threads) {
 // What one thread does of a block; all threads call the same methods in the same order.
 class Worker {
  public:
-  Worker(const Block& block, const Positions& positions, const Room& room, Barrier& barrier, float* x, int64_t thread,
-         int64_t threads)
-      : block(block), positions(positions), room(room), barrier(barrier), x(x), thread(thread), threads(threads),
-        rows(positions.count) {}
+  Worker(const Block& block, const Positions& positions, const Table& table, const Room& room, Barrier& barrier, float* x,
+         int64_t rows, int64_t thread, int64_t threads)
+      : block(block), positions(positions), table(table), room(room), barrier(barrier), x(x), rows(rows), thread(thread),
+        threads(threads) {}
 
   void attend() {
     expect(block.projections[0]);
@@ -332,8 +335,8 @@ class Worker {
   // A head, normed and turned.
   void turn(float* head, int64_t m, const Norm& norm) const {
     if (norm.weight != nullptr) normed(head, head, block.head, norm);
-    const float *cosines = positions.cosines + m * positions.apart, *sines = positions.sines + m * positions.apart;
-    const int64_t half = block.turned / 2;
+    const float *cosines = table.cosines + m * table.apart, *sines = table.sines + m * table.apart;
+    const int64_t half = table.turned / 2;
     for (int64_t i = 0; i < half; ++i) {
       float &first = head[block.neighbours ? 2 * i : i], &second = head[block.neighbours ? 2 * i + 1 : half + i];
       const float a = first, b = second;
@@ -382,21 +385,27 @@ class Worker {
   }
 
   const Block& block;
-  const Positions& positions;
+  const Positions positions;
+  const Table& table;
   const Room& room;
   Barrier& barrier;
   float* const x;
-  const int64_t thread, threads, rows;
+  const int64_t rows, thread, threads;
 };
 
 }  // namespace
 
-// `x` (M, D) is what goes in and what comes out.
-extern "C" void transept_block(const Block* block, const Positions* positions, const Room* room, float* x, int32_t threads) {
+// `x` (M, D) is what goes into the first block and what comes out of the last one.
+extern "C" void transept_blocks(const Block* const* blocks, int64_t count, const Positions* positions, const Table* tables,
+                                const Room* room, float* x, int64_t rows, int32_t threads) {
   Barrier barrier;
 #pragma omp parallel num_threads(threads)
-  {
-    Worker worker(*block, *positions, *room, barrier, x, omp_get_thread_num(), omp_get_num_threads());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = i * rows;
+    const Positions own = {positions->keys + first, positions->values + first, positions->capacity + first,
+                           positions->place + first};
+    Worker worker(*blocks[i], own, tables[blocks[i]->table], *room, barrier, x, rows, omp_get_thread_num(),
+                  omp_get_num_threads());
     worker.attend();
     worker.feed_forward();
   }
