@@ -116,6 +116,7 @@ SINGLE = {
     "layers.caches.static": ["StaticCache"],
     "compat.attention": ["AttentionInterface"],
     "layers.mlp": ["apply_chunking_to_forward"],
+    "layers.pool": ["pooled_alone"],
     "layers.caches.quantized": ["QuantizedCache"],
     "objectives.terms": ["LossTerm"],
     "preprocess.audio.ctc_tokenizer": ["Wav2Vec2CTCTokenizer"],

@@ -77,7 +77,6 @@ from transept.core.inputs import (
 from transept.core.model import (
     Backbone as Backbone,
     Model as Model,
-    pooled_alone as pooled_alone,
 )
 from transept.environment.packages import (
     is_accelerate_available as is_accelerate_available,
@@ -214,6 +213,7 @@ from transept.layers.caches.offloaded import OffloadedCache as OffloadedCache
 from transept.layers.caches.quantized import QuantizedCache as QuantizedCache
 from transept.layers.caches.static import StaticCache as StaticCache
 from transept.layers.mlp import apply_chunking_to_forward as apply_chunking_to_forward
+from transept.layers.pool import pooled_alone as pooled_alone
 from transept.metrics import get_metric as get_metric
 from transept.metrics.embeddings import (
     alignment as alignment,

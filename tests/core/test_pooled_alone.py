@@ -11,7 +11,8 @@ from tests.core.test_rows import LENGTHS, RAGGED, made, texts
 from tests.models.families import Family
 from tests.models.harness import BACKBONES, USED, batch
 from tests.thorough import crossed
-from transept.core.model import Backbone, pooled_alone
+from transept.core.model import Backbone
+from transept.layers.pool import pooled_alone
 from transept.models.bert import BertConfig, BertModel
 from transept.models.clip import CLIPConfig, CLIPModel
 from transept.outputs import ModelOutput

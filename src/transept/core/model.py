@@ -6,9 +6,8 @@ Shapes: B batch, T positions, S cached and new positions, D hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -30,26 +29,11 @@ from transept.layers.block import adds_to_stream
 from transept.layers.caches.cache import Cache
 from transept.layers.context import Context
 from transept.layers.links import Linked
-from transept.layers.pool import Pooler
+from transept.layers.pool import POOLED_ALONE, Pooler
 from transept.outputs import BackboneOutput, ModelOutput
 
 _KNOWN = ("torch.nn.", "transept.")  # modules whose classes are initialised by a scheme
 _READY = "_initialized"  # an attribute of modules whose parameters were filled
-_POOLED_ALONE = ContextVar("pooled_alone", default=False)
-
-
-@contextmanager
-def pooled_alone(alone: bool = True) -> Iterator[None]:
-    """Within it, backbones may leave out states of the last layer that their ``pooler_output`` is not made of.
-
-    That is the same, and for a network of twelve layers takes up to a twelfth less time. Where states are left out,
-    ``last_hidden_state`` has just the others; hidden states and attentions that are asked for are always whole.
-    """
-    token = _POOLED_ALONE.set(alone)
-    try:
-        yield
-    finally:
-        _POOLED_ALONE.reset(token)
 
 
 class Model(Linked, Pretrained):
@@ -383,7 +367,7 @@ class Backbone(Model):
     @property
     def pools_alone(self) -> bool:
         """Whether nobody reads other states of the last layer than the pooled ones."""
-        return not torch.compiler.is_compiling() and _POOLED_ALONE.get() and not self.training
+        return not torch.compiler.is_compiling() and POOLED_ALONE.get() and not self.training
 
     @property
     def recomputes(self) -> bool:

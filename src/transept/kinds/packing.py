@@ -21,11 +21,12 @@ from transept.core.inputs import (
     places_within,
     readable,
 )
-from transept.core.model import Backbone, pooled_alone
+from transept.core.model import Backbone
 from transept.errors import InputError
 from transept.layers.caches.cache import Cache
 from transept.layers.caches.rows import RowCaches
 from transept.layers.context import Context, Rows
+from transept.layers.pool import pooled_alone
 
 # What has one row for each text.
 _NOT_RAGGED = ("encoder_hidden_states", "block_sequence_ids")

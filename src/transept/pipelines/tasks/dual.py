@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from transept.core.auto import AutoModelForZeroShotImageClassification
-from transept.core.model import pooled_alone
 from transept.heads.dual import DualEncoder
+from transept.layers.pool import pooled_alone
 from transept.pipelines.base import to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import ImageOptions, ImagePipeline

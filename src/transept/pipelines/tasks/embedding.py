@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transept.core.auto import AutoModel
-from transept.core.model import pooled_alone
+from transept.layers.pool import pooled_alone
 from transept.pipelines.base import TaskPipeline, to_numpy
 from transept.pipelines.batching import Sample
 from transept.pipelines.media import AudioOptions, AudioPipeline, ImageOptions, ImagePipeline
