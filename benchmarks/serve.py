@@ -255,6 +255,30 @@ uvicorn.run(app, port=int(sys.argv[2]), log_level="error")
 """
 
 
+async def vectors(port: int, texts: list[str], clients: int) -> list[float]:
+    """Asks for one text a request, by clients at once that each keep a connection, as official clients do.
+
+    They share the processor with the server, so they do no more than they must. Gives the seconds of each answer.
+    """
+    found: list[float] = []
+
+    async def client(own: list[str]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for text in own:
+            data, start = json.dumps({"model": "model", "input": text, "truncate": True}).encode(), time.perf_counter()
+            head = f"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            await reader.readexactly(int(answer.partition(b"content-length:")[2].split()[0]))
+            found.append(time.perf_counter() - start)
+            if answer.split()[1] != b"200":
+                raise SystemExit(f"/v1/embeddings answers {answer.split()[1].decode()}.")
+        writer.close()
+
+    await asyncio.gather(*(client(texts[number::clients]) for number in range(clients)))
+    return found
+
+
 def embeddings(clients: int = 16, each: int = 20) -> dict[str, float]:
     """Vectors of one sentence a request, by clients at once, beside a pipeline that is given all sentences."""
     import transept
@@ -270,17 +294,9 @@ def embeddings(clients: int = 16, each: int = 20) -> dict[str, float]:
         contenders["sentence-transformers"] = lambda port: [sys.executable, "-c", _PEER, directory, str(port)]
     for who, command in contenders.items():
         with server(command(port := free_port()), port):
-
-            async def client(own: list[str], port: int = port) -> None:
-                for text in own:
-                    await ask(port, "/v1/embeddings", {"model": "model", "input": text})
-
-            async def all_clients(texts: list[str] = texts) -> None:
-                await asyncio.gather(*(client(texts[number::clients]) for number in range(clients)))
-
-            asyncio.run(all_clients())
+            asyncio.run(vectors(port, texts, clients))
             start = time.perf_counter()
-            asyncio.run(all_clients())
+            asyncio.run(vectors(port, texts, clients))
             found[who] = len(texts) / (time.perf_counter() - start)
     lines = [["sentences a second", *found], [f"{clients} clients", *(f"{speed:.0f}" for speed in found.values())]]
     print(f"{table(lines)}\nof the pipeline: {found['transept'] / found['pipeline']:.2f}\n")

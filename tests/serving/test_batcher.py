@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -175,3 +176,55 @@ def test_how_long_rows_take_is_told_by_the_last_ones(work: Work) -> None:
     work.batcher.ended.extend(time.monotonic() - 10 + number for number in range(10))
     assert work.batcher.seconds_for(5) in (5, 6)
     assert work.batcher.seconds_for(1000) == 60
+
+
+def ask(work: Work, length: int) -> asyncio.Task[list[int]]:
+    """Ask from an event loop, which goes on."""
+    return asyncio.ensure_future(work.batcher.ask(work.forward, [Sample.of([0] * length)], None))
+
+
+def test_an_event_loop_asks_without_threads(work: Work) -> None:
+    async def run() -> None:
+        with work.batcher.turn:
+            first = ask(work, 1)
+            await asyncio.sleep(0.05)
+            tasks = [ask(work, length) for length in (2, 3, 7)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            await asyncio.sleep(0)
+        assert [await first, await tasks[0]] == [[2], [4]]
+        assert isinstance((await tasks[2])[0], InputError)
+
+    asyncio.run(run())
+    assert work.batches[:2] == [[1], [2, 7]]  # and nothing of who has left
+
+
+def test_results_for_an_event_loop_that_has_ended_are_dropped(work: Work) -> None:
+    work.batcher.gives_way = True
+
+    async def leave() -> None:
+        ask(work, 1)
+        await asyncio.sleep(0.05)
+
+    with work.batcher.turn:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave())
+        loop.close()
+    work.ask("a", 2)
+    work.end()
+    assert work.results["a"] == [4]
+
+
+def test_what_an_event_loop_asks_after_its_answers_is_the_next_batch(work: Work) -> None:
+    work.batcher.gives_way = True
+
+    async def client() -> None:
+        for _ in range(20):
+            await ask(work, 1)
+            time.sleep(0.001)
+
+    async def run() -> None:
+        await asyncio.gather(client(), client(), client())
+
+    asyncio.run(run())
+    assert work.batches.count([1, 1, 1]) >= 18

@@ -54,6 +54,7 @@ def post(server: Server, path: str, **body: Any) -> httpx.Response:
 
 
 def test_vectors_are_those_of_the_pipeline(reader: Server, client: openai.OpenAI, vectors: np.ndarray) -> None:
+    every: list[np.ndarray] = []
     ways: list[dict[str, Any]] = [{}, {"encoding_format": "float"}, {"encoding_format": "base64"}]
     for options in ways:
         answer: Any = client.embeddings.create(model="encoder", input=TEXTS, **options)
@@ -62,6 +63,8 @@ def test_vectors_are_those_of_the_pipeline(reader: Server, client: openai.OpenAI
             found = [np.frombuffer(base64.b64decode(each), "<f4") for each in found]
         assert np.abs(np.array(found, np.float32) - vectors).max() <= 1e-6
         assert [each.index for each in answer.data] == list(range(len(TEXTS)))
+        every = [*every, np.array(found, np.float32)]
+    assert np.array_equal(every[1], every[2])  # the digits tell each number from all others
     tokenizer = reader.models.get("encoder").tokenizer
     ids = [tokenizer(text).input_ids for text in TEXTS]
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(map(len, ids))

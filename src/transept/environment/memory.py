@@ -52,7 +52,11 @@ def memory_left(device: torch.device) -> int | None:
 
 def give_back() -> None:
     """Give memory that is free back to the system and to the device; some allocators keep it otherwise."""
+    frozen = gc.get_freeze_count()  # with what a server had at its start
+    gc.unfreeze()
     gc.collect()
+    if frozen:
+        gc.freeze()
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):

@@ -57,14 +57,15 @@ def make_app(models: Models, options: Options | None = None) -> FastAPI:
 
     shown = "/openapi.json" if options.docs else None
     docs = "/docs" if options.docs else None
-    app = FastAPI(title="transept", lifespan=lifespan, openapi_url=shown, docs_url=docs, redoc_url=None)
+    tells: Any = {"tracing": False, "metrics": False, "logs": False}  # else looked up for each request; /metrics tells more
+    app = FastAPI(title="transept", lifespan=lifespan, openapi_url=shown, docs_url=docs, redoc_url=None, telemetry=tells)
     app.state.options, app.state.traffic, app.state.models = options, Traffic(), models
     app.add_middleware(Door, options=options, traffic=app.state.traffic, count=metrics.count)
     app.add_exception_handler(RequestValidationError, _refuse_body)
     app.add_exception_handler(HTTPException, _refuse_route)
+    _add_reading_routes(app, models, metrics, options.max_texts)  # first, since the first is found soonest
     _add_routes(app, models, metrics, options)
     _add_model_routes(app, models)
-    _add_reading_routes(app, models, metrics, options.max_texts)
     if options.page:
         add_page(app)
     return app
@@ -172,7 +173,7 @@ def _add_reading_routes(app: FastAPI, models: Models, metrics: Metrics, max_text
     @app.post("/v1/score")
     async def score(body: ScoreRequest, request: Request) -> Response:
         """How near pairs of texts are."""
-        return await answer(body, request, "text-ranking", "text-similarity")
+        return await answer(body, request, "text-ranking", "text-embedding")
 
     @app.post("/v1/classify")
     async def classify(body: ClassifyRequest, request: Request) -> Response:
@@ -221,7 +222,7 @@ async def _read(models: Models, metrics: Metrics, max_texts: int, body: Reading,
             raise InputError(f"the request has {count} inputs, but this server takes {max_texts}.", hint="Send fewer.")
         with ExitStack() as held:
             model = await models.hold(served, held, body.keep_alive)
-            found, tokens = await model.ask(lambda: body.answer(model, task), count)
+            found, tokens = await model.ask(task, lambda: body.answer(model, task), count)
             metrics.prompt_tokens.labels(model.name).inc(tokens)
             return found if isinstance(found, Response) else JSONResponse(found)
 

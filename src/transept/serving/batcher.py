@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from transept.errors import TranseptError
 from transept.pipelines.batching import Sample, halving
 from transept.serving.errors import DrainingError, FailedError
 from transept.serving.worker import PATIENCE, Worker
+
+_TURNS = 10  # of an event loop without a new request, after which it has written all answers of a batch
+_LONGEST = 0.1  # seconds to wait for that at most
 
 Forward = Callable[[Sequence[Sample], Any], Sequence[Any]]
 
@@ -30,14 +35,22 @@ class _Ask:
     samples: list[Sample]
     options: Any
     gone: threading.Event
-    done: threading.Event = field(default_factory=threading.Event)
-    results: list[Any] | Exception = field(default_factory=list)
+    tell: Callable[[], object]  # whoever waits that the results are there
+    loop: asyncio.AbstractEventLoop | None = None  # that waits, where no thread does
+    results: list[Any] | Exception | None = None
 
     def end(self, results: list[Any] | Exception) -> None:
-        """Hand over the results, or why there are none, to whoever waits; the first ones count."""
-        if not self.done.is_set():
+        """Hand over the results, or why there are none; the first ones count."""
+        if self.results is None:
             self.results = results
-            self.done.set()
+            self.tell()
+
+    def given(self) -> list[Any]:
+        """The results, or the error that there is in their place."""
+        assert self.results is not None
+        if isinstance(self.results, Exception):
+            raise self.results
+        return self.results
 
     def joins(self, other: _Ask) -> bool:
         """Whether the rows of both may be one batch."""
@@ -55,11 +68,13 @@ class Batcher(Worker):
     Args:
         budget: positions of a batch at most; longer rows are batches of their own.
         padded: whether the rows of a batch take as many positions as its longest one.
+        gives_way: whether the event loop answers before the next batch begins: where both want the same cores, they take
+            longer at once than one after the other.
     """
 
-    def __init__(self, budget: int, *, padded: bool) -> None:
+    def __init__(self, budget: int, *, padded: bool, gives_way: bool = False) -> None:
         super().__init__("transept-batches")
-        self.budget, self.padded = budget, padded
+        self.budget, self.padded, self.gives_way = budget, padded, gives_way
         self.running = 0  # rows of the batch that runs
         self._asks: list[_Ask] = []
         self._batch: list[_Ask] = []  # what runs
@@ -71,15 +86,32 @@ class Batcher(Worker):
             BusyError: the batcher has ended.
             LeftError: ``gone`` is set before the rows are computed.
         """
-        ask = _Ask(forward, list(samples), options, gone)
+        done = threading.Event()
+        ask = self._add(_Ask(forward, list(samples), options, gone, done.set))
+        done.wait()
+        return ask.given()
+
+    async def ask(self, forward: Forward, samples: Sequence[Sample], options: Any) -> list[Any]:
+        """As :meth:`run`, for an event loop, which waits without a thread; rows of a task that is cancelled are dropped."""
+        loop, gone, done = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(done.set)
+
+        ask = self._add(_Ask(forward, list(samples), options, gone, tell, loop))
+        try:
+            await done.wait()
+        finally:
+            gone.set()
+        return ask.given()
+
+    def _add(self, ask: _Ask) -> _Ask:
         with self._changed:
             self.check_open()
             self._asks.append(ask)
             self._changed.notify()
-        ask.done.wait()
-        if isinstance(ask.results, Exception):
-            raise ask.results
-        return ask.results
+        return ask
 
     def _run(self) -> None:
         while batch := self._next():
@@ -91,6 +123,23 @@ class Batcher(Worker):
             self.ended.extend([time.monotonic()] * len(rows))
             for ask in batch:
                 ask.end([next(results) for _ in ask.samples])
+            if self.gives_way and batch[0].loop is not None:
+                self._give_way(batch[0].loop)
+
+    def _give_way(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until an event loop has written the answers of a batch, and has read what comes meanwhile."""
+        done = threading.Event()
+
+        def turn(left: int, waiting: int) -> None:
+            left = left - 1 if waiting == len(self._asks) else _TURNS
+            if left:
+                loop.call_soon(turn, left, len(self._asks))
+            else:
+                done.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(turn, _TURNS, len(self._asks))
+            done.wait(_LONGEST)
 
     def pause(self, *_: object) -> None:
         """Between two passes of a batch that needs many, in the batch's thread: let other models go first.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import math
 import os
 import signal
@@ -79,6 +80,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._owns_process:
+            gc.collect()
+            gc.freeze()  # the garbage collector looks through models again and again else, while all requests wait
         self.ready()
 
     async def on_tick(self, counter: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,8 @@ from transept.serving.errors import ContextLengthError, FieldError, QueueFullErr
 
 R = TypeVar("R")
 WRITES, SEES = WRITING = ("text-generation", "image-text-to-text")  # what an engine answers, the latter of pictures too
-_THREADS = 32  # that make rows of inputs, and wait for their batches
+_THREADS = 32  # that make rows of long inputs, and wait for batches of pipelines
+_SHORT, _EACH = 4096, 64  # characters of texts that become rows at once, since a thread costs more, and what each counts beside
 _GONE: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("gone")
 
 
@@ -65,7 +66,7 @@ class TaskModel:
         made = task_class(task).build(parts, budget=budget)
         self.pipeline, self.model = made, made.model
         self.parts = _Loaded(**{name: getattr(parts, name) for name in Components.__dataclass_fields__}, loaded=self.model)
-        self.batcher = self.worker = Batcher(budget, padded=made.padded)
+        self.batcher = self.worker = Batcher(budget, padded=made.padded, gives_way=self.model.device.type == "cpu")
         if self.model.can_generate():  # by many passes
             self.model.register_forward_pre_hook(self.batcher.pause)
         self.asked = 0  # inputs of requests that are not answered
@@ -75,7 +76,7 @@ class TaskModel:
 
     def _batched(self, made: Any) -> Any:
         """The pipeline, whose batches are those of all requests from now on."""
-        forward = made.forward
+        made.alone = forward = made.forward
         made.forward = lambda samples, options: self.batcher.run(forward, _GONE.get(), samples, options)
         return made
 
@@ -87,22 +88,58 @@ class TaskModel:
                 self._pipelines[task] = self._batched(task_class(task).build(self.parts, budget=self.budget))
             return self._pipelines[task]
 
-    async def ask(self, work: Callable[[], R], inputs: int) -> R:
-        """What a request's work gives, in a thread; what it computes is dropped where the caller is cancelled.
+    async def ask(self, task: str, answer: Callable[[], Awaitable[R]], inputs: int) -> R:
+        """The answer to a request with so many inputs of a task.
 
         Raises:
             QueueFullError: too many inputs wait.
         """
         if self.asked >= self.max_waiting:
             raise QueueFullError(f"{self.asked} inputs wait already.", self.batcher.seconds_for(self.asked))
+        self.asked += inputs
+        try:
+            if ALIASES.get(task, task) not in self._pipelines:
+                await asyncio.to_thread(self.doing, task)
+            return await answer()
+        finally:
+            self.asked -= inputs
+
+    async def in_thread(self, work: Callable[[], R]) -> R:
+        """What some work gives, such as a call of a pipeline; what it computes is dropped where the caller is cancelled."""
         gone, context = threading.Event(), contextvars.copy_context()
         context.run(_GONE.set, gone)
-        self.asked += inputs
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(context.run, work))
         finally:
             gone.set()
-            self.asked -= inputs
+
+    async def rows_of(
+        self, pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any, places: Sequence[str]
+    ) -> list[list[Sample]]:
+        """Rows of texts, each of which the model can read; ``places`` says where in the request each of them stands.
+
+        Raises:
+            ContextLengthError: a text is too long.
+            FieldError: a text cannot be read.
+        """
+        work, length = partial(_rows_of, pipeline, items, options, places), sum(len(str(item)) + _EACH for item in items)
+        return work() if length <= _SHORT else await self.in_thread(work)
+
+    async def compute(self, pipeline: Any, made: Sequence[list[Sample]], options: Any) -> tuple[list[list[Any]], int]:
+        """What the model makes of the rows of each input, in batches with those of others, and how many tokens it reads.
+
+        Raises:
+            TranseptError: the first error among the rows.
+        """
+        samples = flat(made)
+        for batch in batches(samples, pipeline.budget, padded=pipeline.padded):
+            results = await self.batcher.ask(pipeline.alone, [samples[i] for i in batch], options)
+            for index, result in zip(batch, results, strict=True):
+                samples[index].result = result
+        for sample in samples:
+            if isinstance(sample.result, TranseptError):
+                raise sample.result
+        return [[row.result for row in rows] for rows in made], sum(row.length for row in samples)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to answer."""
@@ -146,13 +183,7 @@ def components(source: str, loading: Mapping[str, Any]) -> Components:
     return Components(source, {}, hub, loading.get("device"), loading.get("dtype"))
 
 
-def rows_of(pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any, places: Sequence[str]) -> list[list[Sample]]:
-    """Rows of texts, each of which the model can read; ``places`` says where in the request each of them stands.
-
-    Raises:
-        ContextLengthError: a text is too long.
-        FieldError: a text cannot be read.
-    """
+def _rows_of(pipeline: TaskPipeline[Any], items: Sequence[Any], options: Any, places: Sequence[str]) -> list[list[Sample]]:
     made: list[list[Sample]] = []
     for position, rows in enumerate(pipeline.prepare(items, options)):
         if isinstance(rows, TranseptError):
@@ -170,15 +201,3 @@ def check_lengths(pipeline: Any, made: Sequence[Sequence[Sample]], places: Seque
             error = ContextLengthError(what, hint="Shorten it, or pass truncate: true.")
             error.param = places[position]
             raise error
-
-
-def compute(pipeline: TaskPipeline[Any], made: Sequence[list[Sample]], options: Any) -> list[list[Any]]:
-    """The results of rows, input by input; raises the first error among them."""
-    samples = flat(made)
-    for batch in batches(samples, pipeline.budget, padded=pipeline.padded):
-        for index, result in zip(batch, pipeline.forward([samples[i] for i in batch], options), strict=True):
-            samples[index].result = result
-    for sample in samples:
-        if isinstance(sample.result, TranseptError):
-            raise sample.result
-    return [[row.result for row in rows] for rows in made]

@@ -35,14 +35,17 @@ class TranscriptionRequest(Reading):
     def items(self) -> list[bytes]:
         return [self.file]
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+        return await model.in_thread(lambda: self._answer(model, task)), 0
+
+    def _answer(self, model: TaskModel, task: str) -> Any:
         pipeline, whole = model.doing(task), self.response_format == "verbose_json"
         sound = Media().sound(self.file, "file", pipeline.feature_extractor.sampling_rate)
         found = pipeline(sound, **self._options(pipeline, whole))
         if self.response_format == "text":
-            return PlainTextResponse(found["text"]), 0
+            return PlainTextResponse(found["text"])
         if not whole:
-            return {"text": found["text"]}, 0
+            return {"text": found["text"]}
         duration, chunks = len(sound["array"]) / sound["sampling_rate"], found.get("chunks", [])
         told: dict[str, Any] = {"text": found["text"], "duration": duration}
         if language := self.language or next((chunk["language"] for chunk in chunks if chunk.get("language")), None):
@@ -54,7 +57,7 @@ class TranscriptionRequest(Reading):
             if start is None:  # the model has not said when
                 start = segments[-1]["end"] if segments else 0.0
             segments.append({"id": number, "start": start, "end": duration if end is None else end, "text": chunk["text"]})
-        return told, 0
+        return told
 
     def _options(self, pipeline: Any, whole: bool) -> dict[str, Any]:
         """Options of the pipeline; models without windows read long recordings in chunks, as far as they can."""

@@ -62,7 +62,7 @@ class Reading(Using, ABC):
         """What is read; texts by their places in the request."""
 
     @abstractmethod
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer of that task, and how many tokens were read.
 
         Raises:

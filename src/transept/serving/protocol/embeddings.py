@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from pydantic import Field
+from starlette.responses import Response
 
 from transept.errors import InputError
 from transept.pipelines.batching import Sample
@@ -17,7 +18,7 @@ from transept.pipelines.tasks.retrieval import EmbeddingOptions, normalized
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.errors import FieldError
 from transept.serving.protocol.base import Count, Name, Reading, Text, Token
-from transept.serving.tasks import TaskModel, check_lengths, compute, rows_of
+from transept.serving.tasks import TaskModel, check_lengths
 
 TASK = "text-embedding"
 Ids = Annotated[list[Token], Field(min_length=1, max_length=2**22)]
@@ -44,15 +45,15 @@ def by_place(field: str, given: Any) -> dict[str, Any]:
     return {field: given}
 
 
-def results_of(pipeline: Any, rows: Sequence[list[Sample]], options: Any) -> tuple[list[list[Any]], int]:
-    """What the model makes of the rows of each input, and how many tokens it reads."""
-    return compute(pipeline, rows, options), sum(row.length for each in rows for row in each)
-
-
 def listed(model: str, data: list[dict[str, Any]], tokens: int) -> tuple[dict[str, Any], int]:
     """An answer that lists one thing for each input, and how many tokens were read."""
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}, tokens
+
+
+def _written(answer: Any) -> Response:
+    """An answer with arrays of float32 as JSON, each number in as few digits as tell it from all others."""
+    return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 
 
 class Vectors(Reading):
@@ -66,7 +67,7 @@ class Vectors(Reading):
     @abstractmethod
     def items(self) -> dict[str, Any]: ...
 
-    def computed(self, model: TaskModel, normalize: bool) -> tuple[NDArray[np.float32], int]:
+    async def computed(self, model: TaskModel, normalize: bool) -> tuple[NDArray[np.float32], int]:
         """Vectors (N, E), and how many tokens were read.
 
         Raises:
@@ -78,14 +79,14 @@ class Vectors(Reading):
             raise FieldError("dimensions", what)
         options = options_of(self.truncate, normalize=normalize, prompt_name=self.prompt_name)
         pipeline.check_options(options)
-        results, tokens = results_of(pipeline, self._rows(model, pipeline, options), options)
+        results, tokens = await model.compute(pipeline, await self._rows(model, pipeline, options), options)
         vectors = np.stack([each[0] for each in results])
         return vectors if self.dimensions is None else normalized(vectors[:, : self.dimensions]), tokens
 
-    def _rows(self, model: TaskModel, pipeline: Any, options: EmbeddingOptions) -> list[list[Sample]]:
+    async def _rows(self, model: TaskModel, pipeline: Any, options: EmbeddingOptions) -> list[list[Sample]]:
         places, items, most = [*self.items], [*self.items.values()], model.vocabulary - 1
         if isinstance(items[0], str):
-            return rows_of(pipeline, items, options, places)
+            return await model.rows_of(pipeline, items, options, places)
         if pipeline.head.prompt(options.prompt_name):
             raise InputError("ids have no prompt in front of them, but this model's texts do.", hint="Pass texts.")
         if (wrong := next((token for ids in items for token in ids if token > most), None)) is not None:
@@ -107,14 +108,14 @@ class EmbeddingsRequest(Vectors):
     def items(self) -> dict[str, Any]:
         return by_place("input", self.input)
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        vectors, tokens = self.computed(model, normalize=False)
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+        vectors, tokens = await self.computed(model, normalize=False)
         data = [{"object": "embedding", "index": i, "embedding": self._told(each)} for i, each in enumerate(vectors)]
-        return listed(self.model, data, tokens)
+        answer, tokens = listed(self.model, data, tokens)
+        return _written(answer), tokens
 
     def _told(self, vector: NDArray[np.float32]) -> Any:
-        is_float = self.encoding_format != "base64"
-        return vector.tolist() if is_float else base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode() if self.encoding_format == "base64" else vector
 
 
 class EmbedRequest(Vectors):
@@ -127,6 +128,6 @@ class EmbedRequest(Vectors):
     def items(self) -> dict[str, Any]:
         return by_place("inputs", self.inputs)
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
-        vectors, tokens = self.computed(model, normalize=self.normalize)
-        return vectors.tolist(), tokens
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+        vectors, tokens = await self.computed(model, normalize=self.normalize)
+        return _written(vectors), tokens

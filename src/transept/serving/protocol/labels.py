@@ -6,8 +6,8 @@ from typing import Any
 
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.protocol.base import Count, Reading, Text
-from transept.serving.protocol.embeddings import Texts, by_place, listed, results_of
-from transept.serving.tasks import TaskModel, rows_of
+from transept.serving.protocol.embeddings import Texts, by_place, listed
+from transept.serving.tasks import TaskModel
 
 
 class ClassifyRequest(Reading):
@@ -21,12 +21,12 @@ class ClassifyRequest(Reading):
     def items(self) -> dict[str, str]:
         return by_place("input", self.input)
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         pipeline, texts = model.doing(task), [*self.items.values()]
         limit = None if self.truncate else NO_LIMIT
         options = pipeline.with_options({"top_k": None, "truncation": self.truncate, "max_length": limit})
-        rows = rows_of(pipeline, texts, options, [*self.items])
-        results, tokens = results_of(pipeline, rows, options)
+        rows = await model.rows_of(pipeline, texts, options, [*self.items])
+        results, tokens = await model.compute(pipeline, rows, options)
         data = []
         for index, given in enumerate(zip(texts, rows, results, strict=True)):
             scores = pipeline.answer(*given, options)

@@ -13,8 +13,8 @@ from transept.errors import InputError
 from transept.pipelines.tasks.retrieval import RankingOptions
 from transept.pipelines.text import NO_LIMIT
 from transept.serving.protocol.base import Body, Count, Reading, Text
-from transept.serving.protocol.embeddings import Texts, by_place, listed, options_of, results_of
-from transept.serving.tasks import TaskModel, rows_of
+from transept.serving.protocol.embeddings import Texts, by_place, listed, options_of
+from transept.serving.tasks import TaskModel
 
 TASK = "text-ranking"
 
@@ -32,7 +32,9 @@ class Document(Body):
     text: Text
 
 
-def scored(model: TaskModel, pairs: Mapping[str, tuple[str, str]], *, raw: bool, truncate: bool) -> tuple[list[float], int]:
+async def scored(
+    model: TaskModel, pairs: Mapping[str, tuple[str, str]], *, raw: bool, truncate: bool
+) -> tuple[list[float], int]:
     """A score for each pair, by its place in the request, and how many tokens were read.
 
     Raises:
@@ -42,8 +44,8 @@ def scored(model: TaskModel, pairs: Mapping[str, tuple[str, str]], *, raw: bool,
     given: dict[str, Any] = {"function_to_apply": "none" if raw else "sigmoid"}
     options = RankingOptions(**given) if truncate else WholePairs(**given)
     pipeline.check_options(options)
-    rows = rows_of(pipeline, [{"query": one, "passages": [other]} for one, other in pairs.values()], options, [*pairs])
-    results, tokens = results_of(pipeline, rows, options)
+    items = [{"query": one, "passages": [other]} for one, other in pairs.values()]
+    results, tokens = await model.compute(pipeline, await model.rows_of(pipeline, items, options, [*pairs]), options)
     return [float(each[0]) for each in results], tokens
 
 
@@ -67,10 +69,10 @@ class RankRequest(Reading):
             return by_place("texts", self.texts)
         return by_place("documents", [each.text if isinstance(each, Document) else each for each in self.documents])
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         """The answer, the best document first, and how many tokens were read."""
         texts, pairs = [*self.items.values()], {place: (self.query, text) for place, text in self.items.items()}
-        scores, tokens = scored(model, pairs, raw=self.raw_scores, truncate=self.truncate)
+        scores, tokens = await scored(model, pairs, raw=self.raw_scores, truncate=self.truncate)
         best = sorted(range(len(texts)), key=lambda index: -scores[index])[: self.top_n]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
         if self.return_documents:
@@ -97,15 +99,15 @@ class ScoreRequest(Reading):
         firsts, seconds = ([*each.values()] * (len(longer) // len(each)) for each in (ones, others))
         return dict(zip(longer, zip(firsts, seconds, strict=True), strict=True))
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
         if task == TASK:
-            scores, tokens = scored(model, self.items, raw=self.raw_scores, truncate=self.truncate)
+            scores, tokens = await scored(model, self.items, raw=self.raw_scores, truncate=self.truncate)
         else:
-            scores, tokens = self._cosines(model)
+            scores, tokens = await self._cosines(model)
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
         return listed(model.name, data, tokens)
 
-    def _cosines(self, model: TaskModel) -> tuple[list[float], int]:
+    async def _cosines(self, model: TaskModel) -> tuple[list[float], int]:
         """Of the texts' vectors, each of which is computed once."""
         pipeline = model.doing("text-embedding")
         if self.raw_scores:
@@ -113,6 +115,7 @@ class ScoreRequest(Reading):
         options = options_of(self.truncate, normalize=True)
         given = by_place("text_2", self.text_2) | by_place("text_1", self.text_1)
         places = {text: place for place, text in given.items()}
-        results, tokens = results_of(pipeline, rows_of(pipeline, [*places], options, [*places.values()]), options)
+        rows = await model.rows_of(pipeline, [*places], options, [*places.values()])
+        results, tokens = await model.compute(pipeline, rows, options)
         vectors = {text: each[0] for text, each in zip(places, results, strict=True)}
         return [float(np.dot(vectors[one], vectors[other])) for one, other in self.items.values()], tokens

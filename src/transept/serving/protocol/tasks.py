@@ -48,7 +48,10 @@ class TaskRequest(Reading):
     def items(self) -> list[Any]:
         return self.inputs if isinstance(self.inputs, list) else [self.inputs]
 
-    def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+    async def answer(self, model: TaskModel, task: str) -> tuple[Any, int]:
+        return await model.in_thread(lambda: self._answer(model, task)), 0
+
+    def _answer(self, model: TaskModel, task: str) -> Any:
         task, pipeline = ALIASES.get(task, task), model.doing(task)
         self._check_parameters(task, pipeline)
         inputs = opened(task, self.inputs, getattr(getattr(pipeline, "feature_extractor", None), "sampling_rate", 0))
@@ -59,7 +62,7 @@ class TaskRequest(Reading):
                 raise InputError(f"input {position}: {answer.message}", hint=answer.hint)
             if isinstance(answer, TranseptError):
                 raise answer
-        return Response(encode(found), media_type="application/json"), 0
+        return Response(encode(found), media_type="application/json")
 
     def _check_parameters(self, task: str, pipeline: Any) -> None:
         types = get_type_hints(pipeline.options_class)
