@@ -1,6 +1,11 @@
-"""What asks for more memory than there is is refused with both numbers, before anything is made."""
+"""What asks for more memory than there is is refused with both numbers, and what was freed is kept for what comes next."""
 
 from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -55,3 +60,29 @@ def test_what_is_asked_for_is_compared_with_what_is_left(monkeypatch: pytest.Mon
 
 def test_devices_that_do_not_say() -> None:
     assert memory_left(torch.device("meta")) is None
+
+
+FAULTS = """
+import resource
+import torch
+import transept
+
+transept.BertModel(transept.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1))
+
+
+def faults():
+    torch.zeros(2**20)  # 4 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+faults()
+print(-faults() + max(faults() for _ in range(20)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library keeps memory by other rules")
+@pytest.mark.parametrize("told", [{}, {"MALLOC_TRIM_THRESHOLD_": "131072"}])
+def test_blocks_that_layers_write_are_not_fetched_anew(told: dict[str, str]) -> None:
+    command = [sys.executable, "-c", FAULTS]
+    found = subprocess.run(command, env=os.environ | told, check=True, capture_output=True, text=True).stdout
+    assert (int(found) > 10_000) == bool(told)  # a block has 1,024 pages

@@ -23,6 +23,7 @@ from transept.core.classes import complete, family_class, own_forward, sign
 from transept.core.inputs import RecordOptions
 from transept.core.loading import Pretrained
 from transept.core.tree import place
+from transept.environment.memory import keep_freed
 from transept.errors import InputError, InputTypeError, refuse
 from transept.layers.attention.kernels import kernel_named
 from transept.layers.block import adds_to_stream
@@ -75,6 +76,7 @@ class Model(Linked, Pretrained):
             what = f"{own} is built from a {self.config_class.__name__}, not from {type(config).__name__}."
             raise InputTypeError(what, hint=f"Use {own}.from_pretrained(...) for a checkpoint.")
         config.check_model()
+        keep_freed()
         self.config = config
         self.name_or_path, self.warnings_issued, self.model_tags = config.name_or_path, {}, []
         self.kernel_name = config.attn_implementation or "sdpa"
