@@ -356,6 +356,17 @@ def test_an_answer_that_is_stopped_frees_its_row(page: Page, served: Server, slo
         assert page.is_done()
     assert metric("cancelled_total") == before + 2
     assert turns(page)[-1]["stopped"] is True
+    page.view("tasks")
+    page.choose("#form .model", "tiny")
+    page.set("#asked textarea", "Once")
+    page.set("#asked input[max]", "400")
+    for stop in (lambda: page.one("#asked [type=submit]").click(), lambda: page.press("\ue00c")):
+        page.one("#asked [type=submit]").click()
+        until(lambda: page.text("#asked [type=submit]") == TEXTS["stop"]["en"] and metric("rows_running") == 1)
+        stop()
+        until(lambda: metric("rows_running") + metric("requests_waiting") == 0)
+        assert page.text("#asked [type=submit]") == TEXTS["run"]["en"]
+        assert not page.text(".answer")
 
 
 def test_an_answer_stays_a_text(page: Page, served: Server) -> None:
@@ -666,6 +677,7 @@ def test_pictures_in_a_chat(page: Page, served: Server, media: dict[str, str], t
     until(lambda: len(turns(page)) == 2 and turns(page)[1]["content"] == asked(turns(page)[:1]))
     page.driver.refresh()
     until(lambda: page.texts(".user .thumbs .name") == ["small.png", "later.png"])
+    until(lambda: page.one("#chat .model").get_property("value") == "sees")
     assert page.text(".user > .text") == "What is it?"
 
 
@@ -802,14 +814,17 @@ def test_everyone_can_use_it(
     if not page.all("#settings:not([hidden])"):
         page.one("#show-settings").click()
     page.choose("#chat .model", "sees")
-    for name in (f"{'long ' * 30}.png", "b.png"):
-        page.give("#message", "paste", name)
-        until(lambda: bool(page.all("#composer .thumbs img")))
+    long = "long" * 30
+    page.give("#message", "paste", long)
+    until(lambda: bool(page.all("#composer .thumbs img")))
     page.send("Hi")
     until(lambda: page.is_done() and bool(page.all(".call")))
     page.js("document.querySelector('.assistant .reasoning').open = true; window.fetch = window.real")
-    page.give("#message", "paste", "c.png")
-    until(lambda: len(page.all("#composer .thumbs, #turns .thumbs")) == 2)
+    for name in (long, long, "b.png"):
+        page.give("#message", "paste", name)
+    until(lambda: len(page.all("#composer .thumbs li")) == 3)
+    check(page, width)
+    page.one(f".user [aria-label='{TEXTS['edit'][language]}']").click()
     check(page, width)
     page.one("#show-settings").click()
     check(page, width)
@@ -850,6 +865,8 @@ def check(page: Page, width: int) -> None:
     assert page.js(sizes) == 0
     beyond = "return Array.from(document.querySelectorAll('body *')).filter((e) => e.getBoundingClientRect().left < -1 || e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 90))"
     assert page.js("return document.documentElement.scrollWidth") <= width, page.js(beyond)
+    sideways = "return Array.from(document.querySelectorAll('main, .view, .scroll, .sheet, #composer, #settings')).filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.id || e.className)"
+    assert page.js(sideways) == []
     assert (
         page.js(
             "return Array.from(document.querySelectorAll('[id]'), (e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)"

@@ -15,7 +15,7 @@ const VIEWS = [
   { name: "models", tasks: [] },
 ];
 const named = VIEWS.flatMap(({ tasks = [] }) => tasks);
-const chosen = {}; // the model of each view
+const chosen = kept("sessionStorage", "chosen") ?? {}; // the model of each view
 const doing = {}; // the task of each model
 let models = [];
 
@@ -64,13 +64,18 @@ function chooseTask(view) {
   if (tasks.length) showForm(picker.value);
 }
 
+function choose(view, model) {
+  chosen[view] = model;
+  keep("sessionStorage", "chosen", chosen);
+}
+
 function fill(picker, choices, old) {
   picker.replaceChildren(...choices.map((value) => el("option", { value }, value)));
   if (choices.includes(old)) picker.value = old;
 }
 
 $("main").addEventListener("change", ({ target }) => {
-  if (target.matches(".model")) chosen[current().name] = target.value;
+  if (target.matches(".model")) choose(current().name, target.value);
   if (target.matches(".task")) doing[chosenIn($("form"))] = target.value;
   if (target.matches(".model, .task")) navigate();
 });
@@ -93,7 +98,8 @@ async function refresh() {
     return $("trouble").replaceChildren(trouble(error, refresh));
   }
   $("views").replaceChildren(...usable().map(({ name }) => el("a", { href: `#${name}` }, icon(name), el("span", { word: name }))));
-  $("served").replaceChildren(...models.map(modelCard));
+  const none = el("li", { class: "card quiet", word: "no-models" });
+  $("served").replaceChildren(...(models.length ? models.map(modelCard) : [none]));
   navigate();
 }
 
@@ -105,7 +111,7 @@ function modelCard(model) {
   if (bytes) facts.push(el("span", { word: "megabytes", places: { size: number(bytes / 1e6, 1) } }));
   const change = (event) => move(event.target, loaded ? "unload" : "load", id);
   const buttons = [el("button", { type: "button", word: loaded ? "unload" : "load", onclick: change })];
-  if (view) buttons.unshift(el("a", { class: "button", href: `#${view.name}`, word: "open", onclick: () => (chosen[view.name] = id) }));
+  if (view) buttons.unshift(el("a", { class: "button", href: `#${view.name}`, word: "open", onclick: () => choose(view.name, id) }));
   const state = el("span", { class: loaded ? "state loaded" : "state", word: loaded ? "loaded" : "not-loaded" });
   const head = el("div", { class: "row" }, el("h3", { dir: "ltr" }, id), state);
   return el("li", { class: "card" }, head, el("p", { class: "quiet facts-row" }, ...facts), el("div", { class: "row" }, ...buttons));
@@ -114,14 +120,14 @@ function modelCard(model) {
 /** Load or unload a model. */
 async function move(button, what, model) {
   const place = models.findIndex(({ id }) => id === model);
-  button.disabled = true;
+  button.disabled = button.ariaBusy = true;
   try {
     await ask(`v1/models/${what}`, { model });
     say(`${model}: ${word(what === "load" ? "loaded" : "not-loaded")}`);
     await refresh();
     $("served").children[place]?.querySelector("button").focus();
   } catch (error) {
-    button.disabled = false;
+    button.disabled = button.ariaBusy = false;
     button.closest(".card").append(trouble(error));
   }
 }

@@ -172,7 +172,9 @@ let running = null; // aborts what is asked
 function busy(now) {
   running = now;
   view.classList.toggle("asking", Boolean(now));
-  form.querySelector("[type=submit]").dataset.word = now ? "stop" : "run";
+  const button = form.querySelector("[type=submit]");
+  button.dataset.word = now ? "stop" : "run";
+  button.ariaBusy = Boolean(now);
   translate(form);
 }
 
@@ -200,6 +202,7 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
+document.addEventListener("keydown", (event) => event.key === "Escape" && running?.abort());
 onFiles(view, (files) => drafts[current].find(({ kind }) => kind === "file")?.node.give(files));
 
 view.querySelector(".as-code").addEventListener("click", async () => {
