@@ -51,8 +51,8 @@ def save_model(path: Path, *, merges: Sequence[tuple[str, str]] = (), **more: An
     return path
 
 
-def until(holds: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait for what must come to be."""
+def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for what must come to be; how soon, `within` says."""
     ends = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < ends

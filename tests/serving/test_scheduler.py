@@ -155,6 +155,17 @@ def test_short_rows_do_not_keep_a_long_one_waiting() -> None:
     assert 25 < now < 60  # its 248 ids are as few as 32 after three seconds, and the last ones before it have to end
 
 
+def test_prefixes_stay_where_their_memory_would_not_be_enough() -> None:
+    memory = Memory(8 * BLOCK)
+    for number in range(2):
+        assert memory.reserve(number, 3 * BLOCK)
+    memory.keep(0, [1] * 3 * BLOCK, b"")
+    assert not memory.reserve(2, 6 * BLOCK)
+    assert memory.kept_blocks == 3
+    assert memory.reserve(2, 5 * BLOCK)
+    assert memory.kept_blocks == 0
+
+
 def test_rows_that_gave_up_their_memory_keep_their_place() -> None:
     scheduler = Scheduler(Memory(2**16))
     rows = [Row(number, [1] * 100, 200, arrived=float(number)) for number in range(3)]

@@ -68,9 +68,9 @@ class Memory:
         have, need = self.rows.get(number, 0), _blocks(positions)
         if need <= have:
             return True
+        if have + self.blocks - self.row_blocks < need:
+            return False  # whatever prefixes go
         while have + self._free < need:
-            if not self.kept:
-                return False
             self.drop(next(iter(self.kept)))
         self.rows[number] = min(max(need, have + have // 4), have + self._free)
         return True
