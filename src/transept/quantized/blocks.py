@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transept.layers.attention import Attention, FusedAttention
 from transept.layers.block import Block, PreNorm, SandwichNorm
 from transept.layers.linear import PlainLinear, shared_product
+from transept.layers.links import Linked
 from transept.layers.mlp import ACTIVATIONS, MLP, FusedGatedMLP, GatedMLP
 from transept.layers.norm import CenteredRMSNorm, RMSNorm, WideRMSNorm
 from transept.layers.rotary import rotate, rotate_interleaved
@@ -121,7 +122,8 @@ class FusedBlock:
         if "forward" in found.__dict__:
             raise Refused
         holder, key = owner.__dict__.get("_links", {}).get(name, (owner, name))
-        self.held += (holder._modules, key, found), *((found.__dict__, each, None) for each in _OTHERWISE)
+        otherwise = _OTHERWISE if isinstance(found, Linked) else _OTHERWISE[:1]
+        self.held += (holder._modules, key, found), *((found.__dict__, each, None) for each in otherwise)
         self.forwards[type(found)] = type(found).forward
         self.hooks += found._forward_hooks, found._forward_pre_hooks
         return found

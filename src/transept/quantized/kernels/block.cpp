@@ -94,14 +94,20 @@ void activate(float* out, const float* x, const float* other, int64_t count, Act
 
 // Sums of many numbers are written out, since what a compiler makes of a loop depends on where numbers lie and on what is near it;
 // so is that a product and a sum are rounded once.
+inline float summed(const Vector& x) {
+  float sums[WIDE];
+  std::memcpy(sums, &x, sizeof(x));
+  for (int64_t some = WIDE / 2; some > 0; some /= 2)
+    for (int64_t i = 0; i < some; ++i) sums[i] += sums[some + i];
+  return sums[0];
+}
+
 template <typename Function>
 inline float summed(int64_t count, Function function) {
   Vector sums = {};
   const int64_t whole = count / WIDE * WIDE;
   for (int64_t i = 0; i < whole; i += WIDE) sums = function(i, sums);
-  float sum = 0;
-  for (int64_t i = 0; i < WIDE; ++i) sum += sums[i];
-  return sum;
+  return summed(sums);
 }
 
 inline Vector at(const float* x) { return *reinterpret_cast<const Vector*>(x); }
@@ -121,11 +127,32 @@ float total(const float* x, int64_t count) {
   return sum;
 }
 
-float dot(const float* a, const float* b, int64_t count) {
-  float sum = summed(count, [&](int64_t i, Vector sums) { return fused(at(a + i), at(b + i), sums); });
-  for (int64_t i = count / WIDE * WIDE; i < count; ++i) sum = std::fma(a[i], b[i], sum);
-  return sum;
+// Products of one row with some others, of which none waits for another's sum.
+template <int64_t COUNT>
+inline void dots(const float* a, const float* b, int64_t size, float scale, float* out) {
+  Vector sums[COUNT] = {};
+  const int64_t whole = size / WIDE * WIDE;
+  for (int64_t i = 0; i < whole; i += WIDE)
+    for (int64_t n = 0; n < COUNT; ++n) sums[n] = fused(at(a + i), at(b + n * size + i), sums[n]);
+  for (int64_t n = 0; n < COUNT; ++n) {
+    float sum = summed(sums[n]);
+    for (int64_t i = whole; i < size; ++i) sum = std::fma(a[i], b[n * size + i], sum);
+    out[n] = sum * scale;
+  }
 }
+
+// out (size) += shares (COUNT) times rows (COUNT, size), one after the other.
+template <int64_t COUNT>
+inline void add_rows(float* out, const float* shares, const float* rows, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    float sum = out[i];
+    for (int64_t n = 0; n < COUNT; ++n) sum = std::fma(shares[n], rows[n * size + i], sum);
+    out[i] = sum;
+  }
+}
+
+constexpr int64_t BESIDE = 4;  // keys that are read at a time
 
 float squares(const float* x, float mean, int64_t count) {
   float sum = summed(count, [&](int64_t i, Vector sums) { return fused(at(x + i) - mean, at(x + i) - mean, sums); });
@@ -162,8 +189,7 @@ void multiply_plain(const float* weight, const float* x, float* out, int64_t str
   for (int64_t m = 0; m < COUNT; ++m) {
     Vector all = sums[m][0];
     for (int64_t c = 1; c < CHAINS; ++c) all += sums[m][c];
-    float sum = 0;
-    for (int64_t i = 0; i < WIDE; ++i) sum += all[i];
+    float sum = summed(all);
     for (int64_t k = whole; k < inputs; ++k) sum = std::fma(weight[k], x[m * inputs + k], sum);
     out[m * stride] = sum;
   }
@@ -363,8 +389,19 @@ class Worker {
     float* scores = room.scores + thread * group * room.longest;
     float* queries = room.projected + m * width + k * group * size;
     for (int64_t g = 0; g < group; ++g) turn(queries + g * size, m, block.query_norm);
-    for (int64_t s = 0; s < count; ++s)
-      for (int64_t g = 0; g < group; ++g) scores[g * room.longest + s] = dot(queries + g * size, keys + s * size, size) * block.scale;
+    for (int64_t s = 0; s < count;) {
+      for (int64_t i = 0; i < BESIDE * size; i += 16) {  // values are read when all scores are there
+        __builtin_prefetch(keys + s * size + i + AHEAD / 4);
+        __builtin_prefetch(values + s * size + i, 0, 2);
+      }
+      const bool several = s + BESIDE <= count;
+      for (int64_t g = 0; g < group; ++g) {
+        float* own = scores + g * room.longest + s;
+        if (several) dots<BESIDE>(queries + g * size, keys + s * size, size, block.scale, own);
+        else dots<1>(queries + g * size, keys + s * size, size, block.scale, own);
+      }
+      s += several ? BESIDE : 1;
+    }
     for (int64_t g = 0; g < group; ++g) {
       float* own = scores + g * room.longest;
       float* out = room.gathered + m * block.heads * size + (k * group + g) * size;
@@ -375,11 +412,9 @@ class Worker {
       for (int64_t s = 0; s < count; ++s) own[s] = exponential(own[s] - most);
       const float sum = total(own, count);
       std::memset(out, 0, static_cast<size_t>(size) * 4);
-      for (int64_t s = 0; s < count; ++s) {
-        const float share = own[s];
-#pragma omp simd
-        for (int64_t i = 0; i < size; ++i) out[i] += share * values[s * size + i];
-      }
+      int64_t s = 0;
+      for (; s + BESIDE <= count; s += BESIDE) add_rows<BESIDE>(out, own + s, values + s * size, size);
+      for (; s < count; ++s) add_rows<1>(out, own + s, values + s * size, size);
       for (int64_t i = 0; i < size; ++i) out[i] /= sum;
     }
   }
