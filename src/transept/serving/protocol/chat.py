@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from transept.errors import FormatError, InputError
 from transept.preprocess.chats import encode_chat
 from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
+from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.sandbox import words_of
 from transept.preprocess.text.token_bytes import TokenBytes
 from transept.preprocess.text.tools import properties_of
@@ -26,11 +28,8 @@ from transept.serving.tasks import TaskModel
 from transept.storage.files import parse_json
 
 MAX_PICTURES = 64  # of a chat
-_OURS = frozenset(  # what the template is told by other fields
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template"}
-    | {"conversation", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
-    | {"return_assistant_tokens_mask", "sanitize_control_tokens"}
-)
+# Names that templates may read and clients may not set: those of what makes prompts of chats.
+_OURS = {"messages"}.union(*(inspect.signature(made).parameters for made in (ChatTokenizer.apply_chat_template, encode_chat)))
 
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
