@@ -27,12 +27,10 @@ from transept.serving.protocol.audio import read_form
 from transept.serving.protocol.base import Reading, Writing, to_json
 from transept.serving.protocol.chat import ChatRequest
 from transept.serving.protocol.completions import CompletionRequest
-from transept.serving.protocol.embeddings import EmbeddingsRequest, EmbedRequest
-from transept.serving.protocol.labels import ClassifyRequest
 from transept.serving.protocol.models import LoadRequest, UnloadRequest
-from transept.serving.protocol.ranks import RankRequest, ScoreRequest
 from transept.serving.protocol.responses import ResponsesRequest, ResponseTeller
 from transept.serving.protocol.tasks import TaskRequest
+from transept.serving.protocol.texts import ClassifyRequest, EmbeddingsRequest, EmbedRequest, RankRequest, ScoreRequest
 from transept.serving.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from transept.serving.replies import reply, reply_to, reply_to_body
 from transept.serving.store import Models, can
