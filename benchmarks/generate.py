@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .measure import Isolated, UnableError, bandwidth, interleaved, machine, table, write
+from .measure import Isolated, UnableError, interleaved, machine, table, write
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.filterwarnings("ignore")
@@ -34,6 +34,7 @@ SIZES = {
     "1B": {"hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 32, "intermediate_size": 5632},
 }
 VOCABULARY = 32000
+MEMORY = 2**30  # bytes that are read to see how fast the memory is
 STATIC: dict[str, Any] = {"cache_implementation": "static", "compile_config": {}}
 MORE = {"tie_word_embeddings": True, "max_position_embeddings": 4096, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -194,6 +195,13 @@ def _writer(model: Any, more: dict[str, Any], rows: int, length: int, new: int) 
     return lambda: model.generate(input_ids=ids, attention_mask=mask, **settings).tolist()
 
 
+def _memory(threads: int) -> Callable[[], Any]:
+    """Reads a gibibyte, as fast as the memory gives it: that changes from minute to minute where machines are shared."""
+    torch.set_num_threads(threads)
+    numbers = torch.ones(MEMORY // 4)
+    return lambda: float(numbers.sum())
+
+
 def _made(package: str, adapt: str = "", dtype: torch.dtype = torch.float32) -> Callable[..., Any]:
     return partial(_torch, package, adapt, dtype)
 
@@ -267,7 +275,9 @@ def case(name: str, path: Path, size: str, rounds: int, threads: int, limits: di
         length = new = 32
     makers = {who: make for who, make in makers.items() if _has(who)}
     contenders = {who: Isolated(make, path, threads, rows, length, new) for who, make in makers.items()}
+    contenders["memory"] = Isolated(_memory, threads)
     times = interleaved(contenders, rounds)
+    memory = times.pop("memory")
     if not times:
         print(f"{name}: nothing of it can run on this machine\n")
         return {}
@@ -279,12 +289,12 @@ def case(name: str, path: Path, size: str, rounds: int, threads: int, limits: di
             share = done / timing.median / limits["operations"]
         else:
             shown, read = f"{rows * new / timing.median:.1f}", (layers * bytes_of[0] + output * bytes_of[1]) * new
-            share = read / timing.median / limits["bytes"]
+            share = read / MEMORY * timing.faster_than(memory)
         lines.append([who, f"{timing.median:.3f}", shown, f"{base.faster_than(timing):.2f}", f"{share:.0%}"])
         found[who] = {"seconds": timing.median, "faster_by": base.faster_than(timing), "share": share}
     for contender in contenders.values():
         contender.close()
-    print(table(lines), "\n")
+    print(f"{table(lines)}\nmeanwhile memory was read at {MEMORY / memory.median / 1e9:.1f} GB/s\n")
     return found
 
 
@@ -325,8 +335,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="100M")
     parser.add_argument("--only", choices=[*CASES, "overhead"], action="append")
     chosen = parser.parse_args()
-    limits = machine(chosen.threads) | {"bytes": bandwidth()}
-    print(f"this machine reads {limits['bytes'] / 1e9:.1f} GB/s\n")
+    limits = machine(chosen.threads)
     document: dict[str, Any] = {"limits": limits}
     with tempfile.TemporaryDirectory() as directory:
         path = checkpoint(Path(directory), chosen.size)
