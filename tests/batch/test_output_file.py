@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -93,6 +94,25 @@ def test_going_on_where_all_is_answered_gives_the_whole(command, encoder, tmp_pa
     whole = output.read_bytes()
     output.rename(f"{output}.partial")
     assert command(*line, "--resume", stdin=stdin).out == f"{output}: 2 answered\n"
+    assert output.read_bytes() == whole
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet"])
+def test_what_was_killed_before_its_first_answer_begins(command, encoder, tmp_path, suffix):
+    """While the model was loaded, there were empty files."""
+    output, texts = tmp_path / f"vectors{suffix}", tmp_path / "a.txt"
+    texts.write_text("a cat\na dog\n")
+    line = ("embed", "--model", encoder, texts, "--output", output)
+    assert command(*line).code == 0
+    whole = output.read_bytes()
+    output.unlink()
+    note = json.loads((tmp_path / f"{output.name}.note.json").read_text())
+    note.pop("whole")
+    (tmp_path / f"{output.name}.note.json").write_text(json.dumps(note))
+    for name in (f"{output}.partial", tmp_path / "vectors.index.jsonl.partial"):
+        Path(name).touch()
+    (tmp_path / "vectors.index.jsonl").unlink(missing_ok=True)
+    assert command(*line, "--resume").out == f"{output}: 2 answered\n"
     assert output.read_bytes() == whole
 
 

@@ -264,11 +264,11 @@ def main_of(line: list[str], log: str, *, limit: int | None = None, piece: int =
     import psutil
     import torch
 
-    from transept.cli import parts
+    from transept.cli import parts, work
     from transept.cli.main import main
 
     torch.set_num_threads(1)
-    parts.PIECE, module.WAIT = piece, 0.05
+    work.PIECE, module.WAIT = piece, 0.05
     sizes, answer = list[int](), parts.PartWork._answer
 
     def measured(*given: Any) -> None:

@@ -20,7 +20,6 @@ from transept.tables.parquet import needed
 Pairs = Sequence[tuple[Item, Any]]
 ENDINGS = (".jsonl", ".ndjson", ".csv", ".parquet")
 GROUP = 1024  # rows that are written to a table at a time
-PIECE = 512  # rows of a part of long work that are answered together
 # The types that columns may be declared to have, and the values that fit.
 TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "bool": (bool,), "int64": (int,), "double": (float, int)}
 
@@ -37,8 +36,8 @@ class Rows:
 
     ``begin`` gives how many inputs are answered already, ``check`` raises an ``InputError`` unless these are they,
     ``end`` does what needs all answers, and ``failed`` counts the errors. Rows without answers are an array's index.
-    With a ``piece``, which is how many rows are answered together, only whole pieces are kept, and a table always has the
-    column ``error``, of texts. ``types`` are of columns that a Parquet file has in any case, in this order.
+    With a ``piece``, which is how many rows are answered together, only whole pieces are kept. ``types`` are of columns that a
+    Parquet file has in any case, in this order; with one for ``error`` that column holds texts.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Rows:
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         found = (parse_json(line.decode("utf-8"), path=self.file.partial) for line in self.lines())
-        return map(_with_error, found) if self.piece else found
+        return map(_with_error, found) if "error" in self.types else found
 
 
 def _whole(count: int, piece: int) -> int:
@@ -127,8 +126,8 @@ def _line(row: Mapping[str, Any]) -> bytes:
 class Ranking(Rows):
     """Passages by their scores, the best first; those that failed are left out."""
 
-    def __init__(self, file: OutputFile, top_k: int | None) -> None:
-        super().__init__(file, "score")
+    def __init__(self, file: OutputFile, top_k: int | None, **rows: Any) -> None:
+        super().__init__(file, "score", **rows)
         self.top_k = top_k
 
     def end(self) -> None:
@@ -169,9 +168,9 @@ class Vectors:
     def begin(self) -> int:
         import numpy as np
 
-        if not self.file.resume:
+        if not self.file.resume or not self.file.size:  # it may have been killed before it had begun
             self.file.write(self._header())
-            return 0
+            return self.index.keep(0)
         vectors: Any = None
         with suppress(OSError, ValueError, EOFError):
             vectors = np.load(self.file.partial, mmap_mode="r", allow_pickle=False)

@@ -215,6 +215,10 @@ class OutputFile:
             self.file.seek(size)
         self.rows = rows
 
+    @property
+    def size(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
     def write(self, data: bytes, rows: int = 0) -> None:
         """Write on; ``rows`` counts the answers in it."""
         with self._named():

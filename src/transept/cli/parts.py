@@ -8,21 +8,20 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from transept.batch.answers import ENDINGS, PIECE, TYPES, Rows, Vectors, fits, flat, row_of, type_of
+from transept.batch.answers import ENDINGS, TYPES, fits, flat, row_of, type_of
 from transept.batch.inputs import STANDARD, Inputs, Item
 from transept.batch.on_ray import run_on_ray
-from transept.batch.output_file import OutputFile
 from transept.batch.parts import PART_BYTES, Claim, Job, Part, plan
 from transept.cli.arguments import Parser
 from transept.cli.terminal import complain, explained
-from transept.cli.work import Answers, about, answer_all
+from transept.cli.work import Ask, about, answer_into
 from transept.errors import InputError, TranseptError
 from transept.storage.files import make_directory
 from transept.tables.parquet import parquet_examples
@@ -135,7 +134,7 @@ class PartWork:
         self.job = Job(Path(args.output) if args.check else make_directory(args.output), made_of, self.parts, ending)
         self.types = self._types() if ending == ".parquet" and not args.check else {}
 
-    def run(self, ask: Callable[[], tuple[Answers, int]]) -> int:
+    def run(self, ask: Ask) -> int:
         """Answer all inputs of the shard; gives the exit code."""
         shard, errors = self.args.shard or Shard(1, 1), list(self.errors)
         mine = self.parts[shard.number - 1 :: shard.count]
@@ -193,39 +192,9 @@ class PartWork:
         print(f"{self.args.output}: {answered} answered{missed}, in {counts['parts']} parts{missing}")
 
     def _answer(self, ask: Once, part: Part, path: str, claim: Claim) -> None:
-        answers, size = ask.found
-
-        def checked(values: list[Any]) -> Iterator[Any]:
-            found = list(answers(values))
-            claim.check()  # before these are written
-            return iter(found)
-
-        with ExitStack() as stack:
-            paths = [path]
-            if self.args.name == "embedding" and path.endswith(".parquet"):
-                paths.append(f"{os.path.splitext(path)[0]}.index.jsonl")
-            resume = all(os.path.isfile(f"{each}.partial") for each in paths)
-            files = [stack.enter_context(OutputFile(each, resume=resume)) for each in paths]
-            sink: Any = Rows(files[0], self.args.name, piece=PIECE, types=self.types)
-            if len(files) == 2:
-                sink = Vectors(files[0], files[1], size, store=self.args.store, piece=PIECE, types=self.types)
-            groups = ([self._fitting(self.paired(item)) for item in group] for group in self._groups(part))
-            bar = {"desc": part.name, "disable": not sys.stderr.isatty()}
-            answer_all(checked, pieces(groups), sink, bar, None)
-            sink.end()
-            claim.check()
+        groups = ([self._fitting(self.paired(item)) for item in group] for group in self._groups(part))
+        bar = {"total": None, "desc": part.name, "disable": not sys.stderr.isatty()}
+        answer_into(self.args, path, lambda: ask.found, groups, bar, types=self.types, check=claim.check)
 
     def _groups(self, part: Part) -> Iterator[list[Item]]:
         return self.inputs.part(part.path, part.span, part.media)
-
-
-def pieces(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
-    """Groups of always as many inputs, so that who goes on with a part answers the same ones together."""
-    gathered = list[Item]()
-    for group in groups:
-        gathered += group
-        while len(gathered) >= PIECE:
-            yield gathered[:PIECE]
-            gathered = gathered[PIECE:]
-    if gathered:
-        yield gathered

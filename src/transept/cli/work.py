@@ -23,10 +23,13 @@ from transept.errors import FileError, InputError, TranseptError
 from transept.tables.text import CSV, GROUP, JSON, PARQUET, TSV, kind_of
 
 MOST_REPORTED = 20
-FIRST_PIECE, PIECE_SECONDS = 16, 15.0  # inputs that are answered together: few at first, and fewer where they take long
+# Inputs of files that are answered together: texts, and what takes longer, such as pictures and texts that are written.
+PIECE, LONG_PIECE = 512, 32
+FIRST_PIECE, PIECE_SECONDS = 16, 15.0  # those of standard input: few at first, and fewer where they take long
 BAR_DELAY = 0.5  # seconds, so that quick work shows none
 # From inputs to their answers, with errors in the places of those that fail.
 Answers = Callable[[list[Any]], Iterator[Any]]
+Ask = Callable[[], tuple[Answers, int]]  # loads the model; gives its answers, and the size of those that are vectors
 # Arguments that change no answer, or that inputs and model stand for.
 _SILENT = {"inputs", "files", "prompt", "model", "revision", "option", "output", "resume", "draw", "json", "debug", "words"}
 _SILENT |= {
@@ -133,7 +136,7 @@ class Work:
             return None
         return self.tell(*found)
 
-    def run(self, ask: Callable[[], tuple[Answers, int]], drawings: Drawings | None = None) -> int:
+    def run(self, ask: Ask, drawings: Drawings | None = None) -> int:
         """Answer all inputs; gives the exit code.
 
         Args:
@@ -141,40 +144,20 @@ class Work:
             drawings: where pictures of answers go.
         """
         shows_bar = self.args.output is not None or not sys.stdout.isatty() or self.args.name == "score"
-        with ExitStack() as stack:
-            files = [stack.enter_context(file) for file in self._files()]
-            answers, size = ask()
-            name = getattr(self.args, "task", None) or self.args.verb
-            bar = {"total": self.total, "desc": name, "disable": not (shows_bar and sys.stderr.isatty())}
-            sink = self._sink(files, size)
-            inputs = answer_all(answers, in_time(self.groups), sink, bar, drawings)
-            if not inputs:
-                raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
-            sink.end()
-        if sink.failed and inputs > 1:
-            complain(f"{sink.failed} of {inputs} inputs could not be answered.")
-        return self.tell(inputs, sink.failed)
+        name = getattr(self.args, "task", None) or self.args.verb
+        bar = {"total": self.total, "desc": name, "disable": not (shows_bar and sys.stderr.isatty())}
+        inputs, failed = answer_into(self.args, self.args.output, ask, self._inputs(), bar, note=self.note, drawings=drawings)
+        if failed and inputs > 1:
+            complain(f"{failed} of {inputs} inputs could not be answered.")
+        return self.tell(inputs, failed)
 
-    def _files(self) -> Iterator[OutputFile]:
-        """The file of the answers, and that of an array's index, which takes its place first."""
-        output = self.args.output
-        if output is None:
-            return
-        yield OutputFile(output, note=self.note, resume=self.resume, told=partial(complain, kind="note"))
-        if self.args.name == "embedding" and output.lower().endswith((".npy", ".parquet")):
-            index = f"{os.path.splitext(output)[0]}.index.jsonl"
-            if self.resume and os.path.isfile(index) and not os.path.exists(f"{index}.partial"):
-                os.replace(index, f"{index}.partial")  # the process was killed between the two
-            yield OutputFile(index, resume=self.resume)
-
-    def _sink(self, files: list[OutputFile], size: int) -> Any:
-        name, top_k = self.args.name, getattr(self.args, "top_k", None)
-        style = Style(sys.stdout) if not files and sys.stdout.isatty() and not self.args.json else None
-        if name == "score":
-            return Ranking(files[0], top_k) if files else ShownRanking(top_k, style)
-        if len(files) == 2:
-            return Vectors(files[0], files[1], size, store=self.args.store)
-        return Rows(files[0], name) if files else Shown(name, style, alone=self.total == 1)
+    def _inputs(self) -> Iterator[list[Item]]:
+        found = False
+        for group in self.groups:
+            found = found or bool(group)
+            yield group
+        if not found:
+            raise InputError("there are no inputs.", hint="Pass some as arguments, in files or on standard input.")
 
     def tell(self, inputs: int, failed: int) -> int:
         """Say what a file of answers holds now; gives the exit code."""
@@ -183,6 +166,85 @@ class Work:
             counts = {"output": output, "inputs": inputs, "failed": failed}
             print(json.dumps(counts) if self.args.json else f"{output}: {inputs - failed} answered{missed}")
         return 1 if failed else 0
+
+
+def answer_into(
+    args: argparse.Namespace,
+    path: str | None,
+    ask: Ask,
+    groups: Iterable[list[Item]],
+    bar: dict[str, Any],
+    *,
+    note: Note | None = None,
+    check: Callable[[], object] = bool,
+    drawings: Drawings | None = None,
+    **rows: Any,
+) -> tuple[int, int]:
+    """Answer inputs into a file, or to standard output; gives how many there are, and how many of them failed.
+
+    Args:
+        args: the command's arguments; ``name`` is what answers are called.
+        ask, drawings: as of :meth:`Work.run`.
+        note: of a file of all inputs. That of a part has none, and goes on from what there is.
+        check: called before anything is written, and raises where that may not be.
+        rows: options of :class:`Rows`.
+    """
+    with ExitStack() as stack:
+        files = [] if path is None else [stack.enter_context(file) for file in _files(args, path, note)]
+        answers, size = ask()
+        rows["piece"] = piece = 0 if path is None or STANDARD in args.files else piece_of(args)
+        if not files:
+            sink: Any = shown(args, alone=bar["total"] == 1)
+        elif len(files) == 2:
+            sink = Vectors(files[0], files[1], size, store=args.store, **rows)
+        else:
+            is_ranked = args.name == "score" and note is not None
+            sink = Ranking(files[0], args.top_k, **rows) if is_ranked else Rows(files[0], args.name, **rows)
+
+        def checked(values: list[Any]) -> Iterator[Any]:
+            found = list(answers(values))
+            check()
+            return iter(found)
+
+        inputs = answer_all(checked, pieces(groups, piece) if piece else in_time(groups), sink, bar, drawings)
+        sink.end()
+        check()
+    return inputs, sink.failed
+
+
+def _files(args: argparse.Namespace, path: str, note: Note | None) -> Iterator[OutputFile]:
+    """The file of the answers, and that of an array's index, which takes its place first."""
+    paths = [path]
+    if args.name == "embedding" and path.lower().endswith((".npy", ".parquet")):
+        paths.append(index := f"{os.path.splitext(path)[0]}.index.jsonl")
+        if note is not None and args.resume and os.path.isfile(index) and not os.path.exists(f"{index}.partial"):
+            os.replace(index, f"{index}.partial")  # the process was killed between the two
+    resume = args.resume if note is not None else all(os.path.isfile(f"{each}.partial") for each in paths)
+    yield OutputFile(path, note=note, resume=resume, told=str if note is None else partial(complain, kind="note"))
+    for each in paths[1:]:
+        yield OutputFile(each, resume=resume)
+
+
+def piece_of(args: argparse.Namespace) -> int:
+    """How many inputs of files are answered together: always as many, so that who goes on gives the same answers."""
+    from transept.pipelines import task_class
+    from transept.pipelines.tasks.generation import WritingPipeline
+    from transept.pipelines.text import TextPipeline
+
+    kind = task_class(getattr(args, "task", "text-generation"))
+    return PIECE if issubclass(kind, TextPipeline) and not issubclass(kind, WritingPipeline) else LONG_PIECE
+
+
+def pieces(groups: Iterable[list[Item]], size: int) -> Iterator[list[Item]]:
+    """Groups of always as many inputs."""
+    gathered = list[Item]()
+    for group in groups:
+        gathered += group
+        while len(gathered) >= size:
+            yield gathered[:size]
+            gathered = gathered[size:]
+    if gathered:
+        yield gathered
 
 
 class Shown:
@@ -232,6 +294,12 @@ class ShownRanking(Shown):
         print("\n".join(map(encode, rows) if self.style is None else answer_lines(rows, self.style)), flush=True)
 
 
+def shown(args: argparse.Namespace, *, alone: bool) -> Shown:
+    """Where answers go that are shown: in rows of JSON, or for people."""
+    style = Style(sys.stdout) if sys.stdout.isatty() and not args.json else None
+    return ShownRanking(args.top_k, style) if args.name == "score" else Shown(args.name, style, alone=alone)
+
+
 def answer_all(
     answers: Answers, groups: Iterable[list[Item]], sink: Any, bar: dict[str, Any], drawings: Drawings | None
 ) -> int:
@@ -270,7 +338,7 @@ def answer_all(
 
 
 def in_time(groups: Iterable[list[Item]]) -> Iterator[list[Item]]:
-    """Groups in pieces of which each is worked on for some seconds: what is answered is written behind each of them."""
+    """Groups in pieces of which each is worked on for some seconds: what is answered is shown behind each of them."""
     size = FIRST_PIECE
     for group in groups:
         while group:
