@@ -72,7 +72,7 @@ def test_a_row_is_free_a_pass_after_its_client_has_left(busy: Server) -> None:
         with httpx.stream("POST", f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": LONG, "stream": True}) as answer:
             next(answer.iter_lines())
             assert busy.engine.running
-            with within(0.1):
+            with within(0.3):  # which counts the time of all threads, and the engine never rests
                 answer.close()
                 until(lambda: not busy.engine.running)
 

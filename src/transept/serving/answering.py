@@ -180,14 +180,18 @@ class Answers:
             finally:
                 timer.cancel()
             self._event.clear()
-            arrived = [self._arrived.popleft() for _ in range(len(self._arrived))]
-            found = [each for each in arrived if isinstance(each, Piece)]
-            left -= sum(piece.finish is not None for piece in found)
-            if found or None in arrived:  # else what it was woken for had come before
+            found, is_quiet, error = list[Piece](), False, None
+            while self._arrived and error is None:
+                item = self._arrived.popleft()
+                if isinstance(item, Piece):
+                    found.append(item)
+                    left -= item.finish is not None
+                else:
+                    is_quiet, error = item is None, item
+            if found or is_quiet:  # else what it was woken for had come before
                 yield found
-            for error in arrived:
-                if isinstance(error, TranseptError):
-                    raise error
+            if error is not None:
+                raise error
 
     def _tick(self) -> None:
         """Say that nothing has come for a while."""
