@@ -173,37 +173,60 @@ void normed(const float* x, float* out, int64_t count, const Norm& norm) {
 }
 
 constexpr int64_t CHAINS = 2;  // sums of which none waits for another
+constexpr int64_t SOON = 2048;  // bytes of plain weights that are fetched before they are read
 
-// One output of a plain weight for some rows. Each is summed up in one order, whatever is computed beside it.
-template <int64_t COUNT>
-void multiply_plain(const float* weight, const float* x, float* out, int64_t stride, int64_t inputs) {
-  Vector sums[COUNT][CHAINS] = {};
+// One output of each of some rows of a plain weight, for some rows of inputs. Each is summed up in one order, whatever is computed
+// beside it.
+template <int64_t COUNT, int64_t SOME>
+inline void multiply_plain(const float* const* weights, const float* x, float* const* out, int64_t stride, int64_t inputs) {
+  Vector sums[SOME][COUNT][CHAINS] = {};
   const int64_t whole = inputs / (CHAINS * WIDE) * (CHAINS * WIDE);
   for (int64_t k = 0; k < whole; k += CHAINS * WIDE) {
-    __builtin_prefetch(weight + k + AHEAD / 4);
-    for (int64_t c = 0; c < CHAINS; ++c) {
-      const Vector own = at(weight + k + c * WIDE);
-      for (int64_t m = 0; m < COUNT; ++m) sums[m][c] = fused(own, at(x + m * inputs + k + c * WIDE), sums[m][c]);
-    }
+    for (int64_t n = 0; n < SOME; ++n)
+      for (int64_t i = 0; i < CHAINS * WIDE; i += 16) __builtin_prefetch(weights[n] + k + i + SOON / 4);
+    for (int64_t c = 0; c < CHAINS; ++c)
+      for (int64_t n = 0; n < SOME; ++n) {
+        const Vector own = at(weights[n] + k + c * WIDE);
+        for (int64_t m = 0; m < COUNT; ++m) sums[n][m][c] = fused(own, at(x + m * inputs + k + c * WIDE), sums[n][m][c]);
+      }
   }
-  for (int64_t m = 0; m < COUNT; ++m) {
-    Vector all = sums[m][0];
-    for (int64_t c = 1; c < CHAINS; ++c) all += sums[m][c];
-    float sum = summed(all);
-    for (int64_t k = whole; k < inputs; ++k) sum = std::fma(weight[k], x[m * inputs + k], sum);
-    out[m * stride] = sum;
+  for (int64_t n = 0; n < SOME; ++n)
+    for (int64_t m = 0; m < COUNT; ++m) {
+      Vector all = sums[n][m][0];
+      for (int64_t c = 1; c < CHAINS; ++c) all += sums[n][m][c];
+      float sum = summed(all);
+      for (int64_t k = whole; k < inputs; ++k) sum = std::fma(weights[n][k], x[m * inputs + k], sum);
+      out[n][m * stride] = sum;
+    }
+}
+
+// The same for all rows of inputs.
+template <int64_t SOME>
+void multiply_rows(const float* const* weights, const float* x, float* const* out, int64_t stride, int64_t rows, int64_t inputs) {
+  float* own[SOME];
+  for (int64_t m = 0; m < rows;) {
+    for (int64_t n = 0; n < SOME; ++n) own[n] = out[n] + m * stride;
+    const float* from = x + m * inputs;
+    if (SOME == 1 && m + 8 <= rows) multiply_plain<8, SOME>(weights, from, own, stride, inputs), m += 8;
+    else if (m + 2 <= rows) multiply_plain<2, SOME>(weights, from, own, stride, inputs), m += 2;
+    else multiply_plain<1, SOME>(weights, from, own, stride, inputs), m += 1;
   }
 }
 
-// One after the other: memory is read fastest in one stream.
-void multiply_plain(const Matrix& matrix, const float* x, float* out, int64_t stride, int64_t rows, int64_t block) {
-  const int64_t begin = block * ROWS, end = std::min(begin + ROWS, matrix.outputs), inputs = matrix.inputs;
-  for (int64_t n = begin; n < end; ++n) {
-    const float* weight = reinterpret_cast<const float*>(matrix.codes) + n * inputs;
-    int64_t m = 0;
-    for (; m + 8 <= rows; m += 8) multiply_plain<8>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
-    for (; m + 2 <= rows; m += 2) multiply_plain<2>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
-    if (m < rows) multiply_plain<1>(weight, x + m * inputs, out + m * stride + n, stride, inputs);
+// Outputs `begin` to `end`. Memory is read fastest in two streams, which the first and the second half of the rows are; rows of
+// inputs are many enough to be computed meanwhile otherwise.
+void multiply_plain(const Matrix& matrix, const float* x, float* out, int64_t stride, int64_t rows, int64_t begin, int64_t end) {
+  const float* codes = reinterpret_cast<const float*>(matrix.codes);
+  const int64_t half = rows < 8 ? (end - begin) / 2 : 0;
+  for (int64_t n = begin; n < begin + half; ++n) {
+    const float* weights[2] = {codes + n * matrix.inputs, codes + (n + half) * matrix.inputs};
+    float* outs[2] = {out + n, out + n + half};
+    multiply_rows<2>(weights, x, outs, stride, rows, matrix.inputs);
+  }
+  for (int64_t n = begin + 2 * half; n < end; ++n) {
+    const float* weight = codes + n * matrix.inputs;
+    float* own = out + n;
+    multiply_rows<1>(&weight, x, &own, stride, rows, matrix.inputs);
   }
 }
 
@@ -312,7 +335,7 @@ class Worker {
       const int64_t blocks = (matrix.outputs + ROWS - 1) / ROWS;
       const Span own = part_of(blocks, thread, threads);
       if (matrix.bits == 32) {
-        for (int64_t n = own.begin; n < own.end; ++n) multiply_plain(matrix, inputs, out, stride, rows, n);
+        multiply_plain(matrix, inputs, out, stride, rows, own.begin * ROWS, std::min(own.end * ROWS, matrix.outputs));
       } else {
         const Product product(matrix);
         uint8_t* rounded = matrix.widths & 8 ? nullptr : round(product, inputs, i);
@@ -448,7 +471,9 @@ extern "C" void transept_blocks(const Block* const* blocks, int64_t count, const
 
 // The same product alone: (rows, inputs) -> (rows, outputs).
 extern "C" void transept_plain(const Matrix* matrix, const float* x, float* out, int64_t rows, int32_t threads) {
-  const int64_t blocks = (matrix->outputs + ROWS - 1) / ROWS;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t block = 0; block < blocks; ++block) multiply_plain(*matrix, x, out, matrix->outputs, rows, block);
+#pragma omp parallel num_threads(threads)
+  {
+    const Span own = part_of(matrix->outputs, omp_get_thread_num(), omp_get_num_threads());
+    multiply_plain(*matrix, x, out, matrix->outputs, rows, own.begin, own.end);
+  }
 }
