@@ -70,8 +70,8 @@ def test_a_hundred_clients_that_leave_cost_nothing(busy: Server, streams: bool) 
 def test_a_row_is_free_a_pass_after_its_client_has_left(busy: Server) -> None:
     for _ in range(10):
         with httpx.stream("POST", f"{busy.url}/v1/completions", json=WANTED | {"max_tokens": LONG, "stream": True}) as answer:
-            next(answer.iter_lines())
-            assert busy.engine.running
+            line = next(answer.iter_lines())
+            assert busy.engine.running, line
             with within(0.3):  # which counts the time of all threads, and the engine never rests
                 answer.close()
                 until(lambda: not busy.engine.running)

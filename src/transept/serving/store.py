@@ -30,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*(/[A-Za-z0-9][A-Za-z0-9._:@-]*)
 _LOOK = 1.0  # seconds between looks at what there is
 _MORE = 1.1  # of a model's memory, against the size of its weights
 _PATIENCE = 5.0  # seconds for threads of a model to end in
+_EARLY = 0.05  # seconds that a timer may ring before its time, as those of some event loops do
 _SHOWN = 10
 _log = logging.getLogger("transept.serving")
 
@@ -309,7 +310,7 @@ class Models:
 
     async def _take_away(self, served: Served) -> None:
         async with self._one:
-            if served.can_go and time.monotonic() >= served.last_used + served.keeps:
+            if served.can_go and time.monotonic() >= served.last_used + served.keeps - _EARLY:
                 await self._unload(served)
 
     async def _unload(self, served: Served) -> None:
