@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import threading
@@ -201,6 +202,18 @@ def test_how_long_models_stay(serve: Serve) -> None:
     assert httpx.post(f"{shelf.url}/v1/models/load", json={"model": "a", "keep_alive": "1h"}).json()["loaded"]
     assert not httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "a"}).json()["loaded"]
     assert httpx.post(f"{shelf.url}/v1/models/unload", json={"model": "no"}).status_code == 404
+
+
+def test_a_timer_may_ring_a_little_early(serve: Serve) -> None:
+    running = serve(keep_alive=60)
+    text(ask(running, "a"))
+    models, served = running.models, running.models._by_name["a"]
+    assert models._loop is not None
+    for early in (1.0, 0.001):
+        assert served.model is not None
+        served.last_used = time.monotonic() - served.keeps + early
+        asyncio.run_coroutine_threadsafe(models._take_away(served), models._loop).result()
+    assert served.model is None
 
 
 def test_a_load_that_fails_is_told_to_all_and_may_be_tried_again(serve: Serve, shelf: Path, folder: Path) -> None:
