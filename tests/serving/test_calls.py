@@ -15,7 +15,7 @@ from tests.serving.conftest import Server
 from tests.serving.test_constraint import SCHEMA, drawn
 from tests.serving.test_writer import TOKENIZERS
 from transept.preprocess.text.answers import AnswerReader, TextDelta
-from transept.preprocess.text.call_formats import CALL_FORMATS, format_of
+from transept.preprocess.text.tools import CALL_FORMATS, format_of
 from transept.serving.engine.calls import CallReader, calls_of
 from transept.serving.engine.constraint import Grammars
 

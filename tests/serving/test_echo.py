@@ -14,7 +14,7 @@ from tests.serving.conftest import Server, save_model
 from tests.serving.test_engine import Answer, model_of
 from tests.serving.test_writer import TOKENIZERS
 from transept import AutoTokenizer
-from transept.preprocess.text.token_bytes import TokenBytes
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.engine.engine import Engine
 from transept.serving.engine.logprobs import of_prompt
 from transept.serving.engine.sampler import Chosen

@@ -11,7 +11,7 @@ import torch
 
 from tests.serving.conftest import Server
 from tests.serving.test_writer import TOKENIZERS
-from transept.preprocess.text.token_bytes import TokenBytes
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.engine.logprobs import Telling
 from transept.serving.engine.sampler import Chosen
 from transept.serving.engine.writer import Writer

@@ -16,7 +16,7 @@ from transept.errors import TranseptWarning
 from transept.generation.prompt import end_tokens
 from transept.pipelines import pipeline, task_names
 from transept.pipelines.components import Components
-from transept.preprocess.text.token_bytes import TokenBytes
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.engine.constraint import Grammars
 from transept.serving.engine.engine import Engine
 from transept.serving.tasks import WRITES, WRITING, TaskModel, components

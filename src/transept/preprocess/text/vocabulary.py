@@ -1,13 +1,14 @@
-"""The vocabulary of a tokenizer: tokens and ids, special and added tokens, and ids back to text."""
+"""The vocabulary of a tokenizer: tokens and ids, special and added tokens, and ids back to text and bytes."""
 
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, overload
 
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from transept.errors import InputError, InputTypeError, TranseptWarning, nearest
 from transept.preprocess.settings import need
@@ -24,10 +25,12 @@ from transept.preprocess.text.settings import (
     as_tokens,
     checked,
 )
+from transept.storage.files import parse_json
 
 _APART = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 """What :meth:`Vocabulary.clean_up_tokenization` writes without its spaces, in this order."""
 _MAX_ID = 2**32 - 1
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _EXTRA, _OLDER = "extra_special_tokens", "additional_special_tokens"
 
 
@@ -346,3 +349,49 @@ def listed(ids: Any) -> Any:
     if isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping):
         return [listed(row) for row in ids]
     raise InputTypeError(f"ids are integers or lists of them, but {type(ids).__name__} was passed.")
+
+
+def _alphabet() -> dict[str, int]:
+    """The bytes that characters of byte-level vocabularies stand for (GPT-2): printable ones for themselves."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    found = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    assert found.keys() == set(pre_tokenizers.ByteLevel.alphabet())
+    return found
+
+
+class TokenBytes:
+    """The bytes that each token of a tokenizer writes in the middle of a text.
+
+    A token of a byte-level vocabulary, or one for a single byte, may write a part of a character.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = {int(index): str(token) for index, token in tokenizer.added_tokens_decoder.items()}
+        decoder = repr(parse_json(tokenizer.backend_tokenizer.to_str()).get("decoder"))
+        self._of: Callable[[int, str], bytes] = self._plain
+        if "'ByteLevel'" in decoder:
+            self._alphabet = _alphabet()
+            self._of = self._by_alphabet
+        elif "▁" in decoder:
+            self._of = self._pieces
+
+    def __call__(self, index: int) -> bytes:
+        """The bytes of one token; those of its name, where it is special."""
+        token = self._added.get(index)
+        if token is not None:
+            return token.encode()
+        token = self._tokenizer.convert_ids_to_tokens(index)
+        return b"" if token is None else self._of(index, token)
+
+    def _by_alphabet(self, index: int, token: str) -> bytes:
+        return b"".join(bytes([self._alphabet[each]]) if each in self._alphabet else each.encode() for each in token)
+
+    def _pieces(self, index: int, token: str) -> bytes:
+        byte = _BYTE.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+    def _plain(self, index: int, token: str) -> bytes:
+        before = self._tokenizer.decode([index])
+        return str(self._tokenizer.decode([index, index])[len(before) :]).encode()

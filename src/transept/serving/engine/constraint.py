@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transept.errors import InputError, MissingExtraError, refuse
 from transept.preprocess.text.answers import FORMATS, MARKS, REASONING_TAGS
-from transept.preprocess.text.call_formats import format_of
+from transept.preprocess.text.tools import format_of
 
 MAX_BYTES, MAX_DEPTH = 2**18, 64  # of a schema
 MAX_CALLS = 16  # of an answer that must call something

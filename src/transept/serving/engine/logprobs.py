@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from transept.preprocess.text.token_bytes import TokenBytes
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.engine.sampler import Chosen
 from transept.serving.engine.writer import Writer
 

@@ -13,8 +13,8 @@ from transept.preprocess.chats import encode_chat
 from transept.preprocess.text.answers import REASONING_TAGS, AnswerReader, ReasoningDelta, TextDelta
 from transept.preprocess.text.chat import ChatTokenizer
 from transept.preprocess.text.sandbox import words_of
-from transept.preprocess.text.token_bytes import TokenBytes
 from transept.preprocess.text.tools import properties_of
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.calls import ArgumentsDelta, CallBegin, CallReader, Delta, calls_of, joined
 from transept.serving.engine.constraint import Constraint, schema_of

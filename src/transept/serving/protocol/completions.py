@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from transept.errors import InputError
 from transept.preprocess.text.answers import TextDelta
-from transept.preprocess.text.token_bytes import TokenBytes
+from transept.preprocess.text.vocabulary import TokenBytes
 from transept.serving.answering import Piece, Prompt
 from transept.serving.engine.logprobs import Offsets, of_completion
 from transept.serving.errors import FieldError
